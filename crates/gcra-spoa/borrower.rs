@@ -20,7 +20,7 @@ use ahash::{AHashMap, RandomState};
 use anyhow::Context as _;
 use arc_swap::{ArcSwap, Guard};
 use gcra_lease::{AskNumber, Charge, Demand, HostTime, Limit, Micros, Sent, Wish};
-use gcra_store::{Answer, Asker, Charging, Line, Names, Outcome, Store, numbers};
+use gcra_store::{Answer, Asker, Charging, Line, Names, Outcome, Store};
 use gcra_table::{
     LeaseCounts, LeaseKey, LeaseNumbers, Leases, Nanos, Quota, Replaced, StoreId, Table, Time,
 };
@@ -617,7 +617,7 @@ impl Borrower {
         };
         let limit = limit.with_longest_validity(HOST_COUNTS_FOR);
         let loan = Loan {
-            key: LeaseKey::new(table.hash(HOSTS.as_bytes()), LeaseNumbers::new(&numbers(&limit))),
+            key: LeaseKey::new(table.hash(HOSTS.as_bytes()), LeaseNumbers::new(&limit.numbers())),
             limit,
             bucket: self.names.bucket(HOSTS, b"", limit),
             quota,

@@ -5,7 +5,7 @@ mod at_once;
 
 use std::mem;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arrayvec::ArrayVec;
 use gcra_lease::{HostTime, Step};
@@ -18,11 +18,11 @@ use crate::borrower::{Asking, Borrower, Loan, Waits};
 use crate::decide::Charge;
 use crate::decide_shared::at_once::AtOnce;
 use crate::duration::nanoseconds;
-use crate::earlier::Asked;
+use crate::earlier::{Asked, FormerBucket};
 use crate::in_force::InForce;
-use crate::limit_bucket::{self, LimitBucket, own_key_bytes};
+use crate::limit_bucket::{LimitBucket, own_key_bytes};
 use crate::message_key::key_bytes;
-use crate::policy::sharing::{counted, lent};
+use crate::policy::sharing::{counted, lent, most_carried_over};
 use crate::policy::{Limit, MAX_LIMITS, Policy, Sharing, WithoutStore};
 use crate::question::Question;
 use crate::reserved::Reservation;
@@ -304,21 +304,13 @@ impl<'p> Shared<'p, '_, '_> {
     }
 
     /// The same in the windows of this second after 1970.
-    fn loan_at(&self, Claim { limit, quota, local, key }: Claim<'_>, second: i64) -> Option<Loan> {
-        let Question { policy, rule, .. } = self.question;
-        let policy_of = self.policy();
+    fn loan_at(&self, claim: Claim<'_>, second: i64) -> Option<Loan> {
+        let Claim { limit, quota, key, .. } = claim;
+        let Self { table, in_force, question, message, .. } = *self;
         let names = &self.borrower.names;
-        let mut bucket = bucket_of(names, policy_of, limit, self.message, second)?;
+        let client = Client { in_force, table, question, message };
+        let bucket = client.bucket(names, limit, quota, second)?;
         let lent_limit = *bucket.limit();
-        // What was owed under the numbers before the latest change is carried over.
-        let current = LimitBucket { key: local, quota };
-        let Self { table, message, in_force, .. } = *self;
-        let asked = Asked { table, rule, limit, current, message };
-        let changes = in_force.earlier.of(policy).filter(|_| in_force.each[policy].has_changed);
-        let before = changes.and_then(|changes| changes.buckets(asked).into_iter().next());
-        if let Some(before) = before.and_then(|before| lent(before.quota).ok()) {
-            bucket = bucket.changed_from(before);
-        }
         let shares_after = match self.sharing.without_store {
             _ if self.sharing.at_once => None,
             WithoutStore::Share => Some(Nanos::ZERO),
@@ -328,6 +320,33 @@ impl<'p> Shared<'p, '_, '_> {
             }
         };
         Some(Loan { key, limit: lent_limit, bucket, quota, shares_after })
+    }
+
+    /// What the borrower has to know about the bucket of a claim in which a request was charged,
+    /// if that is one from before a change: `is_it` knows its mark.
+    fn charged_loan(
+        &self,
+        claim: Claim<'_>,
+        second: i64,
+        is_it: impl Fn(u32) -> bool,
+    ) -> Option<Loan> {
+        let Self { table, in_force, question, message, .. } = *self;
+        let Claim { limit, quota, local, .. } = claim;
+        let (names, earlier) = (&self.borrower.names, &in_force.earlier);
+        let current = LimitBucket { key: local, quota };
+        let asked = Asked { table, rule: question.rule, limit, current, message };
+        let former = earlier.limits(question.policy, asked);
+        let former =
+            former.filter_map(|(old, limit)| former_bucket(names, old, limit, message, second));
+        let is_same_key = |former: &FormerBucket| former.key == local;
+        let numbers = earlier.buckets(question.policy, asked).into_iter().filter(is_same_key);
+        let numbers = numbers.filter_map(|former| lent(former.quota).ok());
+        let key = record_key(self.policy(), limit, message);
+        let numbers =
+            numbers.map(|numbers| names.bucket(limit.record_name.clone(), &key, numbers));
+        let bucket = former.chain(numbers).find(|bucket| is_it(bucket.mark()))?;
+        let loan = self.loan_at(claim, second)?;
+        Some(Loan { limit: *bucket.limit(), bucket, ..loan })
     }
 
     /// After cells were spent under all limits: whether to ask for more ahead of need.
@@ -458,23 +477,82 @@ impl<'p> Shared<'p, '_, '_> {
     }
 }
 
-/// The record in the store of a message's key under a limit of the policy, `second` seconds after
-/// 1970. `None` if the store cannot compute the limit, which the check of the configuration
-/// refuses.
-pub(crate) fn bucket_of(
+/// The client of a message under limits that machines share.
+#[derive(Clone, Copy)]
+pub(crate) struct Client<'a, 'm> {
+    pub(crate) in_force: &'a InForce,
+    pub(crate) table: &'a Table,
+    pub(crate) question: Question,
+    pub(crate) message: &'a Message<'m>,
+}
+
+impl Client<'_, '_> {
+    /// Its bucket in the store under a limit that has these numbers, `second` seconds after 1970,
+    /// with what it owes since before a change. `None` if the store cannot compute the limit,
+    /// which the check of the configuration refuses.
+    pub(crate) fn bucket(
+        &self,
+        names: &Names,
+        limit: &Limit,
+        quota: Quota,
+        second: i64,
+    ) -> Option<Bucket> {
+        let Self { in_force, table, question, message } = *self;
+        let Question { policy: index, rule, key, .. } = question;
+        let (policy, earlier) = (&in_force.policies.list[index], &in_force.earlier);
+        let mut bucket = bucket_of(names, policy, limit, quota, message, second)?;
+        if limit.by_arg.is_some() || limit.calendar.is_some() {
+            return Some(bucket);
+        }
+        let current = LimitBucket { quota, ..LimitBucket::of(table, limit, key, Some(message)) };
+        let asked = Asked { table, rule, limit, current, message };
+        let ago = earlier.changed(index, asked).map(|at| table.now().saturating_since(at));
+        if let Some(at) = ago.and_then(|ago| Instant::now().checked_sub(ago.into())) {
+            let most = most_carried_over(quota, bucket.limit(), policy.settle.is_some());
+            bucket = bucket.with_change(at, most);
+        }
+        for (old, limit) in earlier.limits(index, asked) {
+            if let Some(before) = former_bucket(names, old, limit, message, second) {
+                bucket = bucket.moved_from(&before);
+            }
+        }
+        Some(bucket)
+    }
+}
+
+/// The bucket of a message's key under a limit that a policy had before.
+fn former_bucket(
     names: &Names,
     policy: &Policy,
     limit: &Limit,
     message: &Message<'_>,
     second: i64,
 ) -> Option<Bucket> {
-    let key = match &limit.key {
+    bucket_of(names, policy, limit, limit.quota, message, second)
+}
+
+/// The bucket in the store of a message's key under a limit of the policy that has these numbers,
+/// `second` seconds after 1970. `None` if the store cannot compute the limit.
+pub(crate) fn bucket_of(
+    names: &Names,
+    policy: &Policy,
+    limit: &Limit,
+    quota: Quota,
+    message: &Message<'_>,
+    second: i64,
+) -> Option<Bucket> {
+    let limit_in_store = match &limit.calendar {
+        None => lent(quota),
+        Some(calendar) => counted(quota, calendar.bounds_at(second)),
+    };
+    let key = record_key(policy, limit, message);
+    Some(names.bucket(limit.record_name.clone(), &key, limit_in_store.ok()?))
+}
+
+/// The bytes of a message's key under a limit of the policy.
+fn record_key(policy: &Policy, limit: &Limit, message: &Message<'_>) -> Vec<u8> {
+    match &limit.key {
         None => key_bytes(policy, message),
         Some(parts) => own_key_bytes(parts, message),
-    };
-    let limit_in_store = match &limit.calendar {
-        None => lent(limit_bucket::quota(limit, Some(message))),
-        Some(calendar) => counted(limit.quota, calendar.bounds_at(second)),
-    };
-    Some(names.bucket(limit.record_name.clone(), &key, limit_in_store.ok()?))
+    }
 }

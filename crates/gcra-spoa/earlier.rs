@@ -10,6 +10,7 @@
 //! for a client. So all processes come to the same result, again and again.
 
 use std::collections::{HashMap, HashSet};
+use std::iter;
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
@@ -24,7 +25,7 @@ use crate::policy::{Limit, Overrides, Policies, Policy, Rule, RuleAt};
 /// of each limit.
 const MOST_CHANGES: usize = 8;
 
-/// Numbers of overrides that are looked at for each limit after a restart has changed overrides.
+/// Numbers of overrides that are looked at for each limit after overrides were changed.
 const MOST_OVERRIDES: usize = 64;
 
 /// The most buckets that a client had under a limit, as far as they are looked at.
@@ -40,7 +41,12 @@ pub(crate) struct Earlier {
     each: Vec<Changes>,
     /// For policies that are not in force now, by their names. They may come back.
     gone: Vec<(Box<str>, Changes)>,
+    /// Since when limits that machines share have their numbers.
+    shared_since: HashMap<Numbers, Time>,
 }
+
+/// A limit, whether it is that of an override, and its quota without its longest delay.
+type Numbers = (u64, bool, Quota);
 
 /// The changes of a policy.
 #[derive(Clone, Debug, Default)]
@@ -71,8 +77,8 @@ enum What {
     Policy(Arc<Policies>, usize),
     /// The numbers of one of the policy's own limits, as the table's register has them.
     Numbers { limit: u64, quota: Quota },
-    /// A restart has changed the overrides. The register has the numbers of overrides and not the
-    /// clients that they are for, so a client may have a bucket under each of them.
+    /// The overrides were changed. The register has the numbers of overrides and not the clients
+    /// that they are for, so a client may have a bucket under each of them.
     Overrides(Vec<Registered>),
 }
 
@@ -110,7 +116,7 @@ impl Earlier {
 
     /// What is earlier once `new` has taken the place of `old`. The limits are registered with
     /// their new numbers, so processes that start later find what is owed.
-    pub(crate) fn changed(&self, old: &Arc<Policies>, new: &Policies, table: &Table) -> Self {
+    pub(crate) fn after_change(&self, old: &Arc<Policies>, new: &Policies, table: &Table) -> Self {
         self.clone().after(Some(old), new, table, Register::Write)
     }
 
@@ -142,14 +148,9 @@ impl Earlier {
         let registered = register.put(new, table);
         let each = new.list.iter().zip(registered).map(|(policy, registered)| {
             let mut former = before.remove(&policy.name).unwrap_or_default();
-            // The register says the numbers again. Which clients had which overrides, this process
-            // knows better as long as it has the limits.
-            let had_limits =
-                list.iter().any(|old| old.name == policy.name && old.has_limits_of(policy));
-            let is_known =
-                |former: &Former| had_limits && matches!(former.what, What::Overrides(_));
-            former.retain(|former| is_known(former) || former.policy().is_some());
-            former.extend(registered.into_iter().filter(|former| !is_known(former)));
+            // The register says the numbers again, also those that other processes had meanwhile.
+            former.retain(|former| former.policy().is_some());
+            former.extend(registered);
             Changes::new(former, Some(policy), now)
         });
         let each = each.collect();
@@ -158,7 +159,36 @@ impl Earlier {
         let mut gone: Vec<_> = gone.filter(|(_, changes)| !changes.former.is_empty()).collect();
         gone.sort_by_key(|(_, changes)| changes.kept_until);
         gone.drain(..gone.len().saturating_sub(MOST_GONE));
-        Self { each, gone }
+        Self { each, gone, shared_since: shared_since(new, table) }
+    }
+
+    /// When a limit that machines share got its numbers, as far as this machine knows it.
+    pub(crate) fn changed(&self, policy: usize, asked: Asked<'_, '_>) -> Option<Time> {
+        let Asked { rule, limit, current, .. } = asked;
+        let numbers = (limit.id, rule.is_override(), current.quota.without_delay());
+        let registered = self.shared_since.get(&numbers).copied();
+        let buckets = self.buckets(policy, asked);
+        registered.max(buckets.iter().filter_map(|found| found.changed).max())
+    }
+
+    /// The buckets that the key of a message had under a limit of this policy before.
+    pub(crate) fn buckets(
+        &self,
+        policy: usize,
+        asked: Asked<'_, '_>,
+    ) -> ArrayVec<FormerBucket, MOST_BUCKETS> {
+        self.of(policy).map(|changes| changes.buckets(asked)).unwrap_or_default()
+    }
+
+    /// The limits that a client had in the place of one before, as this process knows them: each
+    /// with its policy.
+    pub(crate) fn limits<'a>(
+        &'a self,
+        policy: usize,
+        asked: Asked<'a, '_>,
+    ) -> impl Iterator<Item = (&'a Policy, &'a Limit)> {
+        let former = self.of(policy).into_iter().flat_map(|changes| &changes.former);
+        former.filter_map(Former::policy).filter_map(move |old| Some((old, under(old, asked)?.2)))
     }
 
     /// The changes of the policy in force at this place.
@@ -234,11 +264,9 @@ impl Changes {
     pub(crate) fn least_tat(&self, asked: Asked<'_, '_>, keeps_debts: bool, now: Time) -> Time {
         let Asked { table, current: LimitBucket { quota, .. }, .. } = asked;
         let found = self.buckets(asked);
-        // Any client may have got an override then, or lost one.
-        let overrides = self.former.iter().filter(|it| matches!(it.what, What::Overrides(_)));
-        let overrides_changed = overrides.map(|former| former.ended);
-        let changed = found.iter().filter_map(|found| found.changed);
-        let Some(since) = changed.chain(overrides_changed).max() else { return Time::ZERO };
+        let Some(since) = found.iter().filter_map(|found| found.changed).max() else {
+            return Time::ZERO;
+        };
         let carried = found.iter().map(|FormerBucket { key, quota: before, .. }| {
             let tat = table.tat(*key, *before);
             match keeps_debts {
@@ -257,49 +285,74 @@ impl Changes {
     #[cold]
     pub(crate) fn buckets(&self, asked: Asked<'_, '_>) -> ArrayVec<FormerBucket, MOST_BUCKETS> {
         let Asked { table, rule, limit, current, message, .. } = asked;
-        let mut found = ArrayVec::<FormerBucket, MOST_BUCKETS>::new();
+        let mut found = Found { current, buckets: ArrayVec::new() };
         // Another count of the same windows finds the same buckets, and in other windows it begins
         // at 0. A limit whose numbers messages say has buckets for each of them, and had them
         // before.
         if limit.calendar.is_some() || limit.by_arg.is_some() {
-            return found;
+            return found.buckets;
         }
-        let mut add = |key: KeyHash, quota: Quota, changed: Option<Time>| {
-            if (key, quota) == (current.key, current.quota) {
-                return;
+        // The keys that the client had, each with the time when it had it last; and until when it
+        // had the limits of the policy itself, and not those of an override.
+        let mut keys = ArrayVec::<(KeyHash, Time), MOST_CHANGES>::new();
+        let mut own_until = if rule.is_override() { None } else { Some(Time(u64::MAX)) };
+        for (Former { ended, .. }, old) in self.former.iter().filter_map(with_policy) {
+            let Some((key, is_override, old)) = under(old, asked) else { continue };
+            let before = LimitBucket::of(table, old, key, Some(message));
+            found.add(before.key, before.quota, Some(*ended));
+            if !is_override {
+                own_until = own_until.max(Some(*ended));
             }
-            match found.iter_mut().find(|it| (it.key, it.quota) == (key, quota)) {
-                Some(known) => known.changed = known.changed.max(changed),
-                None => drop(found.try_push(FormerBucket { key, quota, changed })),
+            if before.key != current.key && !keys.iter().any(|(key, _)| *key == before.key) {
+                let _ = keys.try_push((before.key, *ended));
             }
-        };
+        }
+        let keys = || iter::once((current.key, Time(u64::MAX))).chain(keys.iter().copied());
         for Former { ended, what } in &self.former {
-            match what {
-                What::Policy(policies, place) => {
-                    let old = &policies.list[*place];
-                    if let Some(LimitBucket { key, quota }) = under(old, table, limit, message) {
-                        add(key, quota, Some(*ended));
-                    }
-                }
-                What::Numbers { limit: id, quota } if *id == limit.id => {
-                    // A client with an override may have had it before these numbers ended.
-                    add(current.key, *quota, (!rule.is_override()).then_some(*ended));
-                }
-                What::Numbers { .. } => {}
-                What::Overrides(registered) => {
-                    let ours = |of: &&Registered| {
-                        of.limit == limit.id && (of.is_override || rule.is_override())
-                    };
-                    for Registered { quota, .. } in registered.iter().filter(ours) {
-                        // Without a debt at the change there was no such override for the client.
-                        if table.tat(current.key, *quota) > *ended {
-                            add(current.key, *quota, Some(*ended));
-                        }
+            let What::Numbers { limit: id, quota } = what else { continue };
+            for (key, until) in keys().filter(|_| *id == limit.id) {
+                // A client with an override may have had it before these numbers ended.
+                let was_own = own_until.is_some_and(|own_until| *ended <= own_until);
+                found.add(key, *quota, was_own.then_some((*ended).min(until)));
+            }
+        }
+        for Former { ended, what } in &self.former {
+            let What::Overrides(registered) = what else { continue };
+            let ours =
+                |of: &&Registered| of.limit == limit.id && (of.is_override || rule.is_override());
+            for Registered { quota, .. } in registered.iter().filter(ours) {
+                for (key, until) in keys() {
+                    // Without a debt at the change there was no such override for the client.
+                    if table.tat(key, *quota) > *ended && !found.knows_end_of(key, *quota) {
+                        found.add(key, *quota, Some((*ended).min(until)));
                     }
                 }
             }
         }
-        found
+        found.buckets
+    }
+}
+
+/// Buckets that a client had, each once, without the one that it has.
+struct Found {
+    current: LimitBucket,
+    buckets: ArrayVec<FormerBucket, MOST_BUCKETS>,
+}
+
+impl Found {
+    fn add(&mut self, key: KeyHash, quota: Quota, changed: Option<Time>) {
+        if (key, quota) == (self.current.key, self.current.quota) {
+            return;
+        }
+        match self.buckets.iter_mut().find(|it| (it.key, it.quota) == (key, quota)) {
+            Some(known) => known.changed = known.changed.max(changed),
+            None => drop(self.buckets.try_push(FormerBucket { key, quota, changed })),
+        }
+    }
+
+    fn knows_end_of(&self, key: KeyHash, quota: Quota) -> bool {
+        let mut buckets = self.buckets.iter();
+        buckets.any(|it| (it.key, it.quota) == (key, quota) && it.changed.is_some())
     }
 }
 
@@ -333,20 +386,20 @@ fn most_owed(policy: &Policy) -> Nanos {
     limits.map(most).max().unwrap_or_default()
 }
 
-/// The bucket that the key of a message has under the limit of this policy with the same name as
-/// `limit`.
-fn under(
-    policy: &Policy,
-    table: &Table,
-    limit: &Limit,
-    message: &Message<'_>,
-) -> Option<LimitBucket> {
+/// The limit of this policy that a message was counted by in the place of the one in force, the
+/// hash of its key, and whether that is the limit of an override.
+fn under<'p>(policy: &'p Policy, asked: Asked<'_, '_>) -> Option<(KeyHash, bool, &'p Limit)> {
+    let Asked { table, limit, message, .. } = asked;
     let (key, overridden) = hash_key(table.hasher(), policy, message)?;
-    let limits = policy.rule(RuleAt::new(overridden)).limits();
-    let is_it =
-        |old: &&Limit| old.id == limit.id && old.calendar.is_none() && old.by_arg.is_none();
-    let old = limits.iter().find(is_it)?;
-    Some(LimitBucket::of(table, old, key, Some(message)))
+    let rule = RuleAt::new(overridden);
+    let mut limits = policy.rule(rule).limits().iter();
+    let old = limits.find(|old| old.id == limit.id && is_known(old))?;
+    Some((key, rule.is_override(), old))
+}
+
+/// What was in force, with its policy, if this process had it.
+fn with_policy(former: &Former) -> Option<(&Former, &Policy)> {
+    former.policy().map(|policy| (former, policy))
 }
 
 /// What is done with the table's register.
@@ -403,6 +456,39 @@ impl Register {
         }
         former
     }
+}
+
+/// Since when the limits of shared policies have their numbers. Where the register does not say
+/// it, they get them now.
+fn shared_since(policies: &Policies, table: &Table) -> HashMap<Numbers, Time> {
+    let shared = || policies.list.iter().filter(|policy| policy.shared.is_some());
+    if shared().next().is_none() {
+        return HashMap::new();
+    }
+    let mut since: HashMap<Numbers, Time> = HashMap::new();
+    let mut latest: HashMap<u64, Registered> = HashMap::new();
+    for registered in table.registered() {
+        if registered.is_override {
+            since.insert((registered.limit, true, registered.quota), registered.since);
+        } else {
+            let latest = latest.entry(registered.limit).or_insert(registered);
+            if registered.since > latest.since {
+                *latest = registered;
+            }
+        }
+    }
+    since.extend(latest.into_values().map(|it| ((it.limit, false, it.quota), it.since)));
+    let now = table.now();
+    let of_rule = |rule: &Rule, is_override: bool| {
+        let numbers = |limit: &Limit| (limit.id, is_override, limit.quota.without_delay());
+        rule.limits().iter().filter(|limit| is_known(limit)).map(numbers).collect::<Vec<_>>()
+    };
+    let of_policy = |policy: &Policy| {
+        let of_overrides = policy.overrides.rules.iter().flat_map(|rule| of_rule(rule, true));
+        of_rule(&policy.rule, false).into_iter().chain(of_overrides).collect::<Vec<_>>()
+    };
+    let all = shared().flat_map(of_policy);
+    all.map(|numbers| (numbers, since.get(&numbers).copied().unwrap_or(now))).collect()
 }
 
 /// The numbers that the limits of a policy have and had, also for overrides.

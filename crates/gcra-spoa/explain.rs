@@ -14,7 +14,7 @@ use crate::borrower::Borrower;
 use crate::cost;
 use crate::counting::write_client;
 use crate::decide::{Foreseen, foresee};
-use crate::decide_shared::Shared;
+use crate::decide_shared::{Client, Shared};
 use crate::duration::Left;
 use crate::held::{Held, Stored};
 use crate::in_force::InForce;
@@ -401,7 +401,8 @@ impl Said {
         let mut held = Held::of_all(shared.leases, table, (question, at_once), message, limits);
         if let Some(store) = shared.store {
             for (held, limit) in held.iter_mut().zip(limits) {
-                match store.read(policy, limit, message) {
+                let client = Client { in_force, table, question, message };
+                match store.read(client, limit, limit_bucket::quota(limit, Some(message))) {
                     Ok(found) => {
                         held.store = Some(Stored::new(found, held.burst));
                         held.decide(question, policy, limit, message);

@@ -261,7 +261,7 @@ impl InForce {
     /// What is in force after a reload has read these policies. Clients keep their debts.
     pub(crate) fn replaced_by(&self, policies: Policies, stats: &Stats, table: &Table) -> Self {
         let policies = Arc::new(policies);
-        let earlier = self.earlier.changed(&self.policies, &policies, table);
+        let earlier = self.earlier.after_change(&self.policies, &policies, table);
         Self::new(Some(self), policies, earlier, table.exemptions(), stats, table.now())
     }
 

@@ -2,12 +2,12 @@
 
 use anyhow::{Context as _, anyhow};
 use gcra_store::{Bucket, Names, Standing};
-use spop_agent::Message;
+use gcra_table::Quota;
 use tokio::runtime::{Builder, Runtime};
 
-use crate::decide_shared::bucket_of;
+use crate::decide_shared::Client;
+use crate::policy::Limit;
 use crate::policy::store::StoreSettings;
-use crate::policy::{Limit, Policy};
 use crate::reserved::wall_clock;
 
 /// A store, to be asked about single clients. Each question connects once.
@@ -31,19 +31,19 @@ impl InStore {
         Ok(Self { settings, names, runtime })
     }
 
-    /// What the store has about the client of a message under a shared limit of the policy. `None`
-    /// if it has nothing.
+    /// What the store has about a client under a shared limit of its policy that has these
+    /// numbers. `None` if it has nothing.
     ///
     /// # Errors
     ///
     /// The store cannot be used.
     pub(crate) fn read(
         &self,
-        policy: &Policy,
+        client: Client<'_, '_>,
         limit: &Limit,
-        message: &Message<'_>,
+        quota: Quota,
     ) -> anyhow::Result<Option<Standing>> {
-        let bucket = self.bucket(policy, limit, message)?;
+        let bucket = self.bucket(client, limit, quota)?;
         Ok(self.runtime.block_on(Standing::read(self.settings.config(), &bucket))?)
     }
 
@@ -54,22 +54,23 @@ impl InStore {
     /// The store cannot be used.
     pub(crate) fn clear(
         &self,
-        policy: &Policy,
+        client: Client<'_, '_>,
         limit: &Limit,
-        message: &Message<'_>,
+        quota: Quota,
     ) -> anyhow::Result<Option<Standing>> {
-        let bucket = self.bucket(policy, limit, message)?;
+        let bucket = self.bucket(client, limit, quota)?;
         Ok(self.runtime.block_on(Standing::clear(self.settings.config(), &bucket))?)
     }
 
     fn bucket(
         &self,
-        policy: &Policy,
+        client: Client<'_, '_>,
         limit: &Limit,
-        message: &Message<'_>,
+        quota: Quota,
     ) -> anyhow::Result<Bucket> {
         let second = i64::try_from(wall_clock().as_secs()).unwrap_or(i64::MAX);
-        bucket_of(&self.names, policy, limit, message, second)
+        client
+            .bucket(&self.names, limit, quota, second)
             .ok_or_else(|| anyhow!("the limit '{}' cannot be shared", limit.words.text))
     }
 }

@@ -1,7 +1,6 @@
 //! The bucket that a limit has for a message. Usually that follows from the policy's key, which is
 //! hashed once. But a limit can have a key of its own, and numbers that the message says.
 
-use gcra_store::numbers;
 use gcra_table::{KeyHash, LeaseKey, LeaseNumbers, Quota, Table};
 use spop_agent::{Message, Value};
 
@@ -70,7 +69,7 @@ pub(crate) fn lease_numbers(limit: &Limit, quota: Quota) -> LeaseNumbers {
         // Counts are not lent.
         Some(_) => LeaseNumbers::new(&[]),
         // What the store cannot compute, it does not lend.
-        None => LeaseNumbers::new(&lent(quota).map_or([0; 5], |limit| numbers(&limit))),
+        None => LeaseNumbers::new(&lent(quota).map_or([0; 5], |limit| limit.numbers())),
     }
 }
 

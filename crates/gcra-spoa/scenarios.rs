@@ -2,6 +2,7 @@
 //! socket, reloaded at will.
 
 mod changes;
+mod debts_in_the_store;
 mod fleet;
 mod limits_of_messages;
 mod same_limit;

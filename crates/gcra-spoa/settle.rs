@@ -285,9 +285,11 @@ impl<'p> SettlingInStore<'p, '_, '_> {
             (0, _) => wants.then_some(LOOK),
             (_, _) => Some(StoreCharge::More { cells: more }),
         };
+        let is_charged = |mark: u32| less > 0 && marks.contains(&mark);
         let question = Question { policy, rule, cells: 0, key };
         let shared = Shared { borrower, leases, table, in_force, sharing, question, message };
-        let Some(all) = shared.settle_at_once(limits, charge, attempt, patience)? else {
+        let Some(all) = shared.settle_at_once(limits, charge, is_charged, attempt, patience)?
+        else {
             return no_store();
         };
         let (mut cells, mut store_ns) = (Cells::default(), None);
@@ -306,7 +308,7 @@ impl<'p> SettlingInStore<'p, '_, '_> {
                     cells.forgiven = cells.forgiven.max(more - done);
                 }
             }
-            if let Some(standings) = &mut standings {
+            if let (Some(standings), Some(standing)) = (&mut standings, standing) {
                 standings.add(standing, asked);
             }
         }

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use spop_agent::Message;
 
 use crate::cli::{self, Get, Reset};
+use crate::decide_shared::Client as SharedClient;
 use crate::duration::{Left, Short};
 use crate::explain::{Decided, LimitState, NO_BUCKET, SharedSources, decided};
 use crate::held::Held;
@@ -22,7 +23,8 @@ use crate::message_key::{hash_all_groups, hash_all_keys};
 use crate::output::{Output, WrongUsage, print, print_note};
 use crate::plural::Count;
 use crate::policy::sharing::lent;
-use crate::policy::{Limit, Policies, Policy, Rule, key_for};
+use crate::policy::{Limit, Policies, Policy, Rule, RuleAt, key_for};
+use crate::question::Question;
 use crate::rate_flags::RateFlags;
 use crate::remembering::Remembering;
 use crate::table_error;
@@ -442,21 +444,27 @@ fn clear_in_store(
     key: &Key,
     shown: &str,
 ) -> anyhow::Result<(Vec<Output>, bool)> {
-    let policy = inspected.policy(client);
     let place = inspected.policy_in_words(client);
-    let trial = policy.trial.map(|trial| &inspected.in_force.policies.list[trial]);
-    let own = policy.rule(client.question.rule).limits().iter().map(|limit| (policy, limit));
-    let on_trial = trial
-        .iter()
-        .flat_map(|trial| trial.rule.limits().iter().map(move |limit| (*trial, limit)));
+    let Inspected { in_force, table, .. } = inspected;
+    let own = client.question;
+    let trial = inspected.policy(client).trial;
+    let trial = trial.map(|policy| Question { policy, rule: RuleAt::new(None), ..own });
+    let all = [own].into_iter().chain(trial).flat_map(|question| {
+        let policy = &in_force.policies.list[question.policy];
+        policy.rule(question.rule).limits().iter().map(move |limit| (question, policy, limit))
+    });
     let (mut outputs, mut found) = (Vec::new(), false);
     let Some(message) = client.message() else { return Ok((outputs, found)) };
     // What a client owes together with others is not its own to be cleared.
-    let all = own.chain(on_trial).filter(|(_, limit)| limit.key.is_none());
-    for (policy, limit) in all {
+    for (question, policy, limit) in all.filter(|(.., limit)| limit.key.is_none()) {
+        let client = SharedClient { in_force, table, question, message: &message };
         let mut cleared: Option<Standing> = None;
-        for limit in by_known_numbers(&inspected.table, limit) {
-            let Some(standing) = store.clear(policy, &limit, &message)? else { continue };
+        let quotas = known_quotas(table, limit).into_iter().filter(|quota| {
+            // Numbers in windows are always shareable.
+            limit.calendar.is_some() || lent(*quota).is_ok()
+        });
+        for quota in quotas {
+            let Some(standing) = store.clear(client, limit, quota)? else { continue };
             cleared = Some(match cleared {
                 None => standing,
                 Some(mut all) => {
@@ -493,15 +501,6 @@ fn clear_in_store(
         });
     }
     Ok((outputs, found))
-}
-
-/// The limit itself; and one for each of its known numbers, if messages say these.
-fn by_known_numbers(table: &Table, limit: &Limit) -> Vec<Limit> {
-    if limit.by_arg.is_none() {
-        return vec![limit.clone()];
-    }
-    let quotas = known_quotas(table, limit).into_iter().filter(|quota| lent(*quota).is_ok());
-    quotas.map(|quota| Limit { quota, by_arg: None, ..limit.clone() }).collect()
 }
 
 /// The numbers that a limit has; and if messages say them, all that are known: the default, the

@@ -463,15 +463,11 @@ mod tests {
     }
 
     #[test]
-    fn other_numbers_keep_what_was_charged() {
-        let (rate, hour) = (limit(10_000, 20), count(100));
+    fn another_count_keeps_what_was_charged() {
         let mut record = Record::new(START);
-        record.charge_at_once(&hour, START, &take(30, 0));
-        let at_rate = record.clone().carried_over(&hour, &rate, after(5));
-        assert_eq!(at_rate.owed(), rate.cells(20));
+        record.charge_at_once(&count(100), START, &take(30, 0));
         let smaller = record.charge_at_once(&count(10), after(5), &look(1));
         assert_eq!((smaller.allowed, smaller.taken.0), (false, 30), "the same record");
-        assert_eq!(at_rate.carried_over(&rate, &hour, after(15)).owed().0, 19);
     }
 
     /// One charge of a model: when, and how many units more or less.

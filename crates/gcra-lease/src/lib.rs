@@ -40,7 +40,8 @@
 //! From the bottom up; no module uses one that comes after it:
 //!
 //! * `time`, `limit` (the arithmetic), `message`, and `rule` (for the tests);
-//! * `record`: the store's end; `charge`: what is charged there at once, and not lent;
+//! * `record`: the store's end; `charge`: what is charged there at once, and not lent; `records`:
+//!   what is owed after the numbers of a limit have changed;
 //! * `holding`: the host's end; `request`: several limits; `demand`: how much to ask for;
 //! * `watch`: the store's clock; `word`: a holding in two words, for memory that processes share;
 //! * for the tests, `police` (an exact bucket), `explore`, and `simulate`.
@@ -55,6 +56,7 @@ mod message;
 #[cfg(test)]
 mod police;
 mod record;
+mod records;
 mod request;
 mod rule;
 #[cfg(test)]
@@ -69,6 +71,7 @@ pub use holding::{Holding, Look, Sent, Wish};
 pub use limit::{Limit, LimitError, Units, Window};
 pub use message::{Ask, AskNumber, HostId, Reply};
 pub use record::{Lease, Record};
+pub use records::{Change, Records};
 pub use request::{Need, Step, decide, next_step};
 pub use time::{HostTime, Micros, StoreTime};
 pub use watch::{ClockWatch, Leap};

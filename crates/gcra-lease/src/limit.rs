@@ -68,6 +68,8 @@ pub struct Window {
 const MOST_FRACTION_BITS: u32 = 20;
 /// The most cells that a key may owe are less than this.
 const CEILING_UNITS: u128 = 1 << 50;
+/// No lease is valid for more than so many µs.
+const MOST_VALIDITY: u64 = 1 << 30;
 
 impl Limit {
     /// How long a lease is valid at most, if [`with_longest_validity`] does not say otherwise.
@@ -95,6 +97,46 @@ impl Limit {
             longest_validity: Self::LONGEST_VALIDITY,
             window: None,
         })
+    }
+
+    /// The limit that has these [numbers](Self::numbers). `None`: no limit has them.
+    #[must_use]
+    pub fn of_numbers(numbers: [u64; 5]) -> Option<Self> {
+        let [burst, cell, bits, longest, ceiling] = numbers;
+        let [burst, ceiling, fraction_bits] =
+            [burst, ceiling, bits].map(|number| u32::try_from(number).ok());
+        let (burst, ceiling, fraction_bits) = (burst?, ceiling?, fraction_bits?);
+        let most = u128::from(cell) * u128::from(ceiling);
+        let is_one = burst > 0
+            && burst <= ceiling
+            && cell > 0
+            && fraction_bits <= MOST_FRACTION_BITS
+            && most < CEILING_UNITS
+            && longest <= MOST_VALIDITY;
+        is_one.then(|| Self {
+            interval: Duration::from_nanos(
+                u64::try_from((u128::from(cell) * 1_000) >> fraction_bits).unwrap_or(u64::MAX),
+            ),
+            burst,
+            ceiling,
+            cell: Units(cell),
+            fraction_bits,
+            longest_validity: Micros(longest),
+            window: None,
+        })
+    }
+
+    /// By what the records of one key differ: the burst, a cell in units, the [fraction
+    /// bits](Self::fraction_bits), the [longest validity](Self::longest_validity) in µs, and the
+    /// [ceiling](Self::ceiling). For a [count](Self::count), 0 and its window.
+    #[must_use]
+    pub fn numbers(&self) -> [u64; 5] {
+        if let Some(Window { begin, end }) = self.window {
+            // No burst is 0.
+            return [0, begin, end, 0, 0];
+        }
+        let [burst, bits, ceiling] = [self.burst, self.fraction_bits, self.ceiling].map(u64::from);
+        [burst, self.cell.0, bits, self.longest_validity.0, ceiling]
     }
 
     /// At most so many cells in one window of a calendar, such as a day from midnight to midnight.
@@ -152,8 +194,8 @@ impl Limit {
     /// most. Store and hosts must agree on it.
     #[must_use]
     pub const fn with_longest_validity(self, longest: Micros) -> Self {
-        let most = 1 << 30;
-        let longest_validity = if longest.0 < most { longest } else { Micros(most) };
+        let longest_validity =
+            if longest.0 < MOST_VALIDITY { longest } else { Micros(MOST_VALIDITY) };
         Self { longest_validity, ..self }
     }
 

@@ -115,17 +115,6 @@ impl Record {
         }
     }
 
-    /// The record of a key whose limit was changed, from the record that it has under the limit
-    /// `before`. What was owed and what is lent counts in cells, at most the new ceiling.
-    #[must_use]
-    pub fn carried_over(mut self, before: &Limit, limit: &Limit, now: StoreTime) -> Self {
-        self.settle(before, now);
-        let all = self.owed.saturating_add(before.cells(self.lent()));
-        let cells = all.0.div_ceil(before.cells(1).0).min(u64::from(limit.ceiling()));
-        let cells = u32::try_from(cells).unwrap_or(limit.ceiling());
-        Self { owed: limit.cells(cells), ..Self::new(now) }
-    }
-
     /// Takes an ask at the moment `now`. `None`: the ask is a copy of an earlier one or was
     /// overtaken by a later one, and is ignored.
     pub fn ask(&mut self, limit: &Limit, now: StoreTime, ask: &Ask) -> Option<Reply> {
@@ -476,25 +465,6 @@ mod tests {
         assert_eq!(record.ask(&limit, after(40), &again).unwrap().granted, 15);
         let reply = record.ask(&limit, after(40), &ask(1, 4, 2)).unwrap();
         assert!(!reply.scarce, "it has got them");
-    }
-
-    #[test]
-    fn other_numbers_begin_with_what_was_owed() {
-        let (before, new) = (limit(10_000, 20), limit(1_000, 10));
-        let mut record = Record::new(START);
-        let all = Ask { debt: 3, ..ask(1, 1, 4) };
-        assert_eq!(record.ask(&before, START, &all).unwrap().granted, 4);
-        let part = record.clone().carried_over(&before, &new, after(5));
-        assert_eq!(part.owed(), new.cells(7), "2.5 owed and 4 lent, rounded up");
-        let most = record.carried_over(&before, &limit(1_000, 2), after(5));
-        assert_eq!(most.owed(), limit(1_000, 2).cells(2));
-
-        let (before, new) = (before.with_most_owed(50).unwrap(), new.with_most_owed(40).unwrap());
-        let mut punished = Record::new(START);
-        punished.ask(&before, START, &Ask { debt: 45, ..ask(1, 1, 0) }).unwrap();
-        assert_eq!(punished.clone().carried_over(&before, &new, START).owed(), new.cells(40));
-        let without = limit(1_000, 10);
-        assert_eq!(punished.carried_over(&before, &without, START).owed(), without.cells(10));
     }
 
     /// After a loss of memory, a strict store lends nothing before all that it may have lent and

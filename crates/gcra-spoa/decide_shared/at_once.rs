@@ -72,7 +72,8 @@ pub(crate) struct UnderWay {
 /// What a limit says after a response has settled it: what was to be done, and what came of it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SettledInStore<'p> {
-    pub(crate) standing: Standing<'p>,
+    /// `None` for a bucket from before a change.
+    pub(crate) standing: Option<Standing<'p>>,
     pub(crate) charge: StoreCharge,
     pub(crate) charged: Charged,
 }
@@ -274,8 +275,9 @@ impl<'p> Shared<'p, '_, '_> {
     }
 
     /// Corrects what a request was charged, as its response says: `charge` is what is to be done
-    /// for a limit whose record has this mark, if anything is. All limits are settled at the same
-    /// time. `None` if the store has answered about none of them.
+    /// for a limit whose record has this mark, if anything is. `is_charged` is whether cells are
+    /// given back in the record with this mark, which may be one from before a change. All limits
+    /// are settled at the same time. `None` if the store has answered about none of them.
     ///
     /// # Errors
     ///
@@ -284,16 +286,28 @@ impl<'p> Shared<'p, '_, '_> {
         &self,
         limits: &'p [Limit],
         charge: impl Fn(u32) -> Option<StoreCharge>,
+        is_charged: impl Fn(u32) -> bool,
         attempt: &mut Attempt,
         patience: Patience,
     ) -> Result<Option<AllSettled<'p>>, MustWait> {
-        let claims = self.claims_at_once(limits);
+        let mut claims = self.claims_at_once(limits);
         let Some(at_once) = self.begin(&claims, attempt) else { return Ok(None) };
-        let began = at_once.began;
+        let (began, own) = (at_once.began, claims.len());
+        for place in 0..own {
+            let claim = claims[place];
+            if !at_once.loans.get(place).is_some_and(|loan| is_charged(loan.bucket.mark()))
+                && let Some(loan) = self.charged_loan(claim, began.second(), &is_charged)
+                && claims.try_push(claim).is_ok()
+                && at_once.loans.len() < claims.len()
+            {
+                at_once.loans.push(loan);
+            }
+        }
         let step = |(place, loan): (usize, &Loan)| {
             Some(Step { place, charge: charge(loan.bucket.mark())? })
         };
-        let steps: Steps = at_once.loans.iter().enumerate().filter_map(step).collect();
+        // First what is given back, so that the others say what is left after that.
+        let steps: Steps = at_once.loans.iter().enumerate().rev().filter_map(step).collect();
         self.charge_all(&claims, &steps, attempt, patience)?;
         let all_done = attempt.at_once.take().map(|at_once| at_once.done).unwrap_or_default();
         let mut said = ArrayVec::new();
@@ -306,6 +320,7 @@ impl<'p> Shared<'p, '_, '_> {
             // Nobody waits for a response.
             let standing = self.standing(claim, done, began, self.table.now());
             let standing = Standing { wait: Nanos::ZERO, ..standing };
+            let standing = (done.place < own).then_some(standing);
             said.push(SettledInStore { standing, charge, charged });
         }
         let is_answered = steps.is_empty() || !said.is_empty();

@@ -30,7 +30,6 @@ mod syntax;
 mod tests;
 pub(crate) mod variables;
 
-use std::collections::HashSet;
 use std::mem;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
@@ -864,12 +863,6 @@ impl Policy {
         } = self;
         (key, rule, overrides, shared.is_some())
             == (&other.key, &other.rule, &other.overrides, other.shared.is_some())
-    }
-
-    /// Whether this policy has each limit that `other` has, with whatever numbers.
-    pub(crate) fn has_limits_of(&self, other: &Self) -> bool {
-        let ids: HashSet<u64> = self.limits().map(|limit| limit.id).collect();
-        other.limits().all(|limit| ids.contains(&limit.id))
     }
 
     /// Whether this policy makes the same key of a message as `other`.

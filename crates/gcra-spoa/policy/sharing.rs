@@ -184,6 +184,22 @@ pub(crate) fn lent(quota: Quota) -> Result<gcra_lease::Limit, LimitError> {
     limit.with_most_owed(u32::try_from(ceiling).unwrap_or(u32::MAX))
 }
 
+/// The most that a key owes in the store because of earlier numbers of its limit, as
+/// [`Quota::carry_over`] says for the table, and
+/// [`Quota::carry_over_up_to_cap`](Quota::carry_over_up_to_cap) where debts beyond the burst are
+/// kept.
+pub(crate) fn most_carried_over(
+    quota: Quota,
+    limit: &gcra_lease::Limit,
+    keeps_debts: bool,
+) -> gcra_lease::Units {
+    if keeps_debts {
+        return limit.cells(limit.ceiling());
+    }
+    let delay = gcra_lease::Micros(quota.max_delay().0.div_ceil(1_000));
+    limit.cells(limit.burst()).saturating_add(limit.drained_in(delay))
+}
+
 /// The same quota with a largest debt of whole cells, as the store has it, so that two limits are
 /// the same in the store where they are the same in the table. A penalty loses a part of a cell,
 /// and what is delayed loses none.

@@ -214,3 +214,61 @@ async fn what_comes_back_with_an_override_has_its_debts() {
         }
     }
 }
+
+/// What a process has learned of earlier numbers when it was started, it still knows after a
+/// reload under which the client is found by another key or in another rule.
+#[tokio::test]
+async fn a_reload_keeps_what_a_start_has_found() {
+    let ip = "192.0.2.1";
+    let file = |limits: &str, more: &str| ANSWER.to_owned() + &policy("api", limits, more);
+    let both =
+        "[policy.api.overrides]\n\"192.0.2.0/25\" = [\"11/h burst 9\", \"1000/d burst 500\"]\n";
+    for more in [both, "ipv4_prefix = 24\n", ""] {
+        for restarts in [[true, false], [false, false], [true, true]] {
+            // After a restart nobody knows by which keys clients were found before.
+            if restarts[1] && more.starts_with("ipv4") {
+                continue;
+            }
+            let mut agent = Scenario::new(&file("\"10/h burst 8\"", "")).await;
+            assert_eq!(agent.spend("api", ip, 9).await, 8);
+            for (more, restart) in ["", more].into_iter().zip(restarts) {
+                agent.advance_ms(1);
+                let next = file("\"11/h burst 9\"", more);
+                match restart {
+                    true => agent = agent.another(&next).await,
+                    false => agent.reload(&next),
+                }
+            }
+            assert_eq!(agent.spend("api", ip, 9).await, 1, "{more}, {restarts:?}");
+        }
+    }
+}
+
+/// What a client has paid off does not come back because another client gets or loses an override,
+/// also one with the numbers that the limit had before.
+#[tokio::test]
+async fn an_override_of_another_client_changes_nothing() {
+    let ip = "192.0.2.1";
+    let file = |limit: &str, entries: &[(&str, &str)]| {
+        let entries = if entries.is_empty() { String::new() } else { overrides("api", entries) };
+        ANSWER.to_owned() + &policy("api", &format!("\"{limit}\""), &entries)
+    };
+    let other = ("192.0.2.9", "6/h burst 100");
+    for (entries, restarts) in [
+        (&[][..], true),
+        (&[][..], false),
+        (&[("192.0.2.9", "7/h burst 100")][..], true),
+        (&[("192.0.2.9", "7/h burst 100")][..], false),
+    ] {
+        let mut agent = Scenario::new(&file("6/h burst 100", &[])).await;
+        assert_eq!(agent.spend("api", ip, 101).await, 100);
+        agent.reload(&file("100/s burst 100", &[other]));
+        agent.advance_ms(3_000);
+        let next = file("100/s burst 100", entries);
+        match restarts {
+            true => agent = agent.another(&next).await,
+            false => agent.reload(&next),
+        }
+        assert_eq!(agent.spend("api", ip, 101).await, 100, "{entries:?}, {restarts}");
+    }
+}

@@ -141,10 +141,14 @@ struct Ledger {
 
 impl Ledger {
     /// Since when these numbers have been put in force, without others between, when an agent got
-    /// them.
-    fn since(&self, numbers: Numbers, agent: Knows) -> u64 {
-        let before = self.put.iter().rev().skip_while(|put| put.at > agent.since);
-        before.take_while(|put| put.numbers == numbers).last().unwrap().at
+    /// them: at the earliest and at the latest. Of a client that had an override in between, the
+    /// agent may not know that.
+    fn since(&self, numbers: Numbers, agent: Knows) -> [u64; 2] {
+        let before = || self.put.iter().rev().skip_while(|put| put.at > agent.since);
+        let is_same = |put: &&Put| put.numbers == numbers;
+        let may_be_same = |put: &&Put| is_same(put) || put.is_override;
+        let latest = before().take_while(is_same).last().unwrap().at;
+        [before().take_while(may_be_same).last().unwrap().at, latest]
     }
 
     /// Until when the client owes something to an agent that has these numbers, at least and at
@@ -170,9 +174,9 @@ impl Ledger {
             if !self.put.iter().rev().find(of_these).is_some_and(|put| agent.knows(put)) {
                 continue;
             }
-            let by_these = since + rounded_down(at_least.saturating_sub(since));
+            let by_these = since.map(|since| since + rounded_down(at_least.saturating_sub(since)));
             let by_those = now + rounded_down(at_least.saturating_sub(now));
-            least = least.max(by_these.min(by_those));
+            least = least.max(by_these[0].min(by_these[1]).min(by_those));
         }
         (least, most)
     }

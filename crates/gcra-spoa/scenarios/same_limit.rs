@@ -69,7 +69,7 @@ struct Known {
     limit: String,
     bucket: u32,
     lease: Option<LeaseKey>,
-    record: String,
+    record: (String, [u64; 5]),
 }
 
 /// The limits that these messages have under the policies of a file.
@@ -86,12 +86,13 @@ fn known(table: &Table, text: &str) -> Vec<Known> {
             for limit in policy.rule(RuleAt::new(overridden)).limits() {
                 let now = table.wall_reading();
                 let bucket = LimitBucket::of(table, limit, key, Some(&message));
-                let record = bucket_of(&names, policy, limit, &message, now.second()).unwrap();
+                let (quota, second) = (bucket.quota, now.second());
+                let record = bucket_of(&names, policy, limit, quota, &message, second).unwrap();
                 all.push(Known {
                     limit: format!("{} of {args:?}: {}", limit.label, limit.words.text),
                     bucket: bucket.mark(table, limit),
                     lease: limit.calendar.is_none().then(|| bucket.lease_key(limit)),
-                    record: record.name(),
+                    record: (record.name(), record.limit().numbers()),
                 });
             }
         }

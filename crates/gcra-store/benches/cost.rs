@@ -141,7 +141,7 @@ fn main() {
                     least: 1,
                     validity: Micros(2_000_000),
                 };
-                script::command(&bucket, &ask, false, script::By::Hash).unwrap()
+                script::command(&bucket, &ask, script::Kind::default(), script::By::Hash).unwrap()
             };
             line(&format!("an ask, with {hosts} leases"), Box::new(ask));
         }
@@ -151,7 +151,14 @@ fn main() {
         let charge = move || {
             number += 1;
             let take = Charge::Take { cells: 1, needs: 0, max_delay: Micros::ZERO };
-            script::charge_command(&bucket, number, &take, false, script::By::Hash).unwrap()
+            script::charge_command(
+                &bucket,
+                number,
+                &take,
+                script::Kind::default(),
+                script::By::Hash,
+            )
+            .unwrap()
         };
         line("a charge", Box::new(charge));
     }

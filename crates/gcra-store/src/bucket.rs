@@ -3,8 +3,9 @@
 use core::fmt::Write as _;
 use core::time::Duration;
 use std::sync::Arc;
+use std::time::Instant;
 
-use gcra_lease::{Ask, AskNumber, HostId, Limit, Micros, Window};
+use gcra_lease::{Ask, AskNumber, Change, HostId, Limit, Micros, Units, Window};
 use sha2::{Digest as _, Sha256};
 
 /// All that a call needs of a bucket has the same tag, and so lies on the same server of a
@@ -13,12 +14,14 @@ pub(crate) const TAGS: u16 = 1024;
 
 /// Names buckets.
 ///
-/// A name is `{gcra:NNN}:1:POLICY.LIMIT:HASH:NUMBERS`. The 1 is the layout of the record. The hash
-/// has 128 bits, and nothing of the key can be read from it without the salt. NNN is the hash
-/// modulo 1024. The numbers are those of the limit, so hosts with different configurations never
-/// meet on one record. Those of a [count](Limit::count) are its window, `count-BEGIN-END` in
-/// hexadecimal seconds since 1970; another count keeps what is used. A name is written when a
-/// server is asked, and not before.
+/// A name is `{gcra:NNN}:2:POLICY.LIMIT:HASH`. The 2 is the layout of what is kept there: a record
+/// for each of the numbers that the limit has had, or that requests say, so hosts with different
+/// configurations never meet on one record. The hash has 128 bits, and nothing of the key can be
+/// read from it without the salt. NNN is the hash modulo 1024.
+///
+/// The name of a [count](Limit::count) ends with its window, `:count-BEGIN-END` in hexadecimal
+/// seconds since 1970; another count keeps what is used. A name is written when a server is asked,
+/// and not before.
 #[derive(Clone)]
 pub struct Names {
     /// SHA-256 that has read the hash of the salt. Because that is always of the same length, and
@@ -45,7 +48,7 @@ impl Names {
         hash.update(key);
         let hash: [u8; 32] = hash.finalize().into();
         let hash = hash.first_chunk().map_or(0, |half| u128::from_be_bytes(*half));
-        Bucket { limit_name, hash, limit, earlier: None }
+        Bucket { limit_name, hash, limit, changed: None, before: Vec::new() }
     }
 }
 
@@ -61,15 +64,29 @@ pub struct Bucket {
     limit_name: Arc<str>,
     hash: u128,
     limit: Limit,
-    earlier: Option<Limit>,
+    /// When the limit got its numbers, and what is owed at most because of others.
+    changed: Option<(Instant, Units)>,
+    /// The names under which the same client was found before.
+    before: Vec<String>,
 }
 
 impl Bucket {
-    /// The same bucket, after the numbers of its limit were changed. If the store has no record of
-    /// it, it begins with what the record under the numbers `before` says.
+    /// The same bucket of a limit that got its numbers at this moment: what the key owes under
+    /// other numbers counts, too, up to `most`.
     #[must_use]
-    pub fn changed_from(mut self, before: Limit) -> Self {
-        self.earlier = (numbers(&before) != numbers(&self.limit)).then_some(before);
+    pub fn with_change(self, at: Instant, most: Units) -> Self {
+        Self { changed: Some((at, most)), ..self }
+    }
+
+    /// The same bucket, for a client that was found by another key before the change. What it owes
+    /// there counts as well. Servers of a cluster can look there only if the names have the same
+    /// tag.
+    #[must_use]
+    pub fn moved_from(mut self, before: &Self) -> Self {
+        let name = before.name();
+        if name != self.name() && !self.before.contains(&name) {
+            self.before.push(name);
+        }
         self
     }
 
@@ -77,7 +94,8 @@ impl Bucket {
     /// asked. The ask may be ignored, and that is an answer, too.
     pub(crate) fn probe(tag: u16) -> Option<(Self, Ask)> {
         let limit = Limit::new(Duration::from_secs(1), 1).ok()?;
-        let bucket = Self { limit_name: "probe".into(), hash: tag.into(), limit, earlier: None };
+        let bucket = Names::new(b"").bucket("probe", b"", limit);
+        let bucket = Self { hash: tag.into(), ..bucket };
         let ask = Ask {
             host: HostId(0),
             number: AskNumber(0),
@@ -105,18 +123,28 @@ impl Bucket {
         *self.limit_name == *limit_name
     }
 
-    /// The key of its record in the store.
+    /// The key of its records in the store.
     #[must_use]
     pub fn name(&self) -> String {
-        self.name_under(&self.limit)
+        let Self { limit_name, hash, limit, .. } = self;
+        let tag = tag_text(self.tag());
+        let mut name = format!("{tag}:2:{limit_name}:{hash:032x}");
+        // Writing to a string never fails.
+        if let Some(Window { begin, end }) = limit.window() {
+            let _ = write!(name, ":count-{begin:x}-{end:x}");
+        }
+        name
     }
 
     /// 32 bits that stand for the record. Those of another one differ, except by a chance of
     /// 2^-32.
     #[must_use]
     pub fn mark(&self) -> u32 {
-        let hash = Sha256::digest(self.name());
-        hash.first_chunk().map_or(0, |first| u32::from_be_bytes(*first))
+        let mut hash = Sha256::new_with_prefix(self.name());
+        for number in self.limit.numbers() {
+            hash.update(number.to_be_bytes());
+        }
+        hash.finalize().first_chunk().map_or(0, |first| u32::from_be_bytes(*first))
     }
 
     /// NNN.
@@ -125,26 +153,23 @@ impl Bucket {
         u16::try_from(self.hash % u128::from(TAGS)).unwrap_or(0)
     }
 
-    /// The numbers before the latest change, with the key of the record under these.
-    pub(crate) fn earlier(&self) -> Option<(String, &Limit)> {
-        self.earlier.as_ref().map(|limit| (self.name_under(limit), limit))
+    /// How long ago the limit got its numbers, and what is owed at most because of others.
+    pub(crate) fn change(&self) -> Change {
+        match self.changed {
+            Some((at, most)) => {
+                let ago = u64::try_from(at.elapsed().as_micros()).unwrap_or(u64::MAX);
+                Change { ago: Micros(ago).min(Change::NONE.ago), most }
+            }
+            None => Change::NONE,
+        }
     }
 
-    fn name_under(&self, limit: &Limit) -> String {
-        let Self { limit_name, hash, .. } = self;
+    /// The names under which the same client was found before, as far as a store can look there:
+    /// a cluster at those with the same tag.
+    pub(crate) fn before(&self, is_cluster: bool) -> impl Iterator<Item = &str> + Clone {
         let tag = tag_text(self.tag());
-        let mut name = format!("{tag}:1:{limit_name}:{hash:032x}:");
-        // Writing to a string never fails.
-        if let Some(Window { begin, end }) = limit.window() {
-            let _ = write!(name, "count-{begin:x}-{end:x}");
-            return name;
-        }
-        let [burst, cell, bits, longest, ceiling] = numbers(limit);
-        let _ = write!(name, "{burst}-{cell:x}-{bits}-{longest:x}");
-        if ceiling != burst {
-            let _ = write!(name, "-{ceiling}");
-        }
-        name
+        let names = self.before.iter().map(String::as_str);
+        names.filter(move |name| !is_cluster || name.starts_with(&tag))
     }
 
     pub(crate) fn epoch(&self) -> String {
@@ -156,19 +181,6 @@ impl Bucket {
 /// cluster.
 pub(crate) fn tag_text(tag: u16) -> String {
     format!("{{gcra:{tag:03}}}")
-}
-
-/// By what the records of one key under one name differ: two limits have the same numbers if they
-/// have the same record.
-#[must_use]
-pub fn numbers(limit: &Limit) -> [u64; 5] {
-    if let Some(Window { begin, end }) = limit.window() {
-        // No burst is 0.
-        return [0, begin, end, 0, 0];
-    }
-    let [burst, bits, ceiling] =
-        [limit.burst(), limit.fraction_bits(), limit.ceiling()].map(u64::from);
-    [burst, limit.cells(1).0, bits, limit.longest_validity().0, ceiling]
 }
 
 #[cfg(test)]
@@ -184,7 +196,7 @@ mod tests {
         let bucket = Names::new(b"").bucket("api.second", b"192.0.2.7", limit(20));
         // Python: sha256(sha256(b"").digest() + b"api.second\xff192.0.2.7").hexdigest()[:32]
         let hash = "17eb0eb6fd4cceec7de59a1419a62a1e";
-        let name = format!("{{gcra:542}}:1:api.second:{hash}:20-271000000-20-1e8480");
+        let name = format!("{{gcra:542}}:2:api.second:{hash}");
         assert_eq!(bucket.name(), name);
         assert!(bucket.epoch().starts_with(&tag_text(bucket.tag())));
     }
@@ -192,35 +204,46 @@ mod tests {
     #[test]
     fn salt_name_key_and_numbers_each_make_another_bucket() {
         let names = Names::new(b"");
-        let name = |names: &Names, limit_name: &str, key: &[u8], limit| {
-            names.bucket(limit_name, key, limit).name()
+        let bucket = |names: &Names, limit_name: &str, key: &[u8], limit| {
+            names.bucket(limit_name, key, limit)
         };
-        let mut all = vec![
-            name(&names, "api.second", b"1", limit(20)),
-            name(&Names::new(b"salt"), "api.second", b"1", limit(20)),
-            name(&names, "api.minute", b"1", limit(20)),
-            name(&names, "api.second", b"2", limit(20)),
-            name(&names, "api.second", b"1", limit(21)),
-            name(&names, "api.second", b"1", limit(20).with_longest_validity(Micros(1))),
-            name(&names, "api.second", b"1", limit(20).with_most_owed(21).unwrap()),
-            name(&names, "api", b".second1", limit(20)),
+        let other_keys = [
+            bucket(&names, "api.second", b"1", limit(20)),
+            bucket(&Names::new(b"salt"), "api.second", b"1", limit(20)),
+            bucket(&names, "api.minute", b"1", limit(20)),
+            bucket(&names, "api.second", b"2", limit(20)),
+            bucket(&names, "api", b".second1", limit(20)),
         ];
-        all.sort();
-        all.dedup();
-        assert_eq!(all.len(), 8);
-        let hash = |name: &str| name.split(':').nth(4).map(str::to_owned);
-        let salted = name(&Names::new(b"salt"), "api.second", b"1", limit(20));
-        let plain = name(&names, "api.second", b"1", limit(20));
-        assert!(hash(&salted) != hash(&plain) && hash(&plain).is_some());
+        let other_numbers = [
+            limit(21),
+            limit(20).with_longest_validity(Micros(1)),
+            limit(20).with_most_owed(21).unwrap(),
+        ]
+        .map(|limit| bucket(&names, "api.second", b"1", limit));
+        let different = |all: &[Bucket], of: fn(&Bucket) -> String| {
+            let all: std::collections::HashSet<_> = all.iter().map(of).collect();
+            all.len()
+        };
+        assert_eq!(different(&other_keys, Bucket::name), 5);
+        assert_eq!(different(&other_numbers, Bucket::name), 1, "the records lie side by side");
+        let all: Vec<_> = other_keys.into_iter().chain(other_numbers).collect();
+        assert_eq!(different(&all, |bucket| bucket.mark().to_string()), 8);
     }
 
     #[test]
-    fn the_earlier_record_has_the_same_tag() {
+    fn a_cluster_looks_only_where_the_tag_is_the_same() {
         let names = Names::new(b"");
-        let bucket = names.bucket("api", b"1", limit(20)).changed_from(limit(10));
-        let before = names.bucket("api", b"1", limit(10));
-        assert_eq!(bucket.earlier(), Some((before.name(), before.limit())));
-        assert_eq!(bucket.changed_from(limit(20)).earlier(), None, "nothing has changed");
+        let bucket = names.bucket("api", b"1", limit(20));
+        let before = |key: &[u8]| bucket.clone().moved_from(&names.bucket("api", key, limit(10)));
+        assert_eq!(before(b"1").before(false).count(), 0, "it is the same place");
+        assert_eq!(before(b"2").moved_from(&names.bucket("api", b"2", limit(5))).before.len(), 1);
+        let looks = |is_cluster| {
+            (0..4 * u32::from(TAGS))
+                .filter(|key| before(&key.to_le_bytes()).before(is_cluster).count() == 1)
+                .count()
+        };
+        assert_eq!(looks(false), 4 * usize::from(TAGS));
+        assert!((1..20).contains(&looks(true)));
     }
 
     /// A file that changes the count must not forget what was used.
@@ -231,18 +254,12 @@ mod tests {
         let bucket = |limit| names.bucket("api.second", b"192.0.2.7", limit);
         let day = bucket(count(100, 1_800_057_600, 1_800_144_000));
         let hash = "17eb0eb6fd4cceec7de59a1419a62a1e";
-        let name = format!("{{gcra:542}}:1:api.second:{hash}:count-6b4ab300-6b4c0480");
+        let name = format!("{{gcra:542}}:2:api.second:{hash}:count-6b4ab300-6b4c0480");
         assert_eq!(day.name(), name);
         assert_eq!(bucket(count(7, 1_800_057_600, 1_800_144_000)).name(), name);
         assert_ne!(bucket(count(100, 1_800_057_600, 1_800_144_001)).name(), name);
         assert_ne!(bucket(count(100, 1_800_057_599, 1_800_144_000)).name(), name);
         assert_eq!(day.tag(), bucket(limit(20)).tag());
-
-        let raised = bucket(count(200, 1_800_057_600, 1_800_144_000));
-        let raised = raised.changed_from(*day.limit());
-        assert_eq!(raised.earlier(), None, "it is the same record");
-        let at_rate = bucket(limit(20)).changed_from(*day.limit());
-        assert_eq!(at_rate.earlier(), Some((name, day.limit())));
     }
 
     #[test]

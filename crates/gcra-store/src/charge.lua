@@ -11,7 +11,7 @@ local supposed = burst * cell + math.max(longest * scale, drains)
 local owed, soonest, lent, noted, noted_host, leases =
     open(burst, ceiling, cell, scale, longest, supposed, begin)
 
-local before, allowed, charged, beyond = owed, true, 0, 0
+local allowed, charged, beyond = true, 0, 0
 if kind == 0 then
     needs = math.max(cells, needs)
     -- What is lent does not drain while the request waits.
@@ -25,10 +25,15 @@ elseif kind == 1 then
     charged = math.min(cells, math.floor(math.max(ceiling * cell - owed, 0) / cell))
     owed = owed + charged * cell
     beyond = math.min(math.ceil(math.max(owed - burst * cell, 0) / cell), charged)
-elseif scale > 0 or owed < 4294967295 * cell then
-    -- How much there was that a full window could not hold is not known.
-    owed = math.max(owed - cells * cell, 0)
-    charged = math.floor((before - owed) / cell)
+else
+    -- What was charged under other numbers is not given back here. How much there was that a full
+    -- window could not hold is not known.
+    local before = own_owed
+    if scale > 0 or own_owed < 4294967295 * cell then
+        own_owed = math.max(own_owed - cells * cell, 0)
+    end
+    charged = math.floor((before - own_owed) / cell)
+    owed = math.max(own_owed, carried)
 end
 
 local ms = tonumber(ARGV[2])

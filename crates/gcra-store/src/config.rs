@@ -7,6 +7,8 @@ use std::{env, fs, io};
 
 use sha2::{Digest as _, Sha256};
 
+use crate::script::Kind;
+
 /// Where the store is, and how it is asked.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -63,6 +65,11 @@ impl Config {
             look_every: Duration::from_secs(1),
             most_asks: 65_536,
         }
+    }
+
+    /// What of it matters for a call.
+    pub(crate) const fn kind(&self) -> Kind {
+        Kind { is_strict: self.strict, is_cluster: self.url.is_cluster() }
     }
 }
 

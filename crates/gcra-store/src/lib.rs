@@ -83,7 +83,7 @@ mod store;
 mod task;
 
 pub use advice::PERMISSIONS;
-pub use bucket::{Bucket, Names, numbers};
+pub use bucket::{Bucket, Names};
 pub use check::{Finding, Kind, check};
 pub use config::{Address, Certificate, Config, Password, Url, UrlError};
 pub use fault::Fault;

@@ -1,17 +1,21 @@
 -- What both scripts begin with: opening the record of a bucket, and keeping it. ask.lua or
--- charge.lua stands below. The type Record of the crate gcra-lease says the same in Rust, and a
--- test compares the two; the reasons are there.
+-- charge.lua stands below. The types Record and Records of the crate gcra-lease say the same in
+-- Rust, and a test compares the two; the reasons are there.
 --
--- KEYS  1: the record of the bucket. Then, if ARGV[3] is not empty, its record under the earlier
---       numbers; and then, if the store is strict, the epoch.
--- ARGV  1: the numbers, and the ask or charge. 2: how many ms the record is kept, at least.
---       3: the earlier numbers.
+-- KEYS  1: the records of the bucket. If the store is strict, 2: the epoch. Then those of the same
+--       client under the keys that it had before.
+-- ARGV  1: the numbers, and the ask or charge. 2: how many ms the records are kept, at least.
+--       3: how many µs ago the limit got these numbers, and the units that are owed at most
+--       because of others. 4: 1 if the store is strict, else 0.
 --
--- A record is a header and a lease for each host. Times are in whole µs, and what is owed is in
--- units, of which `scale` (a power of two) are one µs. All of them stay below 2^53, so doubles are
--- exact. Lua's own text of a number has only 14 digits, so none is made.
+-- Each of the numbers under which something is owed has a record. It is these numbers, as ARGV[1]
+-- has them, the number of leases, a header, and a lease for each host. The record that was used last
+-- comes first. Times are in whole µs, and what is owed is in units, of which `scale` (a power
+-- of two) are one µs. All of them stay below 2^53, so doubles are exact. Lua's own text of a
+-- number has only 14 digits, so none is made.
 --
--- For a count in a window, `scale` is 0, so nothing drains, and `cell` is 1.
+-- For a count in a window, `scale` is 0, so nothing drains, and `cell` is 1. Its name has the
+-- window in it, so there is one record, whatever the count is.
 
 local now = redis.call('TIME')
 now = now[1] * 1000000 + now[2]
@@ -68,45 +72,100 @@ local function settle(record, burst, ceiling, cell, scale, longest)
     return owed, soonest, lent, noted, noted_host, leases
 end
 
--- What there is of the bucket: its record, what its record under the earlier numbers says, or
--- nothing. In a strict store that does not know it, `supposed` may have been owed at the epoch, or
--- before the window began at `begin` (in s since 1970).
-local function open(burst, ceiling, cell, scale, longest, supposed, begin)
-    local owed, none = 0, string.rep('\0', 8)
-    local earlier = ARGV[3] ~= ''
-    local epoch_key = KEYS[earlier and 3 or 2]
-    local record = redis.call('GET', KEYS[1])
-    if record then
-        return settle(record, burst, ceiling, cell, scale, longest)
+-- The numbers of this call; the other records, as they are kept, and for how many ms; what is
+-- owed without these, and what they count for.
+local numbers, others, others_ms, own_owed, carried = string.sub(ARGV[1], 1, 28), '', 0, 0, 0
+
+-- A record as it is kept.
+local function written(under, owed, soonest, lent, noted, noted_host, leases)
+    return under .. struct.pack('<I4dddI4dc8', #leases / 28, now, owed, soonest, lent, noted,
+        noted_host) .. leases
+end
+
+-- Calls `found` with the numbers of each record, and the record without them.
+local function each_record(records, found)
+    local i = 1
+    while i < #records do
+        local last = i + 75 + 28 * struct.unpack('<I4', records, i + 28)
+        found(string.sub(records, i, i + 27), string.sub(records, i + 32, last))
+        i = last + 1
     end
-    local before = earlier and redis.call('GET', KEYS[2])
-    if before then
-        local b, top, c, s, l = struct.unpack('<I4I4ddI4', ARGV[3])
-        local was, _, cells = settle(before, b, top, c, s, l)
-        owed = math.min(math.ceil((was + cells * c) / c), ceiling) * cell
-    elseif epoch_key then
-        local epoch = redis.call('GET', epoch_key)
+end
+
+-- What there is of the bucket under these numbers, with what is owed under others. If the store
+-- is strict and does not know the bucket, `supposed` may have been owed at the epoch, or before
+-- the window began at `begin` (in s since 1970).
+local function open(burst, ceiling, cell, scale, longest, supposed, begin)
+    local ago, most = struct.unpack('<dd', ARGV[3])
+    local is_strict = ARGV[4] == '1'
+    local kept, own, count = redis.call('GET', KEYS[1]), nil, 1
+
+    local function other(under, record)
+        local b, top, c, s, l = struct.unpack('<I4I4ddI4', under)
+        local owed, soonest, lent, noted, noted_host, leases = settle(record, b, top, c, s, l)
+        local all = owed + lent * c
+        local to_pay = math.ceil(all / c * cell)
+        local then_to_pay = math.min(math.ceil((all + ago * s) / c * cell), most)
+        carried = math.max(carried, math.min(to_pay, then_to_pay - ago * scale))
+        if (owed > 0 or #leases > 0) and count < 64 then
+            count = count + 1
+            others = others .. written(under, owed, soonest, lent, noted, noted_host, leases)
+            others_ms = math.max(others_ms, math.ceil((math.ceil(all / s) + l) / 1000) + 10000)
+        end
+    end
+
+    if kept then
+        each_record(kept, function(under, record)
+            if scale == 0 or under == numbers then
+                own = record
+            else
+                other(under, record)
+            end
+        end)
+    end
+    local kept_others, kept_others_ms = others, others_ms
+    for i = is_strict and 3 or 2, #KEYS do
+        local before = redis.call('GET', KEYS[i])
+        if before then
+            each_record(before, other)
+        end
+    end
+    others, others_ms = kept_others, kept_others_ms
+
+    if own then
+        local owed, soonest, lent, noted, noted_host, leases =
+            settle(own, burst, ceiling, cell, scale, longest)
+        own_owed = owed
+        return math.max(owed, carried), soonest, lent, noted, noted_host, leases
+    end
+    if is_strict and not kept then
+        local epoch = redis.call('GET', KEYS[2])
         epoch = epoch and struct.unpack('<d', epoch)
         -- An epoch in the future: the clock went back, and what was before may be lost as well.
         if not epoch or epoch > now then
             epoch = now
-            redis.call('SET', epoch_key, struct.pack('<d', epoch))
+            redis.call('SET', KEYS[2], struct.pack('<d', epoch))
         end
         if scale > 0 then
-            owed = math.max(supposed - (now - epoch) * scale, 0)
+            own_owed = math.max(supposed - (now - epoch) * scale, 0)
         elseif begin * 1000000 < epoch then
-            owed = supposed
+            own_owed = supposed
         end
     end
-    return owed, math.huge, 0, 0, none, ''
+    return math.max(own_owed, carried), math.huge, 0, 0, string.rep('\0', 8), ''
 end
 
--- Keeps the record for so many ms, and until all is drained that requests wait for, and 10 s.
+-- Keeps the records for so many ms, and until all is drained that requests wait for, and 10 s.
+-- What counts because of other records is not written down unless something was charged.
 local function keep(ms, scale, owed, soonest, lent, noted, noted_host, leases)
+    if owed == math.max(own_owed, carried) then
+        owed = own_owed
+    end
     if scale > 0 then
         ms = math.max(ms, math.ceil(math.ceil(owed / scale) / 1000) + 10000)
     end
-    local record = struct.pack('<dddI4dc8', now, owed, soonest, lent, noted, noted_host) .. leases
-    redis.call('SET', KEYS[1], record, 'PX', string.format('%.0f', ms))
+    local own = written(numbers, owed, soonest, lent, noted, noted_host, leases)
+    redis.call('SET', KEYS[1], own .. others, 'PX',
+        string.format('%.0f', math.max(ms, others_ms)))
 end
 

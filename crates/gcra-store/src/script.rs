@@ -4,7 +4,8 @@
 use std::sync::LazyLock;
 
 use gcra_lease::{
-    Ask, AskNumber, Charge, Charged, HostId, Lease, Limit, Micros, Record, Reply, StoreTime, Units,
+    Ask, AskNumber, Change, Charge, Charged, HostId, Lease, Limit, Micros, Record, Records, Reply,
+    StoreTime, Units,
 };
 
 use crate::bucket::Bucket;
@@ -38,7 +39,7 @@ const LARGEST_NUMBER: u64 = 1 << 53;
 /// number of the ask cannot be written, or the limit is a [count](Limit::count), of which nothing
 /// is lent.
 #[must_use]
-pub fn command(bucket: &Bucket, ask: &Ask, strict: bool, by: By) -> Option<redis::Cmd> {
+pub fn command(bucket: &Bucket, ask: &Ask, kind: Kind, by: By) -> Option<redis::Cmd> {
     if ask.number.0 >= LARGEST_NUMBER || bucket.limit().window().is_some() {
         return None;
     }
@@ -51,7 +52,7 @@ pub fn command(bucket: &Bucket, ask: &Ask, strict: bool, by: By) -> Option<redis
     for number in [ask.spent, ask.debt, ask.owes, ask.holds, ask.want, ask.least, validity] {
         numbers.extend(number.to_le_bytes());
     }
-    Some(call(Script::Ask, by, bucket, strict, &numbers))
+    Some(call(Script::Ask, by, bucket, kind, &numbers))
 }
 
 /// The command that sends `charge` for `bucket`: by the script's hash, or with its text. The reply
@@ -61,32 +62,41 @@ pub fn charge_command(
     bucket: &Bucket,
     number: u64,
     charge: &Charge,
-    strict: bool,
+    kind: Kind,
     by: By,
 ) -> Option<redis::Cmd> {
     if number >= LARGEST_NUMBER {
         return None;
     }
     let limit = bucket.limit();
-    let (kind, cells, needs) = match *charge {
+    let (code, cells, needs) = match *charge {
         Charge::Take { cells, needs, .. } => (0, cells, needs),
         Charge::More { cells } => (1, cells, 0),
         Charge::Less { cells } => (2, cells, 0),
     };
     let mut numbers = numbers(limit);
     numbers.extend(double(number));
-    numbers.push(kind);
+    numbers.push(code);
     numbers.extend(cells.to_le_bytes());
     numbers.extend(needs.to_le_bytes());
     numbers.extend(double(charge.drains_meanwhile(limit).0));
     let (begin, end) = limit.window().map_or((0, 0), |window| (window.begin, window.end));
     numbers.extend(double(begin));
     numbers.extend(double(end));
-    Some(call(Script::Charge, by, bucket, strict, &numbers))
+    Some(call(Script::Charge, by, bucket, kind, &numbers))
+}
+
+/// What matters of a store for a call.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Kind {
+    /// What it does not know may have been lost.
+    pub is_strict: bool,
+    /// All that a call needs has to lie in one slot.
+    pub is_cluster: bool,
 }
 
 /// A call of a script for a bucket.
-fn call(script: Script, by: By, bucket: &Bucket, strict: bool, numbers: &[u8]) -> redis::Cmd {
+fn call(script: Script, by: By, bucket: &Bucket, kind: Kind, numbers: &[u8]) -> redis::Cmd {
     let (hash, source) = match script {
         Script::Ask => (&ASK_HASH, ASK_SOURCE),
         Script::Charge => (&CHARGE_HASH, CHARGE_SOURCE),
@@ -96,24 +106,27 @@ fn call(script: Script, by: By, bucket: &Bucket, strict: bool, numbers: &[u8]) -
         By::Hash => command.arg("EVALSHA").arg(hash.as_str()),
         By::Text => command.arg("EVAL").arg(source),
     };
-    let earlier = bucket.earlier();
-    command.arg(1 + usize::from(earlier.is_some()) + usize::from(strict)).arg(bucket.name());
-    if let Some((name, _)) = &earlier {
-        command.arg(name);
+    let before = bucket.before(kind.is_cluster);
+    let epoch = kind.is_strict.then(|| bucket.epoch());
+    command.arg(1 + usize::from(kind.is_strict) + before.clone().count()).arg(bucket.name());
+    if let Some(epoch) = epoch {
+        command.arg(epoch);
     }
-    if strict {
-        command.arg(bucket.epoch());
+    for name in before {
+        command.arg(name);
     }
     command.arg(numbers);
     command.arg(bucket.limit().keeps_record().0.div_ceil(1_000));
-    command.arg(earlier.map(|(_, before)| self::numbers(before)).unwrap_or_default());
+    let Change { ago, most } = bucket.change();
+    command.arg(&[double(ago.0), double(most.0)].concat());
+    command.arg(u8::from(kind.is_strict));
     command
 }
 
 /// The command that finds out whether a server does what an ask needs.
 pub(crate) fn probe(tag: u16, by: By) -> Option<redis::Cmd> {
     let (bucket, ask) = Bucket::probe(tag)?;
-    command(&bucket, &ask, false, by)
+    command(&bucket, &ask, Kind::default(), by)
 }
 
 /// How a command names the script.
@@ -170,34 +183,54 @@ pub fn charged(bytes: &[u8]) -> Result<(u64, Charged), NotAReply> {
 /// seconds.
 const MOST_LEASES: usize = 10_000;
 
-/// A record of which nothing is known, as the script writes it: a clock that begins at 0, no debt
-/// and no lease.
-pub(crate) fn empty_record() -> Vec<u8> {
-    let [at, owed, soonest, noted] = [0.0, 0.0, f64::INFINITY, 0.0].map(f64::to_le_bytes);
-    let (lent, noted_host) = (0_u32.to_le_bytes(), [0; 8]);
-    [&at[..], &owed, &soonest, &lent, &noted, &noted_host].concat()
+/// The most numbers of a key whose records are read.
+const MOST_NUMBERS: usize = 100;
+
+/// Reads the records that the script has written; nothing, if a command has cleared them. `limit`
+/// says which window they are for, if they are those of a count.
+pub(crate) fn records(bytes: &[u8], limit: &Limit) -> Result<Records, NotAReply> {
+    let mut rest = bytes;
+    let mut each = Vec::new();
+    while !rest.is_empty() {
+        let [burst, ceiling] = [take(&mut rest)?, take(&mut rest)?].map(u32::from_le_bytes);
+        let [cell, scale] = [whole(&mut rest)?, whole(&mut rest)?];
+        let longest = u32::from_le_bytes(take(&mut rest)?);
+        let of = match limit.window() {
+            Some(window) => Limit::count(burst, window).ok(),
+            None => {
+                let bits = scale.is_power_of_two().then(|| u64::from(scale.trailing_zeros()));
+                let [burst, longest, ceiling] = [burst, longest, ceiling].map(u64::from);
+                bits.and_then(|bits| Limit::of_numbers([burst, cell, bits, longest, ceiling]))
+            }
+        };
+        each.push((of.ok_or(NotAReply)?, record(&mut rest)?));
+        if each.len() > MOST_NUMBERS {
+            return Err(NotAReply);
+        }
+    }
+    Ok(Records::kept(each))
 }
 
-/// Reads a record that the script has written.
-pub(crate) fn record(bytes: &[u8]) -> Result<Record, NotAReply> {
-    let mut rest = bytes;
-    let (at, owed) = (StoreTime(whole(&mut rest)?), Units(whole(&mut rest)?));
+/// Reads the record at the beginning, without its numbers.
+fn record(rest: &mut &[u8]) -> Result<Record, NotAReply> {
+    let count = usize::try_from(u32::from_le_bytes(take(rest)?)).map_err(|_| NotAReply)?;
+    if count > MOST_LEASES {
+        return Err(NotAReply);
+    }
+    let (at, owed) = (StoreTime(whole(rest)?), Units(whole(rest)?));
     // The soonest expiry and the sum of the cells follow from the leases; and an ask that was
     // denied.
-    let _: [u8; 8 + 4 + 8 + 8] = take(&mut rest)?;
+    let _: [u8; 8 + 4 + 8 + 8] = take(rest)?;
     let (mut leases, mut lent) = (Vec::new(), 0_u32);
-    while !rest.is_empty() {
+    for _ in 0..count {
         let lease = Lease {
-            host: HostId(u64::from_le_bytes(take(&mut rest)?)),
-            cells: u32::from_le_bytes(take(&mut rest)?),
-            expiry: StoreTime(whole(&mut rest)?),
-            number: AskNumber(whole(&mut rest)?),
+            host: HostId(u64::from_le_bytes(take(rest)?)),
+            cells: u32::from_le_bytes(take(rest)?),
+            expiry: StoreTime(whole(rest)?),
+            number: AskNumber(whole(rest)?),
         };
         lent = lent.checked_add(lease.cells).ok_or(NotAReply)?;
         leases.push(lease);
-        if leases.len() > MOST_LEASES {
-            return Err(NotAReply);
-        }
     }
     Ok(Record::kept(at, owed, leases))
 }
@@ -257,23 +290,44 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_record_is_an_error() {
-        assert_eq!(record(&empty_record()), Ok(Record::new(StoreTime(0))));
+    fn what_are_no_records_is_an_error() {
+        let limit = Limit::new(core::time::Duration::from_millis(10), 20).unwrap();
+        let new = |leases| Record::kept(StoreTime(0), Units::ZERO, leases);
+        let header = [0.0, 0.0, f64::INFINITY].map(f64::to_le_bytes).concat();
+        let empty = [&numbers(&limit)[..], &[0; 4], &header, &[0; 20]].concat();
+        let read = |bytes: &[u8]| records(bytes, &limit);
+        assert_eq!(read(&empty), Ok(Records::kept(vec![(limit, new(vec![]))])));
         let lease = |cells: u32| {
             let host = 7_u64.to_le_bytes();
             [&host[..], &cells.to_le_bytes(), &double(9), &double(3)].concat()
         };
-        let one = [empty_record(), lease(5)].concat();
+        let with = |leases: u32, bytes: &[u8]| {
+            let mut all = empty.clone();
+            all[28..32].copy_from_slice(&leases.to_le_bytes());
+            all.extend(bytes);
+            all
+        };
+        let one = with(1, &lease(5));
         let leases =
-            [Lease { host: HostId(7), cells: 5, expiry: StoreTime(9), number: AskNumber(3) }];
-        assert_eq!(record(&one).unwrap().leases(), leases);
-        for length in (0..one.len()).filter(|&length| length != empty_record().len()) {
-            assert_eq!(record(&one[..length]), Err(NotAReply), "{length}");
+            vec![Lease { host: HostId(7), cells: 5, expiry: StoreTime(9), number: AskNumber(3) }];
+        let both = [&one[..], &empty].concat();
+        let expected = Records::kept(vec![(limit, new(leases)), (limit, new(vec![]))]);
+        assert_eq!(read(&both), Ok(expected));
+        for length in (1..both.len()).filter(|&length| length != one.len()) {
+            assert_eq!(read(&both[..length]), Err(NotAReply), "{length}");
         }
-        assert_eq!(record(&[one, lease(u32::MAX)].concat()), Err(NotAReply), "too many cells");
-        let many = [empty_record(), lease(0).repeat(MOST_LEASES + 1)].concat();
-        assert_eq!(record(&many), Err(NotAReply), "too many leases");
-        assert_eq!(record(&[0xff; 72]), Err(NotAReply), "not numbers");
+        let two = [lease(5), lease(u32::MAX)].concat();
+        assert_eq!(read(&with(2, &two)), Err(NotAReply), "too many cells");
+        let many = u32::try_from(MOST_LEASES).unwrap() + 1;
+        let bytes = lease(0).repeat(MOST_LEASES + 1);
+        assert_eq!(read(&with(many, &bytes)), Err(NotAReply), "too many leases");
+        assert_eq!(read(&empty.repeat(MOST_NUMBERS + 1)), Err(NotAReply), "too many numbers");
+        assert_eq!(read(&[0xff; 76]), Err(NotAReply), "not numbers");
+        assert_eq!(read(&[0; 76]), Err(NotAReply), "no limit has these numbers");
+        let window = gcra_lease::Window { begin: 1, end: 2 };
+        let count = Limit::count(5, window).unwrap();
+        let kept = [numbers(&count), empty[28..].to_vec()].concat();
+        assert_eq!(records(&kept, &count), Ok(Records::kept(vec![(count, new(vec![]))])));
         assert_eq!(epoch(&double(5)), Ok(StoreTime(5)));
         assert_eq!((epoch(b"short"), epoch(&[0; 9])), (Err(NotAReply), Err(NotAReply)));
     }
@@ -342,16 +396,19 @@ mod tests {
     fn what_cannot_be_written_is_not_sent() {
         let (bucket, ask) = Bucket::probe(7).unwrap();
         let take = Charge::Less { cells: 1 };
-        assert!(command(&bucket, &ask, false, By::Hash).is_some());
-        assert!(charge_command(&bucket, 7, &take, false, By::Hash).is_some());
+        assert!(command(&bucket, &ask, Kind::default(), By::Hash).is_some());
+        assert!(charge_command(&bucket, 7, &take, Kind::default(), By::Hash).is_some());
         let ask = Ask { number: AskNumber(1 << 53), ..ask };
-        assert!(command(&bucket, &ask, false, By::Hash).is_none());
-        assert!(charge_command(&bucket, 1 << 53, &take, false, By::Hash).is_none());
+        assert!(command(&bucket, &ask, Kind::default(), By::Hash).is_none());
+        assert!(charge_command(&bucket, 1 << 53, &take, Kind::default(), By::Hash).is_none());
         let window = gcra_lease::Window { begin: 1, end: 2 };
         let count = Limit::count(5, window).unwrap();
         let count = crate::bucket::Names::new(b"").bucket("p.l", b"key", count);
         let ask = Ask { number: AskNumber(1), ..ask };
-        assert!(command(&count, &ask, false, By::Hash).is_none(), "nothing of a count is lent");
-        assert!(charge_command(&count, 7, &take, false, By::Hash).is_some());
+        assert!(
+            command(&count, &ask, Kind::default(), By::Hash).is_none(),
+            "nothing of a count is lent"
+        );
+        assert!(charge_command(&count, 7, &take, Kind::default(), By::Hash).is_some());
     }
 }

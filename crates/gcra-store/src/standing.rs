@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use gcra_lease::{Limit, Micros, Record, StoreTime};
+use gcra_lease::{Limit, Micros, Record, StoreTime, Units};
 use redis::{Pipeline, Value};
 
 use crate::advice::advice;
@@ -12,7 +12,7 @@ use crate::config::Config;
 use crate::connection::Connector;
 use crate::fault::Fault;
 use crate::finder::{Finder, add_wait, confirmed};
-use crate::script::{self, NotAReply};
+use crate::script::{self, Kind, NotAReply};
 
 /// What a store knows about one bucket, at a moment of its own clock.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -44,16 +44,15 @@ impl Standing {
         look(config, bucket, false).await
     }
 
-    /// Connects once, and makes the store forget what a bucket owes and what is lent of it.
-    /// Returns what it knew.
+    /// Connects once, and makes the store forget what a bucket owes and what is lent of it, under
+    /// whatever numbers. Returns what it knew.
     ///
     /// Hosts do not learn of that. What they hold can still be spent until their leases would have
     /// expired, so the key may get as many cells more; and a host that was told to come back later
     /// blocks the key until then.
     ///
-    /// The record is emptied and not deleted, and it stays for as long as it is needed. Otherwise
-    /// the next ask would find the record under earlier numbers, or a strict store that lost its
-    /// memory would suppose a full burst again.
+    /// The bucket is emptied and not deleted, and it stays for as long as it is needed. Otherwise a
+    /// strict store that lost its memory would suppose a full burst again.
     ///
     /// # Errors
     ///
@@ -99,25 +98,27 @@ async fn look(config: Config, bucket: &Bucket, clear: bool) -> io::Result<Option
     let mut commands = Pipeline::new();
     commands.cmd("TIME");
     commands.cmd("GET").arg(bucket.name());
-    if let Some((name, _)) = bucket.earlier() {
+    let kind = config.kind();
+    for name in bucket.before(kind.is_cluster) {
         commands.cmd("GET").arg(name);
     }
-    if config.strict {
+    if kind.is_strict {
         commands.cmd("GET").arg(bucket.epoch());
     }
     let answers =
         connection.send_for_long(&commands, config.connect_timeout).await.map_err(failed)?;
-    let record = record_of(&answers, bucket, config.strict).map_err(|NotAReply| {
+    let record = record_of(&answers, bucket, kind).map_err(|NotAReply| {
         let name = bucket.name();
         io::Error::other(format!("what the store at {address} has under {name} is not a record"))
     })?;
     if clear {
         let now = answers.first().ok_or(NotAReply).and_then(time).unwrap_or_default();
         let mut commands = Pipeline::new();
-        let earlier = bucket.earlier();
-        for (name, limit) in earlier.into_iter().chain([(bucket.name(), bucket.limit())]) {
-            let kept_for = Record::new(now).kept_for(limit).0.div_ceil(1_000);
-            commands.cmd("SET").arg(name).arg(script::empty_record()).arg("PX").arg(kept_for);
+        let kept_for = Record::new(now).kept_for(bucket.limit()).0.div_ceil(1_000);
+        let name = bucket.name();
+        // What the client owes under names from before would be found again.
+        for name in bucket.before(kind.is_cluster).chain([name.as_str()]) {
+            commands.cmd("SET").arg(name).arg("").arg("PX").arg(kept_for);
         }
         add_wait(&mut commands, replicas, config.timeout);
         let answers = connection.send(&commands, config.connect_timeout).await.map_err(failed)?;
@@ -128,11 +129,7 @@ async fn look(config: Config, bucket: &Bucket, clear: bool) -> io::Result<Option
 
 /// The record of a bucket, by the answers to `TIME` and `GET`. What the script does with them is
 /// done here, too.
-fn record_of(
-    answers: &[Value],
-    bucket: &Bucket,
-    strict: bool,
-) -> Result<Option<Record>, NotAReply> {
+fn record_of(answers: &[Value], bucket: &Bucket, kind: Kind) -> Result<Option<Record>, NotAReply> {
     let mut answers = answers.iter();
     let now = time(answers.next().ok_or(NotAReply)?)?;
     let mut get = || match answers.next() {
@@ -141,20 +138,19 @@ fn record_of(
         _ => Err(NotAReply),
     };
     let limit = bucket.limit();
-    let kept = get()?.map(script::record).transpose()?;
-    let before = match bucket.earlier() {
-        Some((_, before)) => {
-            let kept = get()?.map(script::record).transpose()?;
-            kept.map(|record| record.carried_over(before, limit, now))
-        }
-        None => None,
+    let read = |bytes: Option<&[u8]>| bytes.map(|bytes| script::records(bytes, limit)).transpose();
+    let kept = read(get()?)?;
+    let before = bucket.before(kind.is_cluster).map(|_| read(get()?));
+    let before: Vec<_> = before.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect();
+    let epoch = if kind.is_strict { get()?.map(script::epoch).transpose()? } else { None };
+    let is_known = kept.is_some() || epoch.is_some();
+    let begin = || match epoch {
+        Some(epoch) => Record::after_loss(limit, epoch.min(now), now),
+        None => Record::new(now),
     };
-    let epoch = if strict { get()?.map(script::epoch).transpose()? } else { None };
-    let lost = epoch.map(|epoch| Record::after_loss(limit, epoch.min(now), now));
-    Ok(kept.or(before).or(lost).map(|mut record| {
-        record.settle(limit, now);
-        record
-    }))
+    let of = (limit, &bucket.change());
+    let record = kept.unwrap_or_default().look(of, now, &before, begin);
+    Ok((is_known || record.owed() > Units::ZERO).then_some(record))
 }
 
 /// Reads the answer to `TIME`: seconds and microseconds.

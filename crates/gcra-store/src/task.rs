@@ -287,11 +287,11 @@ impl Task {
             // The server knows a script from the first one on.
             let script = ask.what.script();
             let by = if by_text.contains(&script) { By::Hash } else { ask.by };
-            let strict = self.connector.config.strict;
+            let kind = self.connector.config.kind();
             let command = match &ask.what {
-                What::Ask { sent, .. } => script::command(&ask.bucket, &sent.ask, strict, by),
+                What::Ask { sent, .. } => script::command(&ask.bucket, &sent.ask, kind, by),
                 What::Charge { number, charge: ToCharge { charge, .. } } => {
-                    script::charge_command(&ask.bucket, *number, charge, strict, by)
+                    script::charge_command(&ask.bucket, *number, charge, kind, by)
                 }
             };
             let Some(command) = command else {

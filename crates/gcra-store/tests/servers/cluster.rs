@@ -67,10 +67,13 @@ async fn slots_that_move() {
     assert!(nodes[to].say(&["CLUSTER", "GETKEYSINSLOT", &slot, "10"]).contains(&name));
 
     // TRYAGAIN: of two keys of a call, one is here and one is there.
-    let earlier = gcra_lease::Limit::new(std::time::Duration::from_secs(1), 5).unwrap();
-    let bucket = Names::new(b"").bucket("p.l", b"key", host.limit).changed_from(earlier);
+    let bucket = |key: &[u8]| Names::new(b"").bucket("p.l", key, host.limit);
+    let name = bucket(b"key").name();
+    let (tag, _) = name.split_once('}').unwrap();
+    let mut others = (0..u32::MAX).map(|key| bucket(&key.to_le_bytes()));
+    let before = others.find(|other| other.name().starts_with(tag)).unwrap();
+    let (bucket, before_name) = (bucket(b"key").moved_from(&before), before.name());
     let sent = host.sent(1);
-    let before_name = Names::new(b"").bucket("p.l", b"key", earlier).name();
     nodes[from].say(&["SET", &before_name, "x"]);
     host.line.submit(vec![(bucket, sent)]).unwrap();
     let answers = host.answers(1).await;

@@ -1,11 +1,13 @@
-//! The scripts answer as `gcra_lease::Record` does, and keep the same record.
+//! The scripts answer as `gcra_lease::Records` do, and keep the same records.
 
 use std::time::Duration;
 
 use gcra_lease::{
-    Ask, AskNumber, Charge, Charged, HostId, Limit, Micros, Record, Reply, StoreTime, Window,
+    Ask, AskNumber, Change, Charge, Charged, HostId, Limit, Micros, Record, Records, Reply,
+    StoreTime, Units, Window,
 };
-use gcra_store::{Bucket, Names, script};
+use gcra_store::script::{self, Kind};
+use gcra_store::{Bucket, Names};
 use proptest::prelude::*;
 use redis::{Cmd, Pipeline, Value};
 
@@ -16,13 +18,17 @@ const START: StoreTime = StoreTime(1_800_000_000_000_000);
 /// A script with a clock that the test sets: the last argument.
 fn with_clock(source: &str) -> String {
     assert_eq!(source.matches("redis.call('TIME')").count(), 1);
-    source.replace("redis.call('TIME')", "{ 0, ARGV[4] }")
+    source.replace("redis.call('TIME')", "{ 0, ARGV[5] }")
 }
 
 #[derive(Clone, Debug)]
 struct Step {
     what: What,
     passes: i64,
+    /// By which of the numbers of the limit, modulo how many it has.
+    numbers: usize,
+    /// How long ago it got them, and how many cells are owed at most because of others.
+    change: Option<(u64, u32)>,
 }
 
 #[derive(Clone, Debug)]
@@ -41,8 +47,10 @@ enum Said {
 
 fn any_step() -> impl Strategy<Value = Step> {
     let charge = any_charge().prop_map(What::Charge);
-    (prop_oneof![1 => any_ask(), 1 => charge], any_time())
-        .prop_map(|(what, passes)| Step { what, passes })
+    let ago = prop_oneof![Just(0), 0..3_000_000_u64, 0..40_000_000_000_u64];
+    let change = prop::option::of((ago, prop_oneof![Just(20_u32), 0..300_u32]));
+    (prop_oneof![1 => any_ask(), 1 => charge], any_time(), 0..9_usize, change)
+        .prop_map(|(what, passes, numbers, change)| Step { what, passes, numbers, change })
 }
 
 fn any_time() -> impl Strategy<Value = i64> {
@@ -98,7 +106,15 @@ fn any_ask() -> impl Strategy<Value = What> {
     })
 }
 
-fn any_limit() -> impl Strategy<Value = Limit> {
+/// The numbers that a limit has in turn: of those of a count, only the count changes.
+fn any_limits() -> impl Strategy<Value = Vec<Limit>> {
+    let counts = (any_count(), 1..40_u32).prop_map(|(count, other)| {
+        vec![count, Limit::count(other, count.window().unwrap()).unwrap()]
+    });
+    prop_oneof![3 => prop::collection::vec(any_rate(), 1..4), 1 => counts]
+}
+
+fn any_rate() -> impl Strategy<Value = Limit> {
     let numbers = prop_oneof![
         Just((100_u64, 10_000_000_u32)), // 10M/s
         Just((333_333, 200)),
@@ -109,28 +125,30 @@ fn any_limit() -> impl Strategy<Value = Limit> {
     ];
     let longest = prop_oneof![3 => Just(2_000_000_u64), 1 => Just(50_000)];
     let beyond = prop_oneof![2 => Just(0_u32), 1 => Just(3), 1 => Just(60)];
-    let rate = (numbers, longest, beyond).prop_map(|((interval_ns, burst), longest, beyond)| {
+    (numbers, longest, beyond).prop_map(|((interval_ns, burst), longest, beyond)| {
         let limit = Limit::new(Duration::from_nanos(interval_ns), burst).unwrap();
         // One cell a year for 64 years is too long.
         let limit = limit.with_most_owed(burst + beyond).unwrap_or(limit);
         limit.with_longest_validity(Micros(longest))
-    });
-    // Windows that begin a little before and after the clock does.
-    let begin = 1_799_999_996..1_800_000_004_u64;
-    let count =
-        (prop::sample::select(vec![1_u32, 30, 200, u32::MAX]), begin).prop_map(|(most, begin)| {
-            Limit::count(most, Window { begin, end: begin + 3_600 }).unwrap()
-        });
-    prop_oneof![3 => rate, 1 => count]
+    })
 }
 
-/// When it was changed, what was owed, the cells of all leases; and of each lease the host, the
-/// cells, the expiry and the number of the last ask.
-type Content = (u64, u64, u32, Vec<(u64, u32, u64, u64)>);
+fn any_count() -> impl Strategy<Value = Limit> {
+    // Windows that begin a little before and after the clock does.
+    let begin = 1_799_999_996..1_800_000_004_u64;
+    (prop::sample::select(vec![1_u32, 30, 200, u32::MAX]), begin).prop_map(|(most, begin)| {
+        Limit::count(most, Window { begin, end: begin + 3_600 }).unwrap()
+    })
+}
 
-/// A record as it lies in the store.
+/// The burst, the ceiling, a cell and the longest validity; when it was changed, what was owed,
+/// the cells of all leases; and of each lease the host, the cells, the expiry and the number of
+/// the last ask.
+type Content = ([u64; 4], u64, u64, u32, Vec<(u64, u32, u64, u64)>);
+
+/// The records as they lie in the store.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it was looked at")]
-fn written(bytes: &[u8]) -> Content {
+fn written(bytes: &[u8]) -> Vec<Content> {
     let eight = |at: usize| <[u8; 8]>::try_from(&bytes[at..at + 8]).unwrap();
     let whole = |at: usize| {
         let number = f64::from_le_bytes(eight(at));
@@ -138,19 +156,33 @@ fn written(bytes: &[u8]) -> Content {
         number as u64
     };
     let four = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
-    let leases = (44..bytes.len())
-        .step_by(28)
-        .map(|at| (u64::from_le_bytes(eight(at)), four(at + 8), whole(at + 12), whole(at + 20)));
-    (whole(0), whole(8), four(24), leases.collect())
+    let (mut all, mut at) = (Vec::new(), 0);
+    while at < bytes.len() {
+        let numbers = [four(at).into(), four(at + 4).into(), whole(at + 8), four(at + 24).into()];
+        let (begin, count) = (at + 32, usize::try_from(four(at + 28)).unwrap());
+        let leases = (0..count).map(|lease| begin + 44 + 28 * lease);
+        let leases = leases.map(|at| {
+            (u64::from_le_bytes(eight(at)), four(at + 8), whole(at + 12), whole(at + 20))
+        });
+        all.push((numbers, whole(begin), whole(begin + 8), four(begin + 24), leases.collect()));
+        at = begin + 44 + 28 * count;
+    }
+    all
 }
 
-fn of_model(record: &Record, now: StoreTime) -> Content {
-    let leases: Vec<_> = record
-        .leases()
-        .iter()
-        .map(|lease| (lease.host.0, lease.cells, lease.expiry.0, lease.number.0))
-        .collect();
-    (now.0, record.owed().0, leases.iter().map(|lease| lease.1).sum(), leases)
+fn of_model(records: &Records, now: StoreTime) -> Vec<Content> {
+    let each = |(limit, record): &(Limit, Record)| {
+        let leases: Vec<_> = record
+            .leases()
+            .iter()
+            .map(|lease| (lease.host.0, lease.cells, lease.expiry.0, lease.number.0))
+            .collect();
+        let lent = leases.iter().map(|lease| lease.1).sum();
+        let [burst, ceiling] = [limit.burst(), limit.ceiling()].map(u64::from);
+        let numbers = [burst, ceiling, limit.cells(1).0, limit.longest_validity().0];
+        (numbers, now.0, record.owed().0, lent, leases)
+    };
+    records.each().iter().map(each).collect()
 }
 
 fn bytes_of(value: &Value) -> &[u8] {
@@ -160,68 +192,98 @@ fn bytes_of(value: &Value) -> &[u8] {
     }
 }
 
-/// Asks and charges of one bucket, one after the other. Each answer and each record is compared.
+/// Asks and charges of one key, one after the other. Each answer and all records are compared.
 struct Compared<'a> {
     connection: &'a mut redis::Connection,
-    bucket: Bucket,
-    strict: bool,
+    /// The bucket under each of the numbers.
+    buckets: Vec<Bucket>,
+    kind: Kind,
+    records: Records,
+    /// What the client has under a key from before.
+    elsewhere: Vec<Records>,
+    now: StoreTime,
+    numbers: [u64; 8],
 }
 
-impl Compared<'_> {
-    /// `begin` makes the record that is not there. A charge supposes more than an ask.
+impl<'a> Compared<'a> {
+    fn new(connection: &'a mut redis::Connection, key: &[u8], limits: &[Limit]) -> Self {
+        let bucket = |limit: &Limit| Names::new(b"").bucket("p.l", key, *limit);
+        Self {
+            connection,
+            buckets: limits.iter().map(bucket).collect(),
+            kind: Kind::default(),
+            records: Records::default(),
+            elsewhere: Vec::new(),
+            now: START,
+            numbers: [0; 8],
+        }
+    }
+
+    /// `begin` makes the record of a key that is not known. A charge supposes more than an ask.
     fn run(
         &mut self,
         steps: &[Step],
-        mut now: StoreTime,
-        numbers: &mut [u64; 8],
-        mut record: Option<Record>,
-        mut begin: impl FnMut(StoreTime, Option<&Charge>) -> Record,
-    ) -> (StoreTime, Option<Record>) {
+        mut begin: impl FnMut(&Limit, StoreTime, Option<&Charge>) -> Record,
+    ) {
         let sources = [script::ASK_SOURCE, script::CHARGE_SOURCE].map(with_clock);
         let mut pipeline = Pipeline::new();
-        let mut expected = Vec::new();
-        let (limit, text) = (*self.bucket.limit(), script::By::Text);
+        let (mut expected, text) = (Vec::new(), script::By::Text);
         for (step, place) in steps.iter().zip(1..) {
-            let (command, source) = match &step.what {
-                // Nothing of a count is lent.
-                What::Ask(..) if limit.window().is_some() => continue,
+            let bucket = &self.buckets[step.numbers % self.buckets.len()];
+            let limit = *bucket.limit();
+            // Nothing of a count is lent.
+            if matches!(step.what, What::Ask(..)) && limit.window().is_some() {
+                continue;
+            }
+            let change = step.change.map_or(Change::NONE, |(ago, cells)| Change {
+                ago: Micros(ago),
+                most: Units(limit.cells(cells).0.min(1 << 50)),
+            });
+            self.now = StoreTime(self.now.0.saturating_add_signed(step.passes));
+            let (now, records, elsewhere) = (self.now, &mut self.records, &self.elsewhere);
+            let (command, source, said) = match &step.what {
                 What::Ask(ask, number) => {
-                    now = StoreTime(now.0.saturating_add_signed(step.passes));
-                    let last = &mut numbers[usize::try_from(ask.host.0 & 7).unwrap()];
+                    let last = &mut self.numbers[usize::try_from(ask.host.0 & 7).unwrap()];
                     *last = last.saturating_add_signed(*number);
                     let ask = Ask { number: AskNumber(*last), ..*ask };
-                    let record = record.get_or_insert_with(|| begin(now, None));
-                    let said = Said::Reply(record.ask(&limit, now, &ask));
-                    expected.push((step, said, of_model(record, now)));
-                    (script::command(&self.bucket, &ask, self.strict, text), &sources[0])
+                    let begin = || begin(&limit, now, None);
+                    let of = (&limit, &change);
+                    let said = Said::Reply(records.ask(of, now, elsewhere, begin, &ask));
+                    (script::command(bucket, &ask, self.kind, text), &sources[0], said)
                 }
                 What::Charge(charge) => {
-                    now = StoreTime(now.0.saturating_add_signed(step.passes));
-                    let record = record.get_or_insert_with(|| begin(now, Some(charge)));
-                    let charged = record.charge_at_once(&limit, now, charge);
-                    expected.push((step, Said::Charged(place, charged), of_model(record, now)));
-                    let bucket = &self.bucket;
-                    let command = script::charge_command(bucket, place, charge, self.strict, text);
-                    (command, &sources[1])
+                    let begin = || begin(&limit, now, Some(charge));
+                    let of = (&limit, &change);
+                    let charged = records.charge_at_once(of, now, elsewhere, begin, charge);
+                    let said = Said::Charged(place, charged);
+                    let command = script::charge_command(bucket, place, charge, self.kind, text);
+                    (command, &sources[1], said)
                 }
             };
-            let mut with_clock = Cmd::new();
-            for (place, argument) in command.unwrap().args_iter().enumerate() {
+            expected.push((step, limit, said, of_model(records, now)));
+            let command = command.unwrap();
+            let (mut with_clock, count) = (Cmd::new(), command.args_iter().count());
+            for (place, argument) in command.args_iter().enumerate() {
                 match argument {
                     _ if place == 1 => with_clock.arg(source),
+                    _ if place == count - 2 => {
+                        #[expect(clippy::cast_precision_loss, reason = "below 2^53")]
+                        let doubles = [change.ago.0 as f64, change.most.0 as f64];
+                        with_clock.arg(&doubles.map(f64::to_le_bytes).concat())
+                    }
                     redis::Arg::Simple(argument) => with_clock.arg(argument),
                     other => panic!("{other:?}"),
                 };
             }
             with_clock.arg(now.0);
             pipeline.add_command(with_clock);
-            pipeline.cmd("GET").arg(self.bucket.name());
+            pipeline.cmd("GET").arg(bucket.name());
         }
         if expected.is_empty() {
-            return (now, record);
+            return;
         }
         let answers: Vec<Value> = pipeline.query(self.connection).unwrap();
-        for (answer, (step, said, model)) in answers.chunks(2).zip(expected) {
+        for (answer, (step, limit, said, model)) in answers.chunks(2).zip(expected) {
             let bytes = bytes_of(&answer[0]);
             let says = match &step.what {
                 What::Ask(..) => Said::Reply(script::reply(bytes).unwrap()),
@@ -233,7 +295,6 @@ impl Compared<'_> {
             assert_eq!(says, said, "{step:?} {limit:?}");
             assert_eq!(written(bytes_of(&answer[1])), model, "{step:?} {limit:?}");
         }
-        (now, record)
     }
 }
 
@@ -258,6 +319,10 @@ fn check<S: Strategy>(cases: u32, strategy: S, mut test: impl FnMut(S::Value)) {
         .unwrap();
 }
 
+fn new_record(_: &Limit, now: StoreTime, _: Option<&Charge>) -> Record {
+    Record::new(now)
+}
+
 #[test]
 fn the_script_says_the_same_as_the_model() {
     needs!(valkey());
@@ -266,45 +331,36 @@ fn the_script_says_the_same_as_the_model() {
         let mut connection = connect(&server);
         let (mut key, mut asked) = (0_u64, 0);
         let steps = prop::collection::vec(any_step(), 1..60);
-        check(cases(40), (any_limit(), steps), |(limit, steps)| {
+        check(cases(60), (any_limits(), steps), |(limits, steps)| {
             key += 1;
             asked += steps.len();
-            let bucket = Names::new(b"").bucket("p.l", &key.to_le_bytes(), limit);
-            let mut compared = Compared { connection: &mut connection, bucket, strict: false };
-            compared.run(&steps, START, &mut [0; 8], None, |now, _| Record::new(now));
+            let mut compared = Compared::new(&mut connection, &key.to_le_bytes(), &limits);
+            compared.run(&steps, new_record);
         });
         println!("{}: {asked} asks and charges", program.display());
     }
 }
 
 #[test]
-fn changed_numbers_begin_with_what_was_owed_before() {
+fn what_is_owed_under_a_key_from_before_counts() {
     needs!(valkey());
     let server = Server::start(&[]);
     let mut connection = connect(&server);
     let mut key = 0_u64;
     let steps = || prop::collection::vec(any_step(), 1..20);
-    let all = (any_limit(), any_limit(), prop::option::weighted(0.8, steps()), steps());
-    check(cases(40), all, |(earlier, limit, first, then)| {
-        key += 1;
-        let names = Names::new(b"");
-        let name = |limit| names.bucket("p.l", &key.to_le_bytes(), limit);
-        let mut numbers = [0; 8];
-        let mut compared =
-            Compared { connection: &mut connection, bucket: name(earlier), strict: false };
-        let (mut now, mut before) = (START, None);
-        if let Some(first) = first {
-            let new = |now, _: Option<&Charge>| Record::new(now);
-            (now, before) = compared.run(&first, now, &mut numbers, None, new);
+    let rates = || prop::collection::vec(any_rate(), 1..3);
+    check(cases(40), (rates(), rates(), steps(), steps()), |(earlier, limits, first, then)| {
+        key += 2;
+        let mut before = Compared::new(&mut connection, &key.to_le_bytes(), &earlier);
+        before.run(&first, new_record);
+        let Compared { buckets, records, now, .. } = before;
+        let mut compared = Compared::new(&mut connection, &(key + 1).to_le_bytes(), &limits);
+        compared.now = now;
+        compared.elsewhere = vec![records];
+        for bucket in &mut compared.buckets {
+            *bucket = bucket.clone().moved_from(&buckets[0]);
         }
-        compared.bucket = name(limit).changed_from(earlier);
-        if compared.bucket.name() == name(earlier).name() {
-            return;
-        }
-        compared.run(&then, now, &mut numbers, None, |now, _| match before.clone() {
-            Some(before) => before.carried_over(&earlier, &limit, now),
-            None => Record::new(now),
-        });
+        compared.run(&then, new_record);
     });
 }
 
@@ -314,29 +370,28 @@ fn a_strict_store_that_lost_its_memory_begins_with_all_that_may_be_owed() {
     let server = Server::start(&[]);
     let mut connection = connect(&server);
     let steps = || prop::collection::vec(any_step(), 1..20);
-    let bucket = |key: &u64, limit| Names::new(b"").bucket("p.l", &key.to_le_bytes(), limit);
     let any = Limit::new(Duration::from_secs(1), 1).unwrap();
     // A key has its tag under every limit.
+    let tag = |key: &u64| Names::new(b"").bucket("p.l", &key.to_le_bytes(), any).name();
     let same_tag: Vec<u64> =
-        (0..).filter(|key| bucket(key, any).name().starts_with("{gcra:007}")).take(5).collect();
+        (0..).filter(|key| tag(key).starts_with("{gcra:007}")).take(5).collect();
     // The first key opens the epoch; the others come later, or by a clock that went back.
     let keys = prop::collection::vec((-5_000_000..5_000_000_i64, steps()), 1..5);
-    check(cases(40), (any_limit(), keys), |(limit, keys)| {
+    check(cases(40), (any_limits(), keys), |(limits, keys)| {
         server_forgets(&mut connection);
         let mut epoch = None;
         for ((later, steps), key) in keys.into_iter().zip(&same_tag) {
-            let mut compared =
-                Compared { connection: &mut connection, bucket: bucket(key, limit), strict: true };
-            let begin = |now: StoreTime, charge: Option<&Charge>| {
+            let mut compared = Compared::new(&mut connection, &key.to_le_bytes(), &limits);
+            compared.kind.is_strict = true;
+            compared.now = StoreTime(START.0.saturating_add_signed(later));
+            compared.run(&steps, |limit, now, charge| {
                 let epoch = epoch.get_or_insert(now);
                 *epoch = now.min(*epoch);
                 match charge {
-                    None => Record::after_loss(&limit, *epoch, now),
-                    Some(charge) => Record::charged_after_loss(&limit, *epoch, now, charge),
+                    None => Record::after_loss(limit, *epoch, now),
+                    Some(charge) => Record::charged_after_loss(limit, *epoch, now, charge),
                 }
-            };
-            let now = StoreTime(START.0.saturating_add_signed(later));
-            compared.run(&steps, now, &mut [0; 8], None, begin);
+            });
         }
     });
 }

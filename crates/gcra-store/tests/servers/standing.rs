@@ -1,6 +1,6 @@
 //! What operators read of a bucket, and how they clear it.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gcra_lease::{Ask, HostId, Limit, Micros, Sent};
 use gcra_store::{Bucket, Config, Names, Outcome, PERMISSIONS, Password, Standing};
@@ -79,12 +79,26 @@ async fn a_bucket_with_earlier_numbers_is_read_and_cleared() {
     let mut host = Host::ready(config.clone()).await;
     let before = bucket("key", slow(20));
     ask(&mut host, &before, 1, 4, 5).await;
-    let after = bucket("key", slow(10)).changed_from(slow(20));
+    let limit = slow(10);
+    let after = bucket("key", limit);
+    let alone = Some([0, 0, 0, 10]);
+    assert_eq!(standing(&config, &after).await, alone, "it is not said that they have changed");
+    let after = after.with_change(Instant::now(), limit.cells(limit.burst()));
     assert_eq!(standing(&config, &after).await, Some([9, 0, 0, 1]));
     Standing::clear(config.clone(), &after).await.unwrap();
     assert_eq!(standing(&config, &after).await, Some([0, 0, 0, 10]));
     assert_eq!(standing(&config, &before).await, Some([0, 0, 0, 20]));
     assert_eq!(ask(&mut host, &after, 1, 10, 0).await, 10);
+
+    // Clients are grouped by another key.
+    let before = bucket("other", slow(20));
+    ask(&mut host, &before, 1, 4, 5).await;
+    let moved = bucket("new", limit).moved_from(&before);
+    assert_eq!(standing(&config, &moved).await, None);
+    let moved = moved.with_change(Instant::now(), limit.cells(limit.burst()));
+    assert_eq!(standing(&config, &moved).await, Some([9, 0, 0, 1]));
+    Standing::clear(config.clone(), &moved).await.unwrap();
+    assert_eq!(ask(&mut host, &moved, 1, 10, 0).await, 10);
 }
 
 #[tokio::test]

@@ -1,0 +1,176 @@
+//! [`Records`]: what the store knows about one key, whatever numbers its limit has had.
+
+use crate::charge::{Charge, Charged};
+use crate::limit::{Limit, Units};
+use crate::message::{Ask, Reply};
+use crate::record::Record;
+use crate::time::{Micros, StoreTime};
+
+/// The records of one key under one limit: one for each of the numbers under which it owes
+/// something, or has cells on loan.
+///
+/// A host says under which numbers it [asks](Self::ask) or [charges](Self::charge_at_once). What
+/// the key owes under other numbers counts, too, because a change of numbers forgives nothing. The
+/// other records stay as they are until all is paid off, so hosts whose numbers differ for a while
+/// charge the key each in a record of its own.
+///
+/// As for a [`Record`], a script with doubles gives the same answers, bit for bit.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Records {
+    /// The one that was used last comes first.
+    each: Vec<(Limit, Record)>,
+}
+
+/// That a limit has got the numbers that it has, as a host knows it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Change {
+    /// How long ago.
+    pub ago: Micros,
+    /// The most that is owed because of earlier numbers: a burst, and what drains in the longest
+    /// delay; or the largest debt.
+    pub most: Units,
+}
+
+impl Change {
+    /// Nothing is owed because of other numbers.
+    pub const NONE: Self = Self { ago: Micros(1 << 53), most: Units::ZERO };
+}
+
+impl Records {
+    /// Records are kept for as many numbers as this, because requests may say the numbers. Those
+    /// that were used longest ago are forgotten first.
+    pub const MOST: usize = 64;
+
+    /// The records as a store has kept them, the one that was used last first.
+    #[must_use]
+    pub const fn kept(each: Vec<(Limit, Record)>) -> Self {
+        Self { each }
+    }
+
+    /// Each record, with its numbers.
+    #[must_use]
+    pub fn each(&self) -> &[(Limit, Record)] {
+        &self.each
+    }
+
+    /// Takes an ask at the moment `now`, under the numbers of `limit`: see [`Record::ask`]. If
+    /// nothing is known about the key under any numbers, `begin` makes its record.
+    ///
+    /// The key owes at least as many cells as under any of the other numbers. From the change on
+    /// these are paid off at the faster of both rates: never more counts than the key owes at
+    /// `now` under the other numbers. What is lent counts as owed. If something is charged, what
+    /// counts then becomes a debt under the numbers of `limit`.
+    ///
+    /// `elsewhere` are records of the same client under a key that it had before. They count as
+    /// other numbers do.
+    pub fn ask(
+        &mut self,
+        (limit, change): (&Limit, &Change),
+        now: StoreTime,
+        elsewhere: &[Self],
+        begin: impl FnOnce() -> Record,
+        ask: &Ask,
+    ) -> Option<Reply> {
+        let Opened { own, carried, record } = self.open((limit, change), now, elsewhere, begin);
+        let reply = record.ask(limit, now, ask);
+        if record.owed == own.max(carried) {
+            record.owed = own;
+        }
+        reply
+    }
+
+    /// The same for a charge: see [`Record::charge_at_once`].
+    pub fn charge_at_once(
+        &mut self,
+        (limit, change): (&Limit, &Change),
+        now: StoreTime,
+        elsewhere: &[Self],
+        begin: impl FnOnce() -> Record,
+        charge: &Charge,
+    ) -> Charged {
+        let Opened { own, carried, record } = self.open((limit, change), now, elsewhere, begin);
+        if let Charge::Less { .. } = charge {
+            // What was charged under other numbers is not given back here.
+            record.owed = own;
+            let charged = record.charge_at_once(limit, now, charge);
+            let taken = carried.saturating_add(limit.cells(record.lent()));
+            return Charged { taken: charged.taken.max(taken), ..charged };
+        }
+        let charged = record.charge_at_once(limit, now, charge);
+        if record.owed == own.max(carried) {
+            record.owed = own;
+        }
+        charged
+    }
+
+    /// The record under the numbers of `limit`, with what counts because of others.
+    #[must_use]
+    pub fn look(
+        mut self,
+        of: (&Limit, &Change),
+        now: StoreTime,
+        elsewhere: &[Self],
+        begin: impl FnOnce() -> Record,
+    ) -> Record {
+        self.open(of, now, elsewhere, begin).record.clone()
+    }
+
+    fn open(
+        &mut self,
+        (limit, change): (&Limit, &Change),
+        now: StoreTime,
+        elsewhere: &[Self],
+        begin: impl FnOnce() -> Record,
+    ) -> Opened<'_> {
+        let own = self.each.iter().position(|(of, _)| of.numbers() == limit.numbers());
+        let is_known = !self.each.is_empty();
+        let own = own.map(|place| self.each.remove(place).1);
+        for (of, record) in &mut self.each {
+            record.settle(of, now);
+        }
+        self.each.retain(|(_, record)| record.owed > Units::ZERO || !record.leases.is_empty());
+        let mut carried = Units::ZERO;
+        for (of, record) in self.each.iter().chain(elsewhere.iter().flat_map(Self::each)) {
+            carried = carried.max(change.carries(of, record, limit, now));
+        }
+        let mut record = own.unwrap_or_else(|| if is_known { Record::new(now) } else { begin() });
+        record.settle(limit, now);
+        let own = record.owed;
+        record.owed = own.max(carried);
+        self.each.truncate(Self::MOST - 1);
+        self.each.insert(0, (*limit, record));
+        let record = &mut self.each[0].1;
+        Opened { own, carried, record }
+    }
+}
+
+/// A record that is opened.
+struct Opened<'r> {
+    /// What is owed by itself.
+    own: Units,
+    /// What counts because of others.
+    carried: Units,
+    /// With the larger one of both.
+    record: &'r mut Record,
+}
+
+impl Change {
+    /// What a record under other numbers is under those of `limit`.
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_precision_loss,
+        clippy::cast_sign_loss,
+        reason = "a script computes with doubles, too, and the result lies within the limit's units"
+    )]
+    fn carries(&self, of: &Limit, record: &Record, limit: &Limit, now: StoreTime) -> Units {
+        let mut record = record.clone();
+        record.settle(of, now);
+        let owed = record.owed().saturating_add(of.cells(record.lent())).0 as f64;
+        let [old_cell, new_cell] = [of, limit].map(|limit| limit.cells(1).0 as f64);
+        let [old_scale, new_scale] = [of, limit].map(|limit| limit.drained_in(Micros(1)).0 as f64);
+        let ago = self.ago.0 as f64;
+        let converted = |owed: f64| (owed / old_cell * new_cell).ceil();
+        let then = converted(owed + ago * old_scale).min(self.most.0 as f64);
+        Units(converted(owed).min(then - ago * new_scale).max(0.0) as u64)
+    }
+}
