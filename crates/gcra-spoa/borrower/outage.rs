@@ -54,6 +54,9 @@ const _: () = assert!(gcra_store::FOUND_WITHIN.as_nanos() == 300_000_000);
 /// [`FOUND_WITHIN`] later, and the first share would begin [`SPENT_AFTER`] after the bound.
 const SHORT: Nanos = Nanos::from_millis(3_000);
 
+/// The store was found after a long outage, and it is not known yet that all hosts have.
+const NOT_KNOWN: Time = Time(u64::MAX);
+
 /// Nothing is asked for that would be valid for less than this.
 const LEAST_VALIDITY: Nanos = Nanos::from_millis(50);
 
@@ -66,8 +69,8 @@ const CALM: Nanos = Nanos::from_millis(3_000);
 enum Rule {
     /// The bound moves only when the store was there for `FOUND_WITHIN`.
     FoundByAll,
-    /// The bound stays where it is while shares may be used.
-    BoundStays,
+    /// A short outage does not make the time shorter that is waited after a long one.
+    StaysLater,
     /// What is lent is over before a share can begin.
     OverBefore,
     /// A share that has not begun when the store is found does not begin.
@@ -109,7 +112,8 @@ pub(super) struct Outage {
     bound: AtomicU64,
     /// The server that was found at last; 0 if none was.
     server: AtomicU64,
-    /// From when on it is asked about all limits that have shares, if it is back.
+    /// From when on it is asked about all limits that have shares, if it is back;
+    /// [`NOT_KNOWN`] until it was there for [`FOUND_WITHIN`] after a long outage.
     ask_from: AtomicU64,
     /// The moment at which a full burst may be owed at last, because of shares; 0 if never.
     owed_at: AtomicU64,
@@ -174,11 +178,14 @@ impl Outage {
             }
             _ => {}
         }
-        let may_move = self.until().is_some() && now >= self.ask_from();
-        if may_move || without(Rule::BoundStays) {
-            let steady = if without(Rule::FoundByAll) { self.until() } else { steady };
-            let bound = steady.map_or(0, |steady| steady.0.saturating_sub(FOUND_WITHIN.0));
-            self.bound.fetch_max(bound, Ordering::Relaxed);
+        let Some(until) = self.until() else { return };
+        let steady = if without(Rule::FoundByAll) { Some(now) } else { steady };
+        let bound = steady.map_or(0, |steady| steady.0.saturating_sub(FOUND_WITHIN.0));
+        self.bound.fetch_max(bound, Ordering::Relaxed);
+        if self.ask_from() == NOT_KNOWN && steady.is_some_and(|steady| steady > until) {
+            let ask_from = until.saturating_add(ASK_AFTER);
+            self.owed_at.store(ask_from.0, Ordering::Relaxed);
+            self.ask_from.store(ask_from.0, Ordering::Release);
         }
     }
 
@@ -191,15 +198,16 @@ impl Outage {
         }
         let is_soon = now <= self.bound().saturating_add(SHORT);
         let is_short = (is_soon && !is_another) || without(Rule::AskLater);
-        let ask_from = if is_short { now } else { now.saturating_add(ASK_AFTER) };
         if !is_short {
-            self.owed_at.store(ask_from.0, Ordering::Relaxed);
             let length = now.saturating_since(self.since());
             self.longest.fetch_max(length.0, Ordering::Relaxed);
+            self.ask_from.store(NOT_KNOWN.0, Ordering::Relaxed);
         } else if without(Rule::StaysOwed) {
             self.owed_at.store(0, Ordering::Relaxed);
         }
-        self.ask_from.store(ask_from.0, Ordering::Relaxed);
+        if is_short && without(Rule::StaysLater) {
+            self.ask_from.store(now.0, Ordering::Relaxed);
+        }
         // What was written before is seen by those who see this.
         self.until.store(now.0.max(1), Ordering::Release);
     }
@@ -298,7 +306,7 @@ impl Outage {
     }
 
     fn ask_from(&self) -> Time {
-        Time(self.ask_from.load(Ordering::Relaxed))
+        Time(self.ask_from.load(Ordering::Acquire))
     }
 
     /// How many hosts shared the limits when it went away; 0 if that was not known.
@@ -756,7 +764,7 @@ mod tests {
             // The first seed is near to one that notices, so that the test does not take long.
             for (rule, first) in [
                 (Rule::FoundByAll, 670),
-                (Rule::BoundStays, 0),
+                (Rule::StaysLater, 0),
                 (Rule::OverBefore, 0),
                 (Rule::NotBegun, 190),
                 (Rule::AskLater, 0),
@@ -769,7 +777,8 @@ mod tests {
             }
         }
 
-        /// Hiccups, of which no share comes, cost no more than where there are no shares.
+        /// Hiccups, of which no share comes, cost no more than where there are no shares; also
+        /// after an outage of which shares come, which has its price once.
         #[test]
         fn after_a_hiccup_the_store_is_asked_at_once() {
             for (hang, period) in [
@@ -779,15 +788,23 @@ mod tests {
                 (200, 3_000),
                 (400, 3_000),
                 (400, 8_000),
+                (150, 1_250),
+                (80, 1_380),
+                (200, 800),
             ] {
-                let mut asked = [0; 2];
-                for seed in 0..10 {
-                    let done = run(&mut Rng::with_seed(seed), &in_a_rhythm(hang, period));
-                    assert_eq!(done.fault(), None, "{hang} {period}");
-                    asked = [0, 1].map(|it: usize| asked[it] + done.asked[it]);
+                for (outage, least) in [(0, 0.95), (3_000, 0.85)] {
+                    let mut asked = [0; 2];
+                    for seed in 0..10 {
+                        let mut store = in_a_rhythm(hang, period);
+                        store[2_000..2_000 + outage].fill(false);
+                        let done = run(&mut Rng::with_seed(seed), &store);
+                        assert_eq!(done.fault(), None, "{hang} {period}");
+                        asked = [0, 1].map(|it: usize| asked[it] + done.asked[it]);
+                    }
+                    let [with, without] = asked.map(f64::from);
+                    let what = format!("{hang} ms every {period} ms, after {outage} ms");
+                    assert!(with > least * without, "{what}: {asked:?}");
                 }
-                let [with, without] = asked.map(f64::from);
-                assert!(with > 0.95 * without, "{hang} ms every {period} ms: {asked:?}");
             }
         }
     }
