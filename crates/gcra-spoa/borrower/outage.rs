@@ -46,9 +46,9 @@ const ASK_AFTER: Nanos = Nanos::from_millis(1_500);
 const SPENT_AFTER: Nanos = Nanos::from_millis(3_500);
 
 /// A store that is there for so long without a break is found by all hosts.
-const FOUND_WITHIN: Nanos = Nanos::from_millis(300);
+const FOUND_WITHIN: Nanos = Nanos::from_millis(150);
 
-const _: () = assert!(gcra_store::FOUND_WITHIN.as_nanos() == 300_000_000);
+const _: () = assert!(gcra_store::FOUND_WITHIN.as_nanos() == 150_000_000);
 
 /// How long after the bound a short outage is over at the latest. The other hosts find the store
 /// [`FOUND_WITHIN`] later, and the first share would begin [`SPENT_AFTER`] after the bound.
@@ -367,28 +367,28 @@ mod tests {
         assert_eq!((outage.since(), outage.until(), outage.hosts()), (at(5_000), None, 3));
         there(&outage, 7_600, 4_900);
         assert!(is_over(&outage, 7_600) && owes(&outage, 7_600) == 0, "short");
-        // No share begins before 8100.
-        assert_eq!(outage.validity(at(7_600), Nanos::ZERO), Nanos::from_millis(500));
-        assert!(is_over(&outage, 8_049) && !is_over(&outage, 8_050));
-        there(&outage, 8_050, 8_000);
-        assert_eq!(outage.validity(at(8_050), Nanos::ZERO), Nanos::from_millis(3_150));
+        // No share begins before 8250.
+        assert_eq!(outage.validity(at(7_600), Nanos::ZERO), Nanos::from_millis(650));
+        assert!(is_over(&outage, 8_199) && !is_over(&outage, 8_200));
+        there(&outage, 8_200, 8_150);
+        assert_eq!(outage.validity(at(8_200), Nanos::ZERO), Nanos::from_millis(3_300));
 
         there(&outage, 20_000, 20_000);
         lost(&outage, 20_000, 3);
-        there(&outage, 22_701, 20_000);
-        assert!(!is_over(&outage, 24_200));
-        there(&outage, 24_200, 24_000);
-        assert!(!is_over(&outage, 24_200));
-        there(&outage, 24_201, 24_000);
-        assert!(is_over(&outage, 24_201));
-        assert_eq!(outage.validity(at(24_201), Nanos::ZERO), Nanos::from_millis(2_999));
-        let owed = [24_201, 24_202, 24_301, 24_302, 24_700, 24_701, 30_000];
+        there(&outage, 22_851, 20_000);
+        assert!(!is_over(&outage, 24_350));
+        there(&outage, 24_350, 24_150);
+        assert!(!is_over(&outage, 24_350));
+        there(&outage, 24_351, 24_150);
+        assert!(is_over(&outage, 24_351));
+        assert_eq!(outage.validity(at(24_351), Nanos::ZERO), Nanos::from_millis(3_149));
+        let owed = [24_351, 24_352, 24_451, 24_452, 24_850, 24_851, 30_000];
         assert_eq!(owed.map(|ms| owes(&outage, ms)), [5, 5, 4, 4, 1, 0, 0]);
-        let later = Nanos::from_millis(2_702);
-        assert_eq!(outage.owes(at(24_201), later, Quota::new(later, 1).unwrap()), 0);
-        lost(&outage, 24_300, 3);
-        there(&outage, 24_310, 24_200);
-        assert!(is_over(&outage, 24_310) && owes(&outage, 24_310) == 4, "it stays owed");
+        let later = Nanos::from_millis(2_852);
+        assert_eq!(outage.owes(at(24_351), later, Quota::new(later, 1).unwrap()), 0);
+        lost(&outage, 24_450, 3);
+        there(&outage, 24_460, 24_350);
+        assert!(is_over(&outage, 24_460) && owes(&outage, 24_460) == 4, "it stays owed");
     }
 
     #[test]
@@ -549,7 +549,7 @@ mod tests {
         impl Look {
             /// The next one of a host that has a connection, or none.
             fn next(random: &mut Rng, store: &[bool], now: u64, calm: bool, has: bool) -> Self {
-                let every = if calm { 500 } else { 125 };
+                let every = if calm { 500 } else { 62 };
                 let began = now + random.u64(every * 3 / 4..=every * 5 / 4);
                 let trip = random.u64(1..=10);
                 if has && is_there(store, began, began + trip) {
@@ -559,7 +559,7 @@ mod tests {
                 let kind = random.u8(..3);
                 let first = if has && kind > 0 { began + 50 } else { began };
                 let look = |ends, finds| Self { began, ends, finds, anew: true };
-                for attempt in (0..=500).step_by(125).map(|after| first + after) {
+                for attempt in (0..=496).step_by(62).map(|after| first + after) {
                     let ends = attempt + trip;
                     if is_there(store, attempt, ends) {
                         return look(ends, true);
@@ -568,7 +568,7 @@ mod tests {
                         return look(ends, false);
                     }
                     let next =
-                        (attempt + 1..attempt + 125).find(|&at| is_there(store, at, at + trip));
+                        (attempt + 1..attempt + 62).find(|&at| is_there(store, at, at + trip));
                     if let (2, Some(at)) = (kind, next) {
                         return look(at + trip, true);
                     }
@@ -677,7 +677,7 @@ mod tests {
                             }
                             if host.is_away || look.anew {
                                 host.connected = now;
-                            } else if look.began >= host.connected + 300 {
+                            } else if look.began >= host.connected + 150 {
                                 host.steady = Some(look.began);
                             }
                             host.is_away = false;
@@ -791,6 +791,9 @@ mod tests {
                 (150, 1_250),
                 (80, 1_380),
                 (200, 800),
+                (150, 400),
+                (200, 500),
+                (400, 700),
             ] {
                 for (outage, least) in [(0, 0.95), (3_000, 0.85)] {
                     let mut asked = [0; 2];

@@ -195,7 +195,7 @@ impl Finder {
         }
         // An attempt that hangs, because what it has sent was lost, does not hold up the next one:
         // so all hosts find a server soon when it is back.
-        let every = self.connector.config.look_every / 4;
+        let every = self.connector.config.look_every / 8;
         let mut attempts = FuturesUnordered::new();
         loop {
             attempts.push(self.attempt(found, tag));

@@ -11,8 +11,8 @@ use crate::fault::Fault;
 
 /// A server that is there for so long without a break is found by every host that looks for it
 /// with [`look_every`](crate::Config::look_every) of half a second: a new attempt to reach it is
-/// made every 125 ms, whether the one before has ended or not.
-pub const FOUND_WITHIN: Duration = Duration::from_millis(300);
+/// made every 62 ms, whether the one before has ended or not.
+pub const FOUND_WITHIN: Duration = Duration::from_millis(150);
 
 /// What the threads and the task share.
 #[derive(Debug)]

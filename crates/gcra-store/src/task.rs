@@ -641,7 +641,7 @@ impl Task {
             |server: &Server| server.state.is_ok() && server.since.elapsed() >= CALM_AFTER;
         let is_well = self.servers.iter().all(is_calm);
         let every = self.connector.config.look_every;
-        let every = if is_well && self.fault.is_none() { every } else { every / 4 };
+        let every = if is_well && self.fault.is_none() { every } else { every / 8 };
         let next = self.look_began + jitter(every);
         self.look = Look::At(next, finder);
         if closed {
