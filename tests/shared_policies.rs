@@ -7,6 +7,7 @@ mod support;
 
 use std::fs;
 use std::net::Ipv4Addr;
+use std::rc::Rc;
 
 use rustix::process::Signal;
 use spop_agent::testing::{self, Answer, Client};
@@ -21,13 +22,18 @@ struct Shared {
     agent: Agent,
     /// The address of its status.
     admin: String,
-    server: Server,
+    server: Rc<Server>,
     runtime: tokio::runtime::Runtime,
 }
 
 impl Shared {
     fn start(policies: &str) -> Self {
-        let (directory, server) = (directory(), Server::start(&[]));
+        Self::with(Rc::new(Server::start(&[])), policies)
+    }
+
+    /// An agent of a machine that uses this server.
+    fn with(server: Rc<Server>, policies: &str) -> Self {
+        let directory = directory();
         let file = directory.path().join("gcra-spoa.toml");
         fs::write(&file, config(&server, policies)).unwrap();
         let args = ["--config", file.to_str().unwrap()];
@@ -54,6 +60,17 @@ impl Shared {
             let mut client = Client::connect(&self.agent.address).await.unwrap();
             client.ask(messages).await.unwrap()
         })
+    }
+
+    /// How many seconds a request of this cost has to wait.
+    fn retry_after(&self, ip: Ipv4Addr, cost: i32) -> u64 {
+        let args = [("ip", Value::from(ip)), ("n", Value::from(cost))];
+        match self.ask(&[("api", &args)]).var(Scope::Transaction, "retry_after") {
+            Some(Value::Uint64(seconds)) => seconds,
+            Some(Value::Int64(seconds)) => u64::try_from(seconds).unwrap(),
+            Some(Value::Uint32(seconds)) => seconds.into(),
+            other => panic!("{other:?}"),
+        }
     }
 
     /// Which requests with these costs are allowed, one after the other.
@@ -194,15 +211,7 @@ fn a_client_that_goes_on_asking_waits_longer() {
         "[policy.api]\nshared = true\nkey = [\"ip\"]\nlimits = \"6/m burst 1\"\n\
          penalty = { cells = 2, ceiling = \"1m\" }\n",
     );
-    let wait = |ip: Ipv4Addr| {
-        let args = [("ip", Value::from(ip))];
-        match shared.ask(&[("api", &args)]).var(Scope::Transaction, "retry_after") {
-            Some(Value::Uint64(seconds)) => seconds,
-            Some(Value::Int64(seconds)) => u64::try_from(seconds).unwrap(),
-            Some(Value::Uint32(seconds)) => seconds.into(),
-            other => panic!("{other:?}"),
-        }
-    };
+    let wait = |ip: Ipv4Addr| shared.retry_after(ip, 1);
     // As in `expect`, a client may get less where the machine stands still: not even its burst.
     let client = (0..20)
         .map(|client| Ipv4Addr::from(u32::from(CLIENT) + client))
@@ -218,6 +227,24 @@ fn a_client_that_goes_on_asking_waits_longer() {
     wait_until("the penalties are reported", || asks() > before + 1);
     let later = wait(client);
     assert!((40..=71).contains(&later), "{later}");
+}
+
+/// Cells that another machine holds are owed by nobody.
+#[test]
+fn a_client_within_its_limit_is_not_punished() {
+    needs!(valkey());
+    let policies = "[policy.api]\nshared = true\nkey = [\"ip\"]\ncost = \"n\"\n\
+                    limits = \"20/h burst 20\"\npenalty = { cells = 1, ceiling = \"15m\" }\n";
+    let one = Shared::start(policies);
+    let other = Shared::with(one.server.clone(), policies);
+    // Where the machine stands still, the first one has said by then that its cells are spent.
+    let waits = (0..20).map(|client| {
+        let client = Ipv4Addr::from(u32::from(CLIENT) + client);
+        assert_eq!(one.retry_after(client, 10), 0);
+        other.retry_after(client, 11)
+    });
+    let waits: Vec<_> = waits.take_while(|wait| *wait >= 60).collect();
+    assert!(waits.len() < 20, "a cell takes 180 s: {waits:?}");
 }
 
 #[test]

@@ -405,6 +405,11 @@ impl Borrower {
         is_noted
     }
 
+    /// Whether the store has denied cells of a key only because other hosts hold some.
+    pub(crate) fn waits_for_others(&self, table: &Table, key: LeaseKey) -> bool {
+        self.leases().holding(key, HostTime::from(table.now())).waits_for_others()
+    }
+
     /// The cells of penalties that are noted and not reported.
     pub(crate) fn noted(&self, table: &Table, key: LeaseKey) -> u32 {
         self.leases().holding(key, HostTime::from(table.now())).debt()

@@ -375,8 +375,9 @@ impl<'p> Shared<'p, '_, '_> {
         else {
             return wait;
         };
-        // Other clients count by the key of such a limit, too, and would wait for longer.
-        if claim.limit.key.is_some() {
+        // Other clients count by the key of such a limit, too, and would wait for longer. And a
+        // client is within its limit if it waits only for cells that other machines hold.
+        if claim.limit.key.is_some() || self.borrower.waits_for_others(self.table, claim.key) {
             return wait;
         }
         let quota = claim.quota;

@@ -25,6 +25,8 @@ pub struct Holding {
     /// Before this moment, `denied` cells or more need not be asked for.
     pub(crate) come_back: HostTime,
     pub(crate) denied: u32,
+    /// They were denied only because other hosts hold cells.
+    pub(crate) lent: bool,
     /// The latest ask, if its reply has not come.
     pub(crate) asking: Option<Asking>,
     /// No reply has come yet.
@@ -96,6 +98,7 @@ impl Holding {
             debt: 0,
             come_back: HostTime(0),
             denied: 0,
+            lent: false,
             asking: None,
             fresh: true,
         }
@@ -119,6 +122,13 @@ impl Holding {
             }
             _ => Look::Lacking,
         }
+    }
+
+    /// Whether the store has denied cells only because other hosts hold some: the client of the
+    /// key is within its limit.
+    #[must_use]
+    pub const fn waits_for_others(&self) -> bool {
+        self.lent
     }
 
     /// Spends `cells`, all or none. `false`: they are not here.
@@ -231,6 +241,7 @@ impl Holding {
             self.come_back = HostTime(0);
             self.denied = 0;
         }
+        self.lent = reply.lent;
         true
     }
 

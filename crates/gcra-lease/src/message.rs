@@ -62,6 +62,9 @@ pub struct Reply {
     pub come_back_after: Micros,
     /// Another host waits for more cells than are free: keep none ahead of need.
     pub scarce: bool,
+    /// The [least](Ask::least) cells would have been granted if other hosts held none. So the
+    /// client is within its limit.
+    pub lent: bool,
     /// How many hosts have a lease of this key, this one included.
     pub hosts: u32,
     /// The store's clock. See [`ClockWatch`](crate::ClockWatch).

@@ -190,6 +190,9 @@ impl Record {
             free: left,
             come_back_after,
             scarce: denied_to_another,
+            lent: granted < ask.least
+                && self.owed.saturating_add(limit.cells(kept.saturating_add(ask.least)))
+                    <= limit.cells(limit.burst()),
             hosts: u32::try_from(self.leases.len()).unwrap_or(u32::MAX),
             now,
         })
@@ -418,6 +421,24 @@ mod tests {
         let more = Ask { owes: u32::MAX, ..ask(3, 1, 10) };
         assert_eq!(record.ask(&limit, START, &more).unwrap().granted, 0);
         assert_eq!(record.owed(), limit.cells(10), "a full burst at most");
+    }
+
+    #[test]
+    fn a_denial_says_whether_cells_are_owed_or_lent() {
+        let limit = limit(10_000, 20).with_most_owed(100).unwrap();
+        let mut record = Record::new(START);
+        assert_eq!(record.ask(&limit, START, &ask(1, 1, 18)).unwrap().granted, 10);
+        let denied = |record: &mut Record, number: u64, least: u32| {
+            let ask = Ask { least, ..ask(2, number, least) };
+            let reply = record.ask(&limit, START, &ask).unwrap();
+            (reply.granted, reply.lent)
+        };
+        assert_eq!(denied(&mut record, 1, 11), (0, true));
+        let spent = Ask { spent: 9, holds: 1, ..ask(1, 2, 0) };
+        record.ask(&limit, START, &spent).unwrap();
+        assert_eq!(denied(&mut record, 2, 11), (0, true), "9 are owed, and one is lent");
+        assert_eq!(denied(&mut record, 3, 12), (0, false));
+        assert_eq!(denied(&mut record, 4, 10), (10, false));
     }
 
     /// A clock that goes back must not make a debt of each key that is as large as a penalty.

@@ -126,6 +126,7 @@ mod tests {
             free: 0,
             come_back_after,
             scarce: false,
+            lent: false,
             hosts: 1,
             now: StoreTime(0),
         };

@@ -295,7 +295,8 @@ impl fmt::Debug for Word {
 ///
 /// | bits | |
 /// |---|---|
-/// | 127..117 | the number of the ask that it is about, modulo 2^11 |
+/// | 127..118 | the number of the ask that it is about, modulo 2^10 |
+/// | 117 | cells were denied only because other hosts hold some |
 /// | 116 | scarce |
 /// | 115..106 | hosts, 1023 if more |
 /// | 105..93 | debt, 8191 if more |
@@ -316,7 +317,8 @@ const DENIED: Field = field(80, 13);
 const DEBT: Field = field(93, 13);
 const HOSTS: Field = field(106, 10);
 const SCARCE: Field = field(116, 1);
-const ABOUT: Field = field(117, 11);
+const LENT: Field = field(117, 1);
+const ABOUT: Field = field(118, 10);
 /// What a 32-bit float has more than [`DEMAND`].
 const FLOAT_BITS_CUT: u32 = 15;
 
@@ -431,6 +433,7 @@ impl Packed {
             debt: DEBT.get_u32(advice),
             come_back: if comes_back { base.time(come_back) } else { HostTime(0) },
             denied: DENIED.get_u32(advice),
+            lent: LENT.is_set(advice),
             asking: ASKING
                 .is_set(word)
                 .then(|| Asking { number: AskNumber(self.word.number()), since }),
@@ -482,6 +485,7 @@ impl Packed {
         #[expect(clippy::cast_possible_truncation, reason = "it is an estimate")]
         let rate = (demand.rate().max(0.0) as f32).to_bits() >> FLOAT_BITS_CUT;
         let advice = ABOUT.put(number % (1 << ABOUT.bits))
+            | LENT.put(holding.lent.into())
             | SCARCE.put(demand.is_scarce().into())
             | HOSTS.put(demand.hosts().into())
             | DEBT.put(holding.debt.into())
@@ -671,12 +675,13 @@ mod tests {
             [valid_until, come_back, since] in [moment(), moment(), moment()],
             [debt, denied] in [0..9_000_u32, 0..8_192],
             number in prop::option::of(0..40_u64),
+            lent: bool,
             fresh: bool,
         ) -> Holding {
             let come_back = come_back.min(NOW.saturating_add(LONGEST_WAIT));
             let since = since.min(NOW);
             let asking = number.map(|number| Asking { number: AskNumber(number), since });
-            Holding { held, valid_until, spent, debt, come_back, denied, asking, fresh }
+            Holding { held, valid_until, spent, debt, come_back, denied, lent, asking, fresh }
         }
     }
 
@@ -690,6 +695,7 @@ mod tests {
             wait in prop_oneof![Just(0), 1..60_000_000_u64],
             hosts in 0..2_000_u32,
             scarce: bool,
+            lent: bool,
         ) -> (Sent, Reply) {
             let number = AskNumber(number);
             let ask = crate::message::Ask {
@@ -699,7 +705,8 @@ mod tests {
             let come_back_after = Micros(wait);
             let now = StoreTime(0);
             let free = 0;
-            let reply = Reply { number, kept, granted, free, come_back_after, scarce, hosts, now };
+            let reply =
+                Reply { number, kept, granted, free, come_back_after, scarce, lent, hosts, now };
             (Sent { ask, at: at.min(NOW) }, reply)
         }
     }

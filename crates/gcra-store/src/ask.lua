@@ -81,8 +81,9 @@ if number > last then
     elseif not scarce then
         noted = 0
     end
-    reply = struct.pack('<dI4I4I4I4I4Bd', number, kept, granted, free - granted, wait, hosts,
-        scarce and 1 or 0, now)
+    local is_lent = granted < least and owed + (kept + least) * cell <= burst * cell
+    reply = struct.pack('<dI4I4I4I4I4BBd', number, kept, granted, free - granted, wait, hosts,
+        scarce and 1 or 0, is_lent and 1 or 0, now)
 end
 
 keep(tonumber(ARGV[2]), scale, owed, soonest, lent, noted, noted_host, leases)

@@ -118,7 +118,7 @@ fn call(script: Script, by: By, bucket: &Bucket, kind: Kind, numbers: &[u8]) -> 
     command.arg(numbers);
     command.arg(bucket.limit().keeps_record().0.div_ceil(1_000));
     let Change { ago, most } = bucket.change();
-    command.arg(&[double(ago.0), double(most.0)].concat());
+    command.arg([double(ago.0), double(most.0)].concat());
     command.arg(u8::from(kind.is_strict));
     command
 }
@@ -156,6 +156,7 @@ pub fn reply(bytes: &[u8]) -> Result<Option<Reply>, NotAReply> {
         come_back_after: Micros(u32::from_le_bytes(take(&mut rest)?).into()),
         hosts: u32::from_le_bytes(take(&mut rest)?),
         scarce: take(&mut rest)? != [0],
+        lent: take(&mut rest)? != [0],
         now: StoreTime(whole(&mut rest)?),
     };
     if rest.is_empty() { Ok(Some(reply)) } else { Err(NotAReply) }
@@ -340,7 +341,7 @@ mod tests {
         for number in [3_u32, 2, 5, 60_000_000, 4] {
             bytes.extend(number.to_le_bytes());
         }
-        bytes.push(1);
+        bytes.extend([1, 1]);
         bytes.extend(double(1_800_000_000_000_000));
         let expected = Reply {
             number: AskNumber(7),
@@ -349,6 +350,7 @@ mod tests {
             free: 5,
             come_back_after: Micros(60_000_000),
             scarce: true,
+            lent: true,
             hosts: 4,
             now: StoreTime(1_800_000_000_000_000),
         };
@@ -358,7 +360,7 @@ mod tests {
         }
         bytes.push(0);
         assert_eq!(reply(&bytes), Err(NotAReply));
-        assert_eq!(reply(&[0xff; 37]), Err(NotAReply), "not a number");
+        assert_eq!(reply(&[0xff; 38]), Err(NotAReply), "not a number");
     }
 
     #[test]

@@ -666,6 +666,7 @@ mod tests {
             free: 0,
             come_back_after: Micros(wait),
             scarce: false,
+            lent: false,
             hosts: 2,
             now: StoreTime(0),
         }

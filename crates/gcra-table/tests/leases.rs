@@ -405,6 +405,7 @@ fn child() {
                         // In this test a host may ask at any time.
                         come_back_after: Micros(wait.min(5_000)),
                         scarce: false,
+                        lent: false,
                         hosts: 1,
                         now: StoreTime(0),
                     };

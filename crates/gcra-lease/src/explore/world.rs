@@ -122,6 +122,7 @@ impl Travelling {
         free: 0,
         come_back_after: Micros::ZERO,
         scarce: false,
+        lent: false,
         hosts: 0,
         now: StoreTime(0),
     };

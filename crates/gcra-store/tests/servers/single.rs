@@ -304,7 +304,7 @@ fn written_at(number: u64, granted: u32, now: u64) -> Vec<u8> {
     for number in [0, granted, 0, 0, 1] {
         bytes.extend(u32::to_le_bytes(number));
     }
-    bytes.push(0);
+    bytes.extend([0, 0]);
     bytes.extend((now as f64).to_le_bytes());
     assert!(script::reply(&bytes).is_ok());
     [format!("${}\r\n", bytes.len()).into_bytes(), bytes, b"\r\n".to_vec()].concat()

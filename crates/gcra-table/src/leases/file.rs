@@ -28,7 +28,7 @@ use crate::slots::Slots;
 pub(crate) const HEADER_BYTES: usize = 8192;
 
 /// The meaning of every byte of the file. Changed together with docs/internals/LEASES.md.
-const LAYOUT: u32 = 3;
+const LAYOUT: u32 = 4;
 
 const MAGIC: [u8; 8] = *b"GCRAleas";
 const FIXED_BYTES: usize = 136;

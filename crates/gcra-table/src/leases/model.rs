@@ -289,6 +289,7 @@ fn settled(key: u64, come_back_after: Micros) -> Packed {
         free: 0,
         come_back_after,
         scarce: false,
+        lent: false,
         hosts: 1,
         now,
     };
