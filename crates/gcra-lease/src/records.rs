@@ -160,7 +160,7 @@ impl Change {
         clippy::cast_possible_truncation,
         clippy::cast_precision_loss,
         clippy::cast_sign_loss,
-        reason = "a script computes with doubles, too, and the result lies within the limit's units"
+        reason = "a script computes with doubles, and the result is that of a limit"
     )]
     fn carries(&self, of: &Limit, record: &Record, limit: &Limit, now: StoreTime) -> Units {
         let mut record = record.clone();

@@ -51,8 +51,8 @@ impl Standing {
     /// expired, so the key may get as many cells more; and a host that was told to come back later
     /// blocks the key until then.
     ///
-    /// The bucket is emptied and not deleted, and it stays for as long as it is needed. Otherwise a
-    /// strict store that lost its memory would suppose a full burst again.
+    /// The bucket is emptied and not deleted, and it stays for as long as it is needed. Otherwise
+    /// a strict store that lost its memory would suppose a full burst again.
     ///
     /// # Errors
     ///
