@@ -399,14 +399,14 @@ fn check_finds_what_is_wrong() {
     let live = (0..4096).find(|number| read(*number) != [0; 16]).unwrap();
     let beside = live ^ 1;
     file.write_all_at(&read(live), slot(beside)).unwrap();
-    // Elsewhere: a bucket without a key, one that owes a century, and a seal.
+    // Elsewhere: a bucket without a key, one that owes decades, and a seal.
     let elsewhere = (live + 64) % 4096;
     file.write_all_at(&read(live), slot(elsewhere)).unwrap();
-    let mut century = read(live);
-    century[7] |= 0x2c;
+    let mut decades = read(live);
+    decades[7] |= 0x0c;
     let other = (live + 128) % 4096;
-    file.write_all_at(&century, slot(other)).unwrap();
-    file.write_all_at(&[0x40], slot((live + 192) % 4096) + 7).unwrap();
+    file.write_all_at(&decades, slot(other)).unwrap();
+    file.write_all_at(&[0x01], slot((live + 192) % 4096) + 8).unwrap();
 
     let output = run(&table, &["check"]);
     assert_eq!(output.status.code(), Some(1));

@@ -181,7 +181,8 @@ struct Args {
     ///
     /// From 8 to 1073741824, rounded up to a power of two. A key needs a bucket until it is idle
     /// again, for at most burst / rate after its last request; twice the number of keys in that
-    /// time is plenty. When all slots are taken, the key that owes least is forgotten first.
+    /// time is plenty. When all slots are taken, the key that owes the smallest part of its limit
+    /// is forgotten first.
     #[arg(long, value_name = "N", value_parser = parse_slots)]
     #[arg(allow_negative_numbers = true)]
     slots: Option<Slots>,

@@ -111,8 +111,9 @@ fn word(u: &mut Unstructured<'_>, template: &Template, now: u64) -> Result<u128>
         4 => now.wrapping_add(u64::from(u.arbitrary::<u8>()? % 4) * MAX_DRAIN.0),
         _ => number(u)?,
     };
-    let state = u64::from(u.arbitrary::<u8>()? % 4) << 62;
-    Ok(u128::from(fingerprint) << 64 | u128::from(state | (time & (u64::MAX >> 2))))
+    let (state, class) = (u64::from(u.arbitrary::<u8>()? % 4), u64::from(u.arbitrary::<u8>()?));
+    let (high, low) = (fingerprint & !3 | state, class << 60 | time & (u64::MAX >> 4));
+    Ok(u128::from(high) << 64 | u128::from(low))
 }
 
 fn run(template: &Template, u: &mut Unstructured<'_>) -> Result<()> {

@@ -26,39 +26,40 @@ use crate::cpu::prefetch;
 use crate::look::{CANDIDATES, Look};
 #[cfg(gcra_model)]
 use crate::mutation::{Mutation, broken};
-use crate::slot::{LINE_SLOTS, Line, Slot, Word};
+use crate::slot::{BucketId, LINE_SLOTS, Line, Slot, Word};
 use crate::time::Time;
 
 /// How many attempts an operation may lose before it gives up. The models need fewer, and fail
 /// beyond that.
 pub(crate) const MAX_ATTEMPTS: u32 = if cfg!(gcra_model) { 24 } else { 10_000 };
 
-/// The place of a key in the table: its fingerprint, and the slots where its bucket may be.
+/// The place of a key in the table: what tells its bucket from others, and the slots where it may
+/// be.
 ///
 /// Positions count through the first line and then through the second. They follow from the hash
 /// of the key, so every process sees the same ones.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bucket<'a> {
     lines: [&'a Line; 2],
-    fingerprint: u64,
+    id: BucketId,
 }
 
 impl<'a> Bucket<'a> {
-    /// The bucket of the key with this fingerprint (never 0) in these two lines (never the same).
+    /// This bucket in these two lines (never the same).
     #[inline]
-    pub(crate) const fn new(lines: [&'a Line; 2], fingerprint: u64) -> Self {
-        Self { lines, fingerprint }
+    pub(crate) const fn new(lines: [&'a Line; 2], id: BucketId) -> Self {
+        Self { lines, id }
     }
 
     #[inline]
     pub(crate) const fn fingerprint(&self) -> u64 {
-        self.fingerprint
+        self.id.fingerprint
     }
 
     /// A bucket of this key with this TAT, as a slot holds it.
     #[inline]
     pub(crate) const fn confirmed(&self, tat: Time) -> Word {
-        Word::confirmed(self.fingerprint, tat)
+        Word::confirmed(self.id, tat)
     }
 
     #[inline]
@@ -78,9 +79,8 @@ impl<'a> Bucket<'a> {
     }
 
     /// A position that differs from key to key.
-    #[expect(clippy::cast_possible_truncation, reason = "below the number of candidates")]
     pub(crate) const fn arbitrary_position(&self) -> usize {
-        (self.fingerprint % CANDIDATES as u64) as usize
+        (self.id.fingerprint / 4 % CANDIDATES as u64) as usize
     }
 
     /// The confirmed slot of the key, what it holds, and the TAT in it.
@@ -91,17 +91,17 @@ impl<'a> Bucket<'a> {
         prefetch(self.lines[1]);
         self.slots().find_map(|slot| {
             let word = slot.load();
-            match word.tat() {
-                Some(tat) if word.fingerprint() == self.fingerprint => Some((slot, word, tat)),
-                _ => None,
+            if !word.is_bucket_of(self.id.fingerprint) {
+                return None;
             }
+            word.tat().map(|tat| (slot, word, tat))
         })
     }
 
     /// Loads the eight slots, one after another.
     #[inline]
     pub(crate) fn look(&self) -> Look {
-        Look::at(self.fingerprint, |position| self.slot(position).load())
+        Look::at(self.id.fingerprint, |position| self.slot(position).load())
     }
 
     /// The exchange of a charge. A mutation breaks it into a load and a store, to see that a model

@@ -193,8 +193,8 @@ pub(crate) fn base_after_boot(
     i64::try_from(now).unwrap_or(0) - i64::try_from(boottime_ns).unwrap_or(0)
 }
 
-/// The largest time that a table can have: 73 years. What its keys owe stays below 2^62 then.
-pub(crate) const MAX_NS: u64 = 1 << 61;
+/// The largest time that a table can have: 18 years. What its keys owe stays below 2^60 then.
+pub(crate) const MAX_NS: u64 = 1 << 59;
 
 #[cfg(test)]
 mod tests {

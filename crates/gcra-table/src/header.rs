@@ -21,7 +21,7 @@ pub(crate) const HEADER_BYTES: usize = 0x40000;
 pub(crate) const SHARED_AT: usize = 1024;
 
 /// The meaning of every byte of the file. Changed together with docs/internals/TABLE.md.
-pub(crate) const LAYOUT: u32 = 4;
+pub(crate) const LAYOUT: u32 = 5;
 
 const MAGIC: [u8; 8] = *b"GCRAtabl";
 pub(crate) const FIXED_BYTES: usize = 128;

@@ -250,7 +250,7 @@ impl Table {
             if word.fingerprint() == 0 {
                 continue;
             }
-            if tat > now && !self.bucket(word.fingerprint()).may_be_in(slot) {
+            if tat > now && !self.bucket(word.id()).may_be_in(slot) {
                 fault(FaultKind::Misplaced);
             }
             let owed = tat.saturating_since(now);
@@ -270,7 +270,7 @@ impl Table {
 /// Whether two slots hold confirmed buckets of one key at the same moment, and not one after the
 /// other.
 fn both_hold(one: &Slot, other: &Slot, fingerprint: u64) -> bool {
-    let confirmed = |word: Word| word.fingerprint() == fingerprint && word.tat().is_some();
+    let confirmed = |word: Word| word.is_bucket_of(fingerprint);
     let before = one.load();
     let meanwhile = other.load();
     confirmed(before) && confirmed(meanwhile) && one.load() == before

@@ -2,6 +2,7 @@
 
 use crate::hash::SipHasher;
 use crate::quota::Quota;
+use crate::slot::BucketId;
 
 /// A key on its way into a [`KeyHash`]: its bytes, given piece by piece.
 #[derive(Clone, Debug)]
@@ -35,24 +36,23 @@ impl KeyHash {
         self.0
     }
 
-    /// What the slot of the key's bucket under a quota holds. Never 0, which marks slots that were
-    /// never used.
+    /// What tells the key's bucket under a quota from all others.
     #[inline]
-    pub(crate) fn fingerprint(self, quota: Quota) -> u64 {
-        (self.0 ^ quota.salt()).max(1)
+    pub(crate) const fn bucket_id(self, quota: Quota) -> BucketId {
+        BucketId::new(self.0 ^ quota.salt(), quota.class())
     }
 
     /// 32 bits that stand for the bucket of this key under a quota. Those of another bucket of the
     /// same table differ, except by a chance of 2^-32.
     #[must_use]
     pub fn mark(self, quota: Quota) -> u32 {
-        mark(self.fingerprint(quota))
+        mark(self.bucket_id(quota))
     }
 }
 
 /// The upper half of a fingerprint.
-pub(crate) const fn mark(fingerprint: u64) -> u32 {
-    let [a, b, c, d, ..] = fingerprint.to_be_bytes();
+pub(crate) const fn mark(id: BucketId) -> u32 {
+    let [a, b, c, d, ..] = id.fingerprint.to_be_bytes();
     u32::from_be_bytes([a, b, c, d])
 }
 

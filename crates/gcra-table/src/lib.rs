@@ -56,12 +56,13 @@
 //!
 //! # What it gives up
 //!
-//! * **Keys are hashed, not stored.** Two keys share a bucket, and so a limit, if 64 bits of keyed
-//!   SipHash-1-3 agree. With a million live keys one expects 3e-8 such pairs, with 100 million
-//!   3e-4. Keys cannot be listed.
+//! * **Keys are hashed, not stored.** Two keys share a bucket, and so a limit, if 62 bits of keyed
+//!   SipHash-1-3 agree. With a million live keys one expects 1e-7 such pairs, with 100 million
+//!   1e-3. Keys cannot be listed.
 //! * **The size is fixed until [`Table::resize`].** If there are more live keys than slots, the
-//!   bucket that owes least is forgotten, and [`Table::evictions`] says how much was forgiven. The
-//!   table must hold the keys that are active within one drain time, not all keys ever seen.
+//!   bucket that owes the smallest part of its quota's burst is forgotten, and
+//!   [`Table::evictions`] says how much was forgiven. The table must hold the keys that are active
+//!   within one drain time, not all keys ever seen.
 //! * **One machine.** Processes on other hosts cannot map the file. Where several machines share a
 //!   limit, [`Leases`] hold what a store has lent to this one.
 //! * **Linux, and a CPU with a 128-bit compare-exchange** (x86-64 since 2006, 64-bit ARM).
@@ -89,6 +90,7 @@ mod carry;
 mod cgroup;
 mod charge;
 mod checked;
+mod class;
 mod clock;
 mod context;
 mod counters;
@@ -126,6 +128,7 @@ mod table;
 mod text;
 mod ticket;
 mod time;
+mod used;
 mod window;
 
 pub use clock::ManualClock;
@@ -149,4 +152,5 @@ pub use settled::Settled;
 pub use slots::{Slots, SlotsError};
 pub use table::{Name, Table};
 pub use time::{Nanos, Reading, Time};
-pub use window::{KEPT, Tally, WallReading, Window, WindowOver};
+pub use used::KEPT;
+pub use window::{Tally, WallReading, Window, WindowOver};

@@ -31,9 +31,8 @@ impl Look {
         for position in 0..CANDIDATES {
             let word = load(position);
             look.words[position] = word;
-            let mine = word.fingerprint() == fingerprint;
-            look.buckets |= u8::from(mine & word.tat().is_some()) << position;
-            look.announcements |= u8::from(mine & word.ticket().is_some()) << position;
+            look.buckets |= u8::from(word.is_bucket_of(fingerprint)) << position;
+            look.announcements |= u8::from(word.is_announcement_of(fingerprint)) << position;
             look.sealed |= u8::from(word.sealed_tat().is_some()) << position;
         }
         look
@@ -88,13 +87,18 @@ impl Look {
         .map(|(_, position)| position)
     }
 
-    /// The position of the bucket with the smallest TAT, of any key; `None` if all slots are
-    /// announcements.
+    /// The position of the bucket that owes the smallest part of its own limit, of any key; `None`
+    /// if all slots are announcements. Of equal parts the smallest TAT decides.
+    ///
+    /// A part is known within the factor of its [class](crate::class::Class): the bucket that is chosen owes less
+    /// than five times the part of any other.
     #[cold]
-    pub(crate) fn least_owing(&self) -> Option<usize> {
-        let words = self.words.iter().enumerate();
-        let owing = words.filter_map(|(position, word)| word.tat().map(|tat| (tat, position)));
-        owing.min().map(|(_, position)| position)
+    pub(crate) fn least_owing(&self, now: Time) -> Option<usize> {
+        let owing = self.words.iter().enumerate().filter_map(|(position, word)| {
+            let tat = word.tat()?;
+            Some((word.class().part_owed(tat, now), tat, position))
+        });
+        owing.min().map(|(.., position)| position)
     }
 }
 

@@ -23,15 +23,17 @@ use shuttle::{sync::Arc, thread};
 
 use crate::bucket::Bucket;
 use crate::charge::Charge;
+use crate::class::Class;
 use crate::context::{Context, Moved};
 use crate::counters::Counters;
 use crate::decision::Decision;
 use crate::mutation::{Changes, Mutation, model_with};
 use crate::quota::Quota;
 use crate::seal::seal;
-use crate::slot::{LINE_SLOTS, Line, Slot, Word};
+use crate::slot::{BucketId, LINE_SLOTS, Line, Slot, Word};
 use crate::ticket::Announcer;
 use crate::time::{Nanos, Reading, Time};
+use crate::used::Used;
 use crate::window::{Count, Window};
 
 const T: Nanos = Nanos(10);
@@ -50,6 +52,11 @@ const SLOTS: usize = 2 * LINE_SLOTS;
 
 fn quota(burst: u32) -> Quota {
     Quota::new(T, burst).unwrap()
+}
+
+/// The bucket of a key under a limit of this class.
+fn id(key: u64, class: Class) -> BucketId {
+    BucketId::new(key << 2, class)
 }
 
 fn one_cell(burst: u32) -> Charge {
@@ -80,7 +87,11 @@ impl Table {
     }
 
     fn bucket(&self, key: u64) -> Bucket<'_> {
-        Bucket::new([&self.lines[0], &self.lines[1]], key)
+        self.bucket_of(id(key, Class::of(T)))
+    }
+
+    fn bucket_of(&self, id: BucketId) -> Bucket<'_> {
+        Bucket::new([&self.lines[0], &self.lines[1]], id)
     }
 
     fn slots(&self) -> impl Iterator<Item = &Slot> {
@@ -88,12 +99,21 @@ impl Table {
     }
 
     fn put(&self, position: usize, key: u64, tat: Time) {
-        self.slots().nth(position).unwrap().store(Word::confirmed(key, tat));
+        self.put_of(position, id(key, Class::of(T)), tat);
+    }
+
+    fn put_of(&self, position: usize, id: BucketId, tat: Time) {
+        self.slots().nth(position).unwrap().store(Word::confirmed(id, tat));
+    }
+
+    fn announce(&self, position: usize, key: u64, ticket: u64) {
+        let fingerprint = id(key, Class::of(T)).fingerprint;
+        self.slots().nth(position).unwrap().store(Word::pending(fingerprint, ticket));
     }
 
     /// The TAT of the key's confirmed bucket. There is at most one.
     fn tat(&self, key: u64) -> Option<Time> {
-        let words = self.slots().map(Slot::load).filter(|word| word.fingerprint() == key);
+        let words = self.slots().map(Slot::load).filter(|word| word.fingerprint() == key << 2);
         let tats: Vec<_> = words.filter_map(Word::tat).collect();
         assert!(tats.len() <= 1, "two buckets of one key: {tats:?}");
         tats.first().copied()
@@ -183,7 +203,7 @@ impl Actor {
         for slot in old.slots() {
             let word = seal(slot);
             if let Some(tat) = word.sealed_tat().filter(|tat| *tat > CLOCK) {
-                new.bucket(word.fingerprint()).carry(
+                new.bucket_of(word.id()).carry(
                     tat,
                     &mut Reading::at(CLOCK),
                     &self.context(new, None),
@@ -365,6 +385,50 @@ fn charge_against_eviction() {
     }
 }
 
+/// A fast limit: all that it allows at once is paid off in a second.
+fn fast() -> Quota {
+    Quota::new(Nanos::from_millis(500), 2).unwrap()
+}
+
+/// And one that takes 100 000 times as long.
+fn slow() -> Quota {
+    Quota::new(Nanos::from_secs(1_000), 100).unwrap()
+}
+
+/// What a key with its first cell under the slow limit owes: a hundredth of the limit, and a
+/// thousand times as long as the whole of the fast one.
+const OWES_SLOWLY: Time = CLOCK.saturating_add(Nanos::from_secs(1_000));
+
+impl Actor {
+    /// Charges one cell by this quota.
+    fn charge_by(&self, table: &Table, key: u64, quota: Quota) -> u64 {
+        let charge = Charge { quota, cells: 1, least_tat: Time::ZERO };
+        let (now, context) = (&mut Reading::at(self.read_clock(table)), self.context(table, None));
+        let bucket = table.bucket_of(id(key, quota.class()));
+        bucket.charge(charge, now, &context).unwrap().is_allowed().into()
+    }
+}
+
+/// A client asks that has used up a fast limit, while new keys of a slow one need slots.
+fn eviction_among_limits() {
+    let table = Arc::new(Table::new());
+    let used_up = CLOCK.saturating_add(fast().drain_time());
+    table.put_of(0, id(K, fast().class()), used_up);
+    for position in 1..SLOTS {
+        table.put_of(position, id(OTHER + position as u64, slow().class()), OWES_SLOWLY);
+    }
+    let allowed = together(
+        &table,
+        [
+            |table, actor| actor.charge_by(table, K, fast()) + actor.charge_by(table, K, fast()),
+            |table, actor| actor.charge_by(table, OTHER + 20, slow()),
+        ],
+    );
+    assert_eq!(allowed, [0, 1], "a burst of 2, which was used up");
+    assert_eq!(table.tat(K), Some(used_up), "a burst of 2, which was used up, is owed");
+    assert_eq!(table.counters.counted().evictions.evicted_live, 1);
+}
+
 /// Several processes meet a new key and see different slots free, so that their announcements are
 /// apart.
 fn apart<const N: usize>(actors: [fn(&Table, Actor) -> u64; N]) {
@@ -394,7 +458,7 @@ fn announced_again() {
 /// A dead process has left an announcement in the last slot, and two processes come for its key.
 fn abandoned_announcement() {
     let table = Arc::new(Table::new());
-    table.slots().nth(3).unwrap().store(Word::pending(K, 9 << 8));
+    table.announce(3, K, 9 << 8);
     let allowed = together(&table, [NOW; 2]);
     assert_eq!(allowed.iter().sum::<u64>(), 1, "a burst of 1");
     assert_eq!(table.owed(K), 1);
@@ -404,7 +468,7 @@ fn abandoned_announcement() {
 /// another key, because it is old.
 fn announcement_taken() {
     let table = Arc::new(Table::new());
-    table.slots().next().unwrap().store(Word::pending(K, 9 << 8));
+    table.announce(0, K, 9 << 8);
     (1..3).for_each(|position| table.put(position, OTHER + position as u64, LIVE));
     let [one, two, other] =
         together(&table, [NOW, NOW, |table, actor| actor.charge(table, OTHER, 1)]);
@@ -619,7 +683,7 @@ const WINDOW: Window = Window::new(1, 0, CLOCK.saturating_add(Nanos(100)));
 
 /// What a bucket holds with this count in the window.
 fn counted(cells: u64) -> Time {
-    Time(WINDOW.expiry() | cells)
+    Used::none(WINDOW.end(), 3).with_cells(cells).to_value()
 }
 
 impl Actor {
@@ -775,6 +839,9 @@ models! {
         announcing_without_a_fence_is_caught = NoFence, "a burst of 1";
         leaving_other_announcements_in_place_is_caught = KeepOthers, "a burst of 1";
     }
+    an_eviction_compares_parts_of_limits: eviction_among_limits {
+        evicting_by_the_time_is_caught = EvictsByTime, "which was used up";
+    }
     an_abandoned_announcement_is_completed_once: abandoned_announcement {}
     an_announcement_made_again_is_another: announced_again {
         repeating_a_ticket_is_caught = TicketsRepeat, "a burst of 1";
@@ -900,6 +967,9 @@ models! {
     }
     a_window_of_eight_slots_is_not_opened_after_its_end: count_against_the_end {
         opening_eight_slots_after_the_end_is_caught = OpensAfterTheEnd, "which was used";
+    }
+    an_eviction_of_eight_slots_compares_parts_of_limits: eviction_among_limits {
+        evicting_from_eight_slots_by_the_time_is_caught = EvictsByTime, "which was used up";
     }
     many_keys_in_eight_slots_keep_their_bounds: many_keys {
         a_store_among_many_keys_is_caught = StoreCharge, "cells of";

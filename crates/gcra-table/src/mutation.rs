@@ -17,6 +17,8 @@ pub(crate) enum Mutation {
     NoFence,
     /// Leave the other announcements of the key in place.
     KeepOthers,
+    /// Evict the bucket that is paid off first, whatever its limit.
+    EvictsByTime,
     /// Use one ticket again and again.
     TicketsRepeat,
     /// Refund, whatever the bucket holds by now.

@@ -53,9 +53,9 @@
 //!
 //! # A table too small
 //!
-//! If all eight slots are live, the confirmed one with the smallest TAT is taken: it owes least,
-//! while the keys that are being denied owe most. Its key starts over with a full burst. This is
-//! the one way in which too much is allowed, and it is counted.
+//! If all eight slots are live, the confirmed one that owes the smallest part of its own limit is
+//! taken (`class.rs`), because a key that is being denied owes about the whole. Its key starts
+//! over with a full burst. This is the one way in which too much is allowed, and it is counted.
 
 use crate::bucket::{Bucket, MAX_ATTEMPTS};
 use crate::context::Context;
@@ -150,7 +150,7 @@ impl Bucket<'_> {
     }
 
     /// Announces the bucket in the best slot: one that can be reclaimed, else the one that owes
-    /// least. `None` if that slot has changed meanwhile.
+    /// the smallest part of its limit. `None` if that slot has changed meanwhile.
     #[inline]
     fn announce<C: Fn() -> Time>(
         &self,
@@ -165,8 +165,9 @@ impl Bucket<'_> {
         });
         // If all eight are fresh announcements: one that other keys are unlikely to choose as
         // well.
-        let position = position
-            .unwrap_or_else(|| look.least_owing().unwrap_or_else(|| self.arbitrary_position()));
+        let position = position.unwrap_or_else(|| {
+            look.least_owing(now.time()).unwrap_or_else(|| self.arbitrary_position())
+        });
         let victim = look.word(position);
         let announced = Word::pending(self.fingerprint(), context.announcer.ticket(now.time()));
         if !self.slot(position).exchange(victim, announced) {

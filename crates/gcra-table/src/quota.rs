@@ -3,6 +3,7 @@
 use core::fmt;
 use core::num::{NonZeroU32, NonZeroU64};
 
+use crate::class::Class;
 use crate::time::{Nanos, Time};
 
 /// The longest time that a quota may take to drain, and the largest debt: four years of 365 days.
@@ -64,6 +65,9 @@ pub struct Quota {
     most_owed: Nanos,
     /// Follows from the three numbers above, as they were before [`up_to_cap`](Self::up_to_cap).
     salt: u64,
+    /// That of the drain time, as it was before [`up_to_cap`](Self::up_to_cap): what is owed beyond
+    /// the burst counts as more than the whole limit.
+    class: Class,
 }
 
 impl Quota {
@@ -87,6 +91,7 @@ impl Quota {
                 admits_up_to: Nanos(drain_ns),
                 most_owed: Nanos(drain_ns),
                 salt: salt(interval, cells, Nanos::ZERO),
+                class: Class::of(Nanos(drain_ns)),
             }),
             _ => Err(QuotaError::DrainTooLong { emission_interval, burst }),
         }
@@ -183,6 +188,11 @@ impl Quota {
     #[inline]
     pub(crate) const fn salt(self) -> u64 {
         self.salt
+    }
+
+    #[inline]
+    pub(crate) const fn class(self) -> Class {
+        self.class
     }
 
     /// The TAT that a key has at least under this quota, if at `changed` this quota took the place

@@ -104,7 +104,7 @@ impl Table {
                 now = self.reading();
             }
             if tat > now.time() {
-                next.bucket(word.fingerprint()).carry(tat, &mut now, &next.context(None));
+                next.bucket(word.id()).carry(tat, &mut now, &next.context(None));
                 carried += 1;
             }
         }

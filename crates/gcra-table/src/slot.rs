@@ -2,6 +2,7 @@
 
 use core::fmt;
 
+use crate::class::Class;
 use crate::sync::{AtomicU128, Ordering};
 use crate::time::Time;
 
@@ -90,47 +91,70 @@ impl Slot {
     }
 }
 
-/// What a slot holds: the fingerprint of a key in the upper half, and in the lower half one of
-/// three things, which its two highest bits tell apart.
+/// What a slot holds: the fingerprint of a key in the upper half, and what the two lowest bits of
+/// that half say.
 ///
-/// | bits 63, 62 | it is | bits 61..0 |
+/// | bits 65, 64 | it is | bits 63 to 0 |
 /// |---|---|---|
-/// | 0 0 | a *confirmed* bucket | its TAT |
+/// | 0 0 | a *confirmed* bucket | its class, 4 bits, and its TAT, 60 bits |
 /// | 1 any | an *announcement*: a process is about to open the bucket | a ticket |
-/// | 0 1 | *sealed*: the slot never changes again; its bucket is in the successor | the last TAT |
+/// | 0 1 | *sealed*: the slot never changes again; its bucket is in the successor | as it was |
+///
+/// So whether a slot is the confirmed bucket of a key is one comparison.
 #[derive(Clone, Copy, Eq, PartialEq)]
 pub(crate) struct Word(u128);
 
-const PENDING: u64 = 1 << 63;
-const SEALED: u64 = 1 << 62;
-const VALUE: u64 = SEALED - 1;
+/// What tells a bucket from all others: whose it is, and the class of its limit.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct BucketId {
+    /// Never 0, and its two lowest bits are 0.
+    pub(crate) fingerprint: u64,
+    pub(crate) class: Class,
+}
+
+impl BucketId {
+    /// The bucket of which these bits are the fingerprint, but for the two that say what a slot
+    /// holds.
+    #[inline]
+    pub(crate) const fn new(bits: u64, class: Class) -> Self {
+        let bits = bits & !TAGS;
+        // 0 is the mark of a slot that was never used.
+        Self { fingerprint: if bits == 0 { TAGS + 1 } else { bits }, class }
+    }
+}
+
+const TAGS: u64 = 0b11;
+const PENDING: u64 = 0b10;
+const SEALED: u64 = 0b01;
+const CLASS_SHIFT: u32 = 60;
+const VALUE: u64 = (1 << CLASS_SHIFT) - 1;
 
 impl Word {
     /// A slot that was never used: no key has fingerprint 0.
     pub(crate) const EMPTY: Self = Self(0);
 
-    /// A bucket. No TAT reaches bit 62: clocks and drain times stay far below 146 years.
-    pub(crate) const fn confirmed(fingerprint: u64, tat: Time) -> Self {
-        Self::new(fingerprint, tat.0 & VALUE)
+    /// A bucket. No TAT reaches bit 60: clocks and drain times stay far below 36 years.
+    #[inline]
+    pub(crate) const fn confirmed(id: BucketId, tat: Time) -> Self {
+        Self::new(id.fingerprint, (id.class.number() as u64) << CLASS_SHIFT | tat.0 & VALUE)
     }
 
-    /// The announcement of a bucket. `ticket` is below 2^62, and no ticket is used twice in a
-    /// slot.
+    /// The announcement of a bucket. No ticket is used twice in a slot.
     pub(crate) const fn pending(fingerprint: u64, ticket: u64) -> Self {
-        Self::new(fingerprint, ticket & VALUE | PENDING)
+        Self::new(fingerprint | PENDING, ticket)
     }
 
-    /// What the word becomes when its slot is sealed: a bucket keeps its TAT, an announcement is
-    /// dropped.
+    /// What the word becomes when its slot is sealed: a bucket keeps its TAT and its class, an
+    /// announcement is dropped.
     pub(crate) const fn sealed(self) -> Self {
         match self.tat() {
-            Some(tat) => Self::new(self.fingerprint(), tat.0 | SEALED),
-            None => Self::new(0, SEALED),
+            Some(_) => Self(self.0 | (SEALED as u128) << 64),
+            None => Self::new(SEALED, 0),
         }
     }
 
-    const fn new(fingerprint: u64, low: u64) -> Self {
-        Self((fingerprint as u128) << 64 | low as u128)
+    const fn new(high: u64, low: u64) -> Self {
+        Self((high as u128) << 64 | low as u128)
     }
 
     #[expect(clippy::cast_possible_truncation, reason = "the halves of the word")]
@@ -138,27 +162,49 @@ impl Word {
         ((self.0 >> 64) as u64, self.0 as u64)
     }
 
+    /// Whether it is the confirmed bucket with this fingerprint.
+    #[inline]
+    pub(crate) const fn is_bucket_of(self, fingerprint: u64) -> bool {
+        self.halves().0 == fingerprint
+    }
+
+    /// Whether it is an announcement of the bucket with this fingerprint.
+    #[inline]
+    pub(crate) const fn is_announcement_of(self, fingerprint: u64) -> bool {
+        self.halves().0 | SEALED == fingerprint | TAGS
+    }
+
     pub(crate) const fn fingerprint(self) -> u64 {
-        self.halves().0
+        self.halves().0 & !TAGS
+    }
+
+    /// The class that a bucket has, or had when it was sealed.
+    pub(crate) const fn class(self) -> Class {
+        Class::from_number((self.halves().1 >> CLASS_SHIFT) as u8)
+    }
+
+    /// What tells this bucket, or the one that was sealed here, from all others.
+    pub(crate) const fn id(self) -> BucketId {
+        BucketId { fingerprint: self.fingerprint(), class: self.class() }
     }
 
     /// The TAT of a confirmed bucket.
     #[inline]
     pub(crate) const fn tat(self) -> Option<Time> {
-        let (_, low) = self.halves();
-        if low & !VALUE == 0 { Some(Time(low)) } else { None }
+        let (high, low) = self.halves();
+        if high & TAGS == 0 { Some(Time(low & VALUE)) } else { None }
     }
 
     /// The ticket of an announcement.
     pub(crate) const fn ticket(self) -> Option<u64> {
-        let (_, low) = self.halves();
-        if low & PENDING == 0 { None } else { Some(low & VALUE) }
+        let (high, low) = self.halves();
+        if high & PENDING == 0 { None } else { Some(low) }
     }
 
     /// The last TAT of a sealed slot.
     pub(crate) const fn sealed_tat(self) -> Option<Time> {
-        let (_, low) = self.halves();
-        if low & !VALUE == SEALED { Some(Time(low & VALUE)) } else { None }
+        let (high, low) = self.halves();
+        if high & TAGS == SEALED { Some(Time(low & VALUE)) } else { None }
     }
 }
 
@@ -166,7 +212,9 @@ impl fmt::Debug for Word {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let fingerprint = self.fingerprint();
         match (self.tat(), self.ticket(), self.sealed_tat()) {
-            (Some(tat), ..) => write!(f, "{{{fingerprint:x} tat {tat}}}"),
+            (Some(tat), ..) => {
+                write!(f, "{{{fingerprint:x} class {} tat {tat}}}", self.class().number())
+            }
             (_, Some(ticket), _) => write!(f, "{{{fingerprint:x} pending {ticket}}}"),
             (.., tat) => write!(f, "{{{fingerprint:x} sealed {tat:?}}}"),
         }
@@ -177,18 +225,41 @@ impl fmt::Debug for Word {
 mod tests {
     use super::*;
 
+    const ID: BucketId = BucketId { fingerprint: !0b11, class: Class::from_number(9) };
+
     #[test]
     fn a_word_is_a_bucket_or_an_announcement_or_sealed() {
         let parts =
             |word: Word| (word.fingerprint(), word.tat(), word.ticket(), word.sealed_tat());
-        let bucket = Word::confirmed(u64::MAX, Time(5));
-        assert_eq!(parts(bucket), (u64::MAX, Some(Time(5)), None, None));
-        assert_eq!(parts(bucket.sealed()), (u64::MAX, None, None, Some(Time(5))));
-        let announced = Word::pending(3, 0);
-        assert_eq!(parts(announced), (3, None, Some(0), None));
+        let bucket = Word::confirmed(ID, Time(5));
+        assert_eq!(parts(bucket), (!0b11, Some(Time(5)), None, None));
+        assert_eq!(parts(bucket.sealed()), (!0b11, None, None, Some(Time(5))));
+        assert_eq!((bucket.id(), bucket.sealed().id()), (ID, ID), "the class stays");
+        let announced = Word::pending(4, 0);
+        assert_eq!(parts(announced), (4, None, Some(0), None));
         assert_eq!(parts(announced.sealed()), (0, None, None, Some(Time::ZERO)));
         assert_eq!(parts(Word::EMPTY), (0, Some(Time::ZERO), None, None));
-        let largest = Word::confirmed(1, Time(u64::MAX));
-        assert_eq!(parts(largest), (1, Some(Time((1 << 62) - 1)), None, None));
+        let largest = Word::confirmed(ID, Time(u64::MAX));
+        assert_eq!(parts(largest), (!0b11, Some(Time((1 << 60) - 1)), None, None));
+        assert_eq!(largest.id(), ID);
+    }
+
+    #[test]
+    fn a_word_is_known_by_its_upper_half() {
+        let is = |word: Word, fingerprint| {
+            (word.is_bucket_of(fingerprint), word.is_announcement_of(fingerprint))
+        };
+        let bucket = Word::confirmed(BucketId { fingerprint: 4, ..ID }, Time(5));
+        assert_eq!([is(bucket, 4), is(bucket, 8)], [(true, false), (false, false)]);
+        assert_eq!(is(bucket.sealed(), 4), (false, false));
+        let announced = Word::pending(4, u64::MAX);
+        assert_eq!([is(announced, 4), is(announced, 8)], [(false, true), (false, false)]);
+        assert_eq!(announced.ticket(), Some(u64::MAX));
+    }
+
+    #[test]
+    fn no_fingerprint_is_0_or_has_the_bits_that_say_what_a_slot_holds() {
+        let fingerprint = |bits| BucketId::new(bits, ID.class).fingerprint;
+        assert_eq!([0, 1, 3, 4, 7, u64::MAX].map(fingerprint), [4, 4, 4, 4, 4, !0b11]);
     }
 }

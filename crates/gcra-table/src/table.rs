@@ -25,7 +25,7 @@ use crate::quota::Quota;
 use crate::region::Region;
 use crate::register::{Register, Registered};
 use crate::settled::Settled;
-use crate::slot::{Line, Slot};
+use crate::slot::{BucketId, Line, Slot};
 use crate::slots::Slots;
 use crate::ticket::Announcer;
 use crate::time::{Nanos, Reading, Time};
@@ -212,7 +212,7 @@ impl Table {
     /// quota. Worth it when a few other keys are decided in between.
     #[inline]
     pub fn prefetch(&self, key: KeyHash, quota: Quota) {
-        let [first, second] = self.candidate_lines(key.fingerprint(quota));
+        let [first, second] = self.candidate_lines(key.bucket_id(quota).fingerprint);
         prefetch(first);
         prefetch(second);
     }
@@ -245,19 +245,19 @@ impl Table {
         least_tat: Time,
     ) -> Decision {
         let charge = Charge { quota, cells, least_tat };
-        let fingerprint = key.fingerprint(quota);
-        match self.bucket(fingerprint).try_charge(charge, now.time()) {
+        let id = key.bucket_id(quota);
+        match self.bucket(id).try_charge(charge, now.time()) {
             Some(decision) => decision,
-            None => self.charge_anyhow(fingerprint, charge, now),
+            None => self.charge_anyhow(id, charge, now),
         }
     }
 
     /// The cases other than the usual one: there is no bucket yet, or no longer in this table, or
     /// another process was faster.
     #[cold]
-    fn charge_anyhow(&self, fingerprint: u64, charge: Charge, now: &mut Reading) -> Decision {
+    fn charge_anyhow(&self, id: BucketId, charge: Charge, now: &mut Reading) -> Decision {
         let mut table = self;
-        let mut decided = table.bucket(fingerprint).charge(charge, now, &table.context(None));
+        let mut decided = table.bucket(id).charge(charge, now, &table.context(None));
         for _ in 0..MAX_MOVES {
             if decided.is_ok() {
                 break;
@@ -265,8 +265,8 @@ impl Table {
             let Some(next) = table.opened_successor() else {
                 break;
             };
-            let context = next.context(Some(table.bucket(fingerprint)));
-            decided = next.bucket(fingerprint).charge(charge, now, &context);
+            let context = next.context(Some(table.bucket(id)));
+            decided = next.bucket(id).charge(charge, now, &context);
             table = next;
         }
         decided.unwrap_or(Decision::undecidable(charge.quota))
@@ -280,7 +280,7 @@ impl Table {
     /// drain.
     pub fn refund(&self, key: KeyHash, quota: Quota, cells: u32, decision: &Decision) -> bool {
         let cost = quota.emission_interval().saturating_mul(u64::from(cells));
-        let bucket = self.bucket(key.fingerprint(quota));
+        let bucket = self.bucket(key.bucket_id(quota));
         decision.charged_tat().is_some_and(|tat| cells > 0 && bucket.refund(tat, cost))
     }
 
@@ -352,9 +352,9 @@ impl Table {
     /// ```
     pub fn give_back(&self, key: KeyHash, quota: Quota, cells: u32, now: &mut Reading) -> Settled {
         let cost = quota.emission_interval().saturating_mul(cells.into());
-        let fingerprint = key.fingerprint(quota);
+        let id = key.bucket_id(quota);
         let mut table = self;
-        let mut given = table.bucket(fingerprint).give_back(cost, now, &table.context(None));
+        let mut given = table.bucket(id).give_back(cost, now, &table.context(None));
         for _ in 0..MAX_MOVES {
             if given.is_ok() {
                 break;
@@ -362,8 +362,8 @@ impl Table {
             let Some(next) = table.opened_successor() else {
                 break;
             };
-            let context = next.context(Some(table.bucket(fingerprint)));
-            given = next.bucket(fingerprint).give_back(cost, now, &context);
+            let context = next.context(Some(table.bucket(id)));
+            given = next.bucket(id).give_back(cost, now, &context);
             table = next;
         }
         // Without the other table nothing is given back: too strict, and never too generous.
@@ -384,7 +384,7 @@ impl Table {
     /// As [`prefetch`](Self::prefetch), for [`count`](Self::count).
     #[inline]
     pub fn prefetch_count(&self, key: KeyHash, window: Window) {
-        let [first, second] = self.candidate_lines(window.fingerprint(key));
+        let [first, second] = self.candidate_lines(window.bucket_id(key).fingerprint);
         prefetch(first);
         prefetch(second);
     }
@@ -412,10 +412,10 @@ impl Table {
         now: &mut Reading,
     ) -> Result<Tally, WindowOver> {
         let count = Count { window, most, cells };
-        let fingerprint = window.fingerprint(key);
-        match self.bucket(fingerprint).try_count(count) {
+        let id = window.bucket_id(key);
+        match self.bucket(id).try_count(count) {
             Some(counted) => Ok(counted),
-            None => self.count_anyhow(fingerprint, count, now),
+            None => self.count_anyhow(id, count, now),
         }
     }
 
@@ -423,12 +423,12 @@ impl Table {
     #[cold]
     fn count_anyhow(
         &self,
-        fingerprint: u64,
+        id: BucketId,
         count: Count,
         now: &mut Reading,
     ) -> Result<Tally, WindowOver> {
         let mut table = self;
-        let mut counted = table.bucket(fingerprint).count(count, now, &table.context(None));
+        let mut counted = table.bucket(id).count(count, now, &table.context(None));
         for _ in 0..MAX_MOVES {
             if counted.is_ok() {
                 break;
@@ -436,8 +436,8 @@ impl Table {
             let Some(next) = table.opened_successor() else {
                 break;
             };
-            let context = next.context(Some(table.bucket(fingerprint)));
-            counted = next.bucket(fingerprint).count(count, now, &context);
+            let context = next.context(Some(table.bucket(id)));
+            counted = next.bucket(id).count(count, now, &context);
             table = next;
         }
         counted.unwrap_or(Ok(Bucket::uncountable(count)))
@@ -450,9 +450,9 @@ impl Table {
     /// the cells stay counted, if anything does. Also false if the table is being resized and the
     /// other one cannot be opened.
     pub fn uncount(&self, key: KeyHash, window: Window, cells: u32, now: &mut Reading) -> bool {
-        let fingerprint = window.fingerprint(key);
+        let id = window.bucket_id(key);
         let mut table = self;
-        let mut done = table.bucket(fingerprint).uncount(cells, now, &table.context(None));
+        let mut done = table.bucket(id).uncount(cells, now, &table.context(None));
         for _ in 0..MAX_MOVES {
             if done.is_ok() {
                 break;
@@ -460,8 +460,8 @@ impl Table {
             let Some(next) = table.opened_successor() else {
                 break;
             };
-            let context = next.context(Some(table.bucket(fingerprint)));
-            done = next.bucket(fingerprint).uncount(cells, now, &context);
+            let context = next.context(Some(table.bucket(id)));
+            done = next.bucket(id).uncount(cells, now, &context);
             table = next;
         }
         done.unwrap_or(false)
@@ -471,7 +471,7 @@ impl Table {
     /// nothing.
     #[must_use]
     pub fn counted_in(&self, key: KeyHash, window: Window) -> Option<u32> {
-        let value = self.tat_of(window.fingerprint(key));
+        let value = self.tat_of(window.bucket_id(key));
         (value != Time::ZERO).then(|| count_in(value))
     }
 
@@ -479,21 +479,21 @@ impl Table {
     /// bucket. `None` while the table is being resized, as for [`reset`](Self::reset).
     #[must_use]
     pub fn reset_count(&self, key: KeyHash, window: Window) -> Option<u32> {
-        self.reset_bucket(window.fingerprint(key)).map(count_in)
+        self.reset_bucket(window.bucket_id(key)).map(count_in)
     }
 
     /// The TAT of `key` under this quota; [`Time::ZERO`] if there is no bucket. Charges nothing.
     #[must_use]
     pub fn tat(&self, key: KeyHash, quota: Quota) -> Time {
-        self.tat_of(key.fingerprint(quota))
+        self.tat_of(key.bucket_id(quota))
     }
 
-    fn tat_of(&self, fingerprint: u64) -> Time {
+    fn tat_of(&self, id: BucketId) -> Time {
         let mut table = self;
         // What it is until the bucket is opened in another table.
         let mut last = Time::ZERO;
         for _ in 0..=MAX_MOVES {
-            let bucket = table.bucket(fingerprint);
+            let bucket = table.bucket(id);
             match bucket.tat(&table.context(None)) {
                 Ok(Time::ZERO) => return last,
                 Ok(tat) => return tat,
@@ -535,15 +535,15 @@ impl Table {
     /// is done a reset holds, also against processes that have not noticed the resize yet.
     #[must_use]
     pub fn reset(&self, key: KeyHash, quota: Quota, now: Time) -> Option<Nanos> {
-        self.reset_bucket(key.fingerprint(quota)).map(|tat| tat.saturating_since(now))
+        self.reset_bucket(key.bucket_id(quota)).map(|tat| tat.saturating_since(now))
     }
 
-    fn reset_bucket(&self, fingerprint: u64) -> Option<Time> {
+    fn reset_bucket(&self, id: BucketId) -> Option<Time> {
         // These load with acquire: the reset passes on that the move to this table is complete.
         if self.is_superseded() || !self.is_complete() {
             return None;
         }
-        self.bucket(fingerprint).reset(&self.context(None)).ok()
+        self.bucket(id).reset(&self.context(None)).ok()
     }
 
     /// Writes down that the limit with this [id](crate::limit_id) has this quota from now on,
@@ -897,8 +897,8 @@ impl Table {
     }
 
     #[inline]
-    pub(crate) fn bucket(&self, fingerprint: u64) -> Bucket<'_> {
-        Bucket::new(self.candidate_lines(fingerprint), fingerprint)
+    pub(crate) fn bucket(&self, id: BucketId) -> Bucket<'_> {
+        Bucket::new(self.candidate_lines(id.fingerprint), id)
     }
 
     pub(crate) fn each_slot(&self) -> impl Iterator<Item = &Slot> {
@@ -918,7 +918,9 @@ impl Table {
             let index = (place & mask) as usize;
             &lines[index]
         };
-        [line(fingerprint), line(fingerprint.wrapping_add(step))]
+        // Its two lowest bits say nothing.
+        let place = fingerprint >> 2;
+        [line(place), line(place + step)]
     }
 }
 
@@ -931,6 +933,7 @@ impl Drop for Table {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::class::Class;
     use crate::slot::{LINE_SLOTS, Word};
 
     const T: Nanos = Nanos::from_secs(1);
@@ -951,7 +954,7 @@ mod tests {
 
     /// All words of the table that carry this key's fingerprint under this quota.
     fn words_of(table: &Table, key: KeyHash, quota: Quota) -> Vec<Word> {
-        let fingerprint = key.fingerprint(quota);
+        let fingerprint = key.bucket_id(quota).fingerprint;
         table
             .each_slot()
             .map(Slot::load)
@@ -1083,7 +1086,7 @@ mod tests {
             Table::with_clock(Slots::new(16).unwrap(), Clock::Manual(clock.clone())).unwrap();
         new.hasher = old.hasher;
         let (key, quota) = (old.hash(b"a"), quota(5));
-        let bucket = key.fingerprint(quota);
+        let bucket = key.bucket_id(quota);
         let one = Charge { quota, cells: 1, least_tat: Time::ZERO };
         let read_long_ago = old.now();
         let now = &mut Reading::at(read_long_ago);
@@ -1116,10 +1119,11 @@ mod tests {
         let key = table.hash(b"a");
         let mut now = table.reading();
         assert!(table.charge(key, quota(3), 1, &mut now).is_allowed());
-        let fingerprint = key.fingerprint(quota(3));
+        let id = key.bucket_id(quota(3));
+        let fingerprint = id.fingerprint;
         let slot =
             table.each_slot().find(|slot| slot.load().fingerprint() == fingerprint).unwrap();
-        slot.store(Word::confirmed(fingerprint, Time(u64::MAX)));
+        slot.store(Word::confirmed(id, Time(u64::MAX)));
         // It counts as owing τ now: one cell, and then one each T.
         let mut now = table.reading();
         assert!(table.charge(key, quota(3), 1, &mut now).is_allowed());
@@ -1135,9 +1139,9 @@ mod tests {
             let word = u64::from_ne_bytes([byte; 8]);
             for slot in table.region.lines().iter().flat_map(|line| &line.slots) {
                 slot.store(if word >> 63 == 0 {
-                    Word::confirmed(word, Time(word))
+                    Word::confirmed(BucketId::new(word, Class::from_number(9)), Time(word))
                 } else {
-                    Word::pending(word, word)
+                    Word::pending(word & !3, word)
                 });
             }
             let key = table.hash(b"a");
@@ -1154,7 +1158,8 @@ mod tests {
     fn an_abandoned_announcement_is_completed_by_the_same_key_and_reclaimed_by_others() {
         let table = table(8);
         let key = table.hash(b"a");
-        let fingerprint = key.fingerprint(quota(3));
+        let id = key.bucket_id(quota(3));
+        let fingerprint = id.fingerprint;
         let [_, second] = table.candidate_lines(fingerprint);
         second.slots[LINE_SLOTS - 1].store(Word::pending(fingerprint, 12345));
         second.slots[0].store(Word::pending(fingerprint, 12346));
@@ -1167,7 +1172,7 @@ mod tests {
         // Eight others of no key at all, long dead (ticket 0 is from the first millisecond).
         let full = self::table(8);
         for slot in full.region.lines().iter().flat_map(|line| &line.slots) {
-            slot.store(Word::pending(99, 0));
+            slot.store(Word::pending(100, 0));
         }
         assert!(full.charge(full.hash(b"b"), quota(3), 1, &mut full.reading()).is_allowed());
         assert_eq!(full.evictions(), Evictions::default());

@@ -1,17 +1,18 @@
 //! Counting the cells of a key in a calendar window, such as a day from midnight to midnight.
 //!
 //! A key has a bucket for each window, in the same slots as the buckets of quotas: the number of
-//! the window is part of its fingerprint. In the place of the TAT it has `expiry | count`: a
-//! moment of the table's time that is a multiple of 2^33 ns, and the cells that were counted in
-//! the bits below.
+//! the window is part of its fingerprint. In the place of the TAT it has an expiry, which is a
+//! moment of the table's time, and in the bits below that the cells that were counted
+//! ([`used`](crate::used)).
 //!
 //! *Counting is one exchange*: {K, v} becomes {K, v + n} if the count in v and n are at most what
 //! is allowed. It does not depend on the clock, so a process that was stopped in it for an hour
 //! counts nothing too much.
 //!
 //! *The slot comes free by itself.* To everything else in the table the word is a TAT, which is
-//! [`KEPT`] after the end of the window. From then on it may be reclaimed, and a resize no longer
-//! carries it.
+//! [`KEPT`](crate::KEPT) after the end of the window. From then on it may be reclaimed, and a resize no longer
+//! carries it. Only a table that is full looks closer (`Class::part_owed`): it compares how much
+//! of the count is used with what other buckets owe.
 //!
 //! # At most the count in each window
 //!
@@ -25,7 +26,7 @@
 //! of the table's clock and a reading of the wall clock after that. (In this order, a process that
 //! is stopped between the two takes the end for earlier than it is.) If the wall clock is set back
 //! by d, the same window ends d later. So the argument holds as long as the wall clock is set back
-//! by no more than [`KEPT`] in all while the window lasts. A count also makes the expiry later
+//! by no more than [`KEPT`](crate::KEPT) in all while the window lasts. A count also makes the expiry later
 //! where the window ends later now, so that a key that is used now and then is safe in any case.
 //!
 //! # What a process killed there leaves behind
@@ -34,19 +35,17 @@
 //! never answered.
 
 use crate::bucket::{Bucket, MAX_ATTEMPTS};
+use crate::class::Class;
+use crate::clock::MAX_NS;
 use crate::context::{Context, Moved};
 use crate::key::{KeyHash, mark};
 use crate::mutation::{Mutation, broken};
 use crate::opening::Opening;
 use crate::quota::scramble;
+use crate::slot::BucketId;
 use crate::sync::{Ordering, fence};
 use crate::time::{Nanos, Reading, Time};
-
-/// How long after its end the count of a window is kept, at least.
-pub const KEPT: Nanos = Nanos::from_secs(3600);
-
-/// The bits of the count. The expiry has the bits above.
-const COUNT: u64 = (1 << 33) - 1;
+use crate::used::Used;
 
 /// One window of a calendar: a certain day, for example.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -76,22 +75,16 @@ impl Window {
         self.end
     }
 
-    /// What the slot of the key's bucket holds in this window; never 0.
+    /// What tells the key's bucket in this window from all others.
     #[inline]
-    pub(crate) fn fingerprint(self, key: KeyHash) -> u64 {
-        (key.0 ^ self.salt).max(1)
+    pub(crate) const fn bucket_id(self, key: KeyHash) -> BucketId {
+        BucketId::new(key.0 ^ self.salt, Class::COUNT)
     }
 
     /// 32 bits that stand for the bucket of a key in this window, as [`KeyHash::mark`].
     #[must_use]
     pub fn mark(self, key: KeyHash) -> u32 {
-        mark(self.fingerprint(key))
-    }
-
-    /// The moment from which the bucket may be forgotten.
-    pub(crate) const fn expiry(self) -> u64 {
-        let least = self.end.saturating_add(KEPT).0;
-        (least | COUNT).saturating_add(1)
+        mark(self.bucket_id(key))
     }
 }
 
@@ -144,7 +137,7 @@ impl WallReading {
 }
 
 /// Beyond every time of a table.
-const MOST: i128 = 1 << 61;
+const MOST: i128 = MAX_NS as i128;
 
 /// What the table decided about some cells in a window.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -187,10 +180,12 @@ pub(crate) struct Count {
 }
 
 impl Count {
-    /// The value after `value`, if the cells are allowed and not none; and what is decided.
+    /// What the bucket holds after it held `value`, if the cells are allowed and not none; and
+    /// what is decided.
     #[inline]
-    const fn after(self, value: u64) -> (Option<u64>, Tally) {
-        let used = value & COUNT;
+    const fn after(self, value: Time) -> (Option<Time>, Tally) {
+        let before = Used::in_bucket(value);
+        let used = before.cells();
         let with_cells = used + self.cells as u64;
         if self.cells == 0 {
             return (None, Tally { allowed: true, used });
@@ -198,15 +193,15 @@ impl Count {
         if with_cells > self.most as u64 {
             return (None, Tally { allowed: false, used });
         }
-        let (was, is) = (value & !COUNT, self.window.expiry());
-        let expiry = if was > is { was } else { is };
-        (Some(expiry | with_cells), Tally { allowed: true, used: with_cells })
+        let after = before.joined_with(Used::none(self.window.end, self.most));
+        let after = after.with_cells(with_cells).to_value();
+        (Some(after), Tally { allowed: true, used: with_cells })
     }
 }
 
 /// The cells in what a bucket of a window holds in the place of the TAT.
 pub(crate) const fn count_in(value: Time) -> u32 {
-    Tally { allowed: true, used: value.0 & COUNT }.used()
+    Tally { allowed: true, used: Used::in_bucket(value).cells() }.used()
 }
 
 /// Why a bucket of a window was not opened.
@@ -221,10 +216,10 @@ impl Bucket<'_> {
     #[inline]
     pub(crate) fn try_count(&self, count: Count) -> Option<Tally> {
         let (slot, word, value) = self.find()?;
-        match count.after(value.0) {
+        match count.after(value) {
             (None, decision) => Some(decision),
             (Some(after), decision) => {
-                self.exchange(slot, word, self.confirmed(Time(after))).then_some(decision)
+                self.exchange(slot, word, self.confirmed(after)).then_some(decision)
             }
         }
     }
@@ -251,14 +246,14 @@ impl Bucket<'_> {
                 }
                 // What was counted in the table before this one counts here.
                 let value = context.moving_from().map_or(Time::ZERO, Bucket::seal);
-                match count.after(value.0) {
-                    (Some(after), _) => Ok(Time(after)),
+                match count.after(value) {
+                    (Some(after), _) => Ok(after),
                     (None, decision) => Err(Unopened::Decided(decision)),
                 }
             });
             match opening {
                 Opening::Opened(value) => {
-                    return Ok(Ok(Tally { allowed: true, used: value.0 & COUNT }));
+                    return Ok(Ok(Tally { allowed: true, used: Used::in_bucket(value).cells() }));
                 }
                 Opening::Decided(Unopened::Decided(decision)) => return Ok(Ok(decision)),
                 Opening::Decided(Unopened::Over) => return Ok(Err(WindowOver)),
@@ -289,7 +284,7 @@ impl Bucket<'_> {
         context: &Context<'_, C>,
     ) -> Result<bool, Moved> {
         let less = |value: Time| {
-            let used = value.0 & COUNT;
+            let used = Used::in_bucket(value).cells();
             let has_them = used >= u64::from(cells) && used < u64::from(u32::MAX);
             has_them.then(|| value.saturating_sub(Nanos(cells.into())))
         };
@@ -335,25 +330,16 @@ mod tests {
     use crate::table::Table;
 
     #[test]
-    fn the_expiry_is_after_the_end_and_leaves_space_for_the_count() {
-        for end in [0, 1, COUNT, COUNT + 1, 1 << 50, (1 << 61) - 1] {
-            let expiry = Window::new(1, 0, Time(end)).expiry();
-            assert_eq!(expiry & COUNT, 0);
-            assert!(expiry > end + KEPT.0 && expiry <= end + KEPT.0 + COUNT + 1);
-            // It is a TAT: bits 62 and 63 are free, also with the largest count.
-            assert_eq!((expiry | u64::from(u32::MAX)) >> 62, 0);
-        }
-    }
-
-    #[test]
     fn windows_of_other_calendars_and_days_are_others() {
         let key = KeyHash(5);
         let all: std::collections::HashSet<_> = (0..10)
             .flat_map(|calendar| (0..10).map(move |day| (calendar, day * 86_400)))
-            .map(|(calendar, start)| Window::new(calendar, start, Time(1)).fingerprint(key))
+            .map(|(calendar, start)| {
+                Window::new(calendar, start, Time(1)).bucket_id(key).fingerprint
+            })
             .collect();
         assert_eq!(all.len(), 100);
-        let ends = |end| Window::new(1, 0, Time(end)).fingerprint(key);
+        let ends = |end| Window::new(1, 0, Time(end)).bucket_id(key);
         assert_eq!(ends(5), ends(6), "where it ends is an estimate");
     }
 
@@ -363,7 +349,7 @@ mod tests {
         assert_eq!(reading.time_at(102), Time(8_500_000_000));
         assert_eq!(reading.time_at(100), Time(6_500_000_000));
         assert_eq!(reading.time_at(i64::MIN), Time::ZERO);
-        assert_eq!(reading.time_at(i64::MAX), Time(1 << 61));
+        assert_eq!(reading.time_at(i64::MAX), Time(MAX_NS));
     }
 
     #[test]
@@ -372,7 +358,7 @@ mod tests {
         let path = dir.path().join("table");
         let (table, _) = Table::open_or_create(&path, Some(Slots::new(64).unwrap())).unwrap();
         let window = Window::new(1, 0, table.now().saturating_add(Nanos::from_secs(3600)));
-        let keys = [1, 2, 3].map(KeyHash);
+        let keys = [1, 2, 3].map(|number| KeyHash(number << 8));
         for key in keys {
             let counted = table.count(key, window, 10, 7, &mut table.reading());
             assert!(counted.unwrap().is_allowed());
@@ -387,7 +373,10 @@ mod tests {
         assert!(table.uncount(keys[0], window, 3, &mut table.reading()));
         assert!(table.uncount(keys[1], window, 7, &mut table.reading()));
         assert!(!table.uncount(keys[2], window, 8, &mut table.reading()), "more than was counted");
-        assert!(!table.uncount(KeyHash(4), window, 1, &mut table.reading()), "was not counted");
+        assert!(
+            !table.uncount(KeyHash(4 << 8), window, 1, &mut table.reading()),
+            "was not counted"
+        );
         let counted = |table: &Table| keys.map(|key| table.counted_in(key, window));
         assert_eq!(counted(&table), [Some(4), Some(0), Some(7)]);
         Table::resize(&path, Slots::new(256).unwrap(), std::time::Duration::ZERO).unwrap();

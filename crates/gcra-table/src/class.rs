@@ -1,0 +1,106 @@
+//! The class of a bucket: about how much its limit allows at once. A table that is full compares
+//! by it what buckets of different limits owe.
+
+use crate::mutation::{Mutation, broken};
+use crate::time::{Nanos, Time};
+use crate::used::Used;
+
+/// The class of a limit's drain time, from 0 to 14; or 15 for a count in a calendar window.
+///
+/// A drain time of class c is at least 5 ms * 5^c, and less than five times that. So 15 classes
+/// reach from 5 ms to four years and ten months, beyond the longest drain time. What is paid off
+/// sooner is in class 0, too. A class takes 4 bits of a slot, and more would be missing from the
+/// TAT or from the fingerprint.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub(crate) struct Class(u8);
+
+/// How many classes there are.
+pub(crate) const CLASSES: u8 = 16;
+
+/// What a bucket owes that owes its whole limit, if that is the smallest of its class.
+const WHOLE: u128 = 1 << 80;
+
+impl Class {
+    /// What a bucket of this class has in the place of the TAT is [`Used`].
+    pub(crate) const COUNT: Self = Self(CLASSES - 1);
+
+    /// The class of a drain time.
+    pub(crate) const fn of(drain_time: Nanos) -> Self {
+        let mut class = 0;
+        while class < Self::COUNT.0 - 1 && drain_time.0 >= least_drain_ns(class + 1) {
+            class += 1;
+        }
+        Self(class)
+    }
+
+    /// The class that was written as this number. Of any other number, four bits count.
+    pub(crate) const fn from_number(number: u8) -> Self {
+        Self(number % CLASSES)
+    }
+
+    pub(crate) const fn number(self) -> u8 {
+        self.0
+    }
+
+    /// About which part of its limit a bucket owes that holds `value` in the place of the TAT. The
+    /// number means something only beside those of other buckets at the same `now`.
+    ///
+    /// By this number each bucket owes between what it really owes and five times that, because
+    /// it is divided by the smallest limit of its class. Of a limit that drains in less than 5 ms
+    /// it owes less.
+    pub(crate) fn part_owed(self, value: Time, now: Time) -> u128 {
+        if broken(Mutation::EvictsByTime) {
+            return value.0.into();
+        }
+        if self == Self::COUNT {
+            return Used::in_bucket(value).part(WHOLE, now);
+        }
+        let parts_of_a_ns = WHOLE / u128::from(least_drain_ns(self.0));
+        u128::from(value.saturating_since(now).0) * parts_of_a_ns
+    }
+}
+
+/// The shortest drain time of a class, in nanoseconds.
+const fn least_drain_ns(class: u8) -> u64 {
+    Nanos::from_millis(5).0 * 5_u64.pow(class as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::quota::MAX_DRAIN;
+
+    #[test]
+    fn each_drain_time_is_less_than_five_times_the_least_of_its_class() {
+        let five = |class: Class| 5 * least_drain_ns(class.0);
+        for class in 0..CLASSES - 1 {
+            let least = least_drain_ns(class);
+            assert_eq!(Class::of(Nanos(least)), Class(class));
+            assert_eq!(Class::of(Nanos(five(Class(class)) - 1)), Class(class));
+        }
+        assert_eq!(Class::of(Nanos(1)), Class(0));
+        let last = Class::of(MAX_DRAIN);
+        assert!(last == Class(14) && MAX_DRAIN.0 < five(last));
+    }
+
+    #[test]
+    fn no_value_is_too_large_to_compare() {
+        for class in (0..CLASSES).map(Class) {
+            let part = |value| class.part_owed(Time(value), Time::ZERO);
+            assert!(part((1 << 60) - 1) > 0 && part(0) == 0, "{class:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_owed_counts_by_the_limit_and_not_by_the_time() {
+        let now = Time(1_000_000_000_000);
+        let part = |drain: Nanos, owed: u64| {
+            Class::of(drain).part_owed(now.saturating_add(Nanos(owed)), now)
+        };
+        let (fast, slow) = (Nanos::from_secs(2), Nanos::from_secs(86_400));
+        assert!(part(fast, fast.0 * 9 / 10) > part(slow, slow.0 / 6));
+        assert!(part(slow, slow.0 * 9 / 10) > part(fast, fast.0 / 6));
+        // What is owed beyond the burst counts as more than the whole.
+        assert!(part(fast, fast.0 * 6) > part(slow, slow.0));
+    }
+}
