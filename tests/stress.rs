@@ -179,7 +179,7 @@ fn charge_thread(mut table: Arc<Table>, log: &File, mut random: Rng) {
                     HOT + turn * WARM_AT_ONCE + random.u32(..WARM_AT_ONCE)
                 }
                 _ => {
-                    let is_full = now.time().0 / FULL_TURN_NS % 2 == 0;
+                    let is_full = (now.time().0 / FULL_TURN_NS).is_multiple_of(2);
                     let quota = if is_full { slow() } else { fresh() };
                     let key = table.hash(&random.u64(..).to_le_bytes());
                     let _ = table.charge(key, quota, 1, &mut now);

@@ -406,7 +406,7 @@ fn check_finds_what_is_wrong() {
     decades[7] |= 0x0c;
     let other = (live + 128) % 4096;
     file.write_all_at(&decades, slot(other)).unwrap();
-    file.write_all_at(&[0x01], slot((live + 192) % 4096) + 8).unwrap();
+    file.write_all_at(&[0x40], slot((live + 192) % 4096) + 15).unwrap();
 
     let output = run(&table, &["check"]);
     assert_eq!(output.status.code(), Some(1));

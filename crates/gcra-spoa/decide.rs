@@ -73,7 +73,7 @@ pub(crate) fn decide_usual(
     usual: Usual,
 ) -> Verdict {
     let policy = &in_force.policies.list[question.policy];
-    let key = usual.key(table, question.key);
+    let key = usual.key(question.key);
     let reason = reason_of(&table.charge(key, usual.quota, question.cells, now));
     Verdict::new(question.policy, policy.observes, reason)
 }

@@ -4,14 +4,16 @@
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-use gcra_table::{Exemption, KeyHash, LeaseKey, LeaseNumbers, Nanos, Quota, Table, Time};
+use gcra_table::{
+    Exemption, KeyHash, LeaseKey, LeaseNumbers, LimitSalt, Nanos, Quota, Table, Time,
+};
 use spop_agent::Actions;
 
 use crate::earlier::{Asked, Earlier};
 use crate::limit_bucket::lease_numbers;
 use crate::policy::key_args::KeyArg;
 use crate::policy::variables::Answers;
-use crate::policy::{KeyParts, Limit, Policies, Policy, Rule, key_for};
+use crate::policy::{KeyParts, Limit, Policies, Policy, Rule};
 use crate::stats::{PolicyStats, Stats};
 
 /// The policies that decide now.
@@ -113,7 +115,7 @@ impl Hashing {
 /// `make guard` shows what this saves.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Usual {
-    limit_id: u64,
+    salt: LimitSalt,
     pub(crate) quota: Quota,
     /// Those of its leases, if the policy is shared.
     numbers: LeaseNumbers,
@@ -152,7 +154,9 @@ impl Usual {
         let Answers { scope: _, blocked: _, others } = answers;
         let Rule::Limits(limits) = rule else { return None };
         let [limit] = &limits[..] else { return None };
-        let Limit { id, quota, calendar: None, key: None, by_arg: None, .. } = limit else {
+        // A limit in force has a salt.
+        let Limit { salt: Some(salt), quota, calendar: None, key: None, by_arg: None, .. } = limit
+        else {
             return None;
         };
         let is_usual = overrides.is_empty()
@@ -166,19 +170,19 @@ impl Usual {
             && others.is_empty()
             && exempt.is_empty();
         let numbers = lease_numbers(limit, *quota);
-        is_usual.then_some(Self { limit_id: *id, quota: *quota, numbers })
+        is_usual.then_some(Self { salt: *salt, quota: *quota, numbers })
     }
 
     /// The key by which the limit counts, for a key of its policy.
     #[inline]
-    pub(crate) fn key(&self, table: &Table, key: KeyHash) -> KeyHash {
-        key_for(self.limit_id, table, key)
+    pub(crate) fn key(&self, key: KeyHash) -> KeyHash {
+        key.under(self.salt)
     }
 
     /// The key of what is lent, for a key of its policy.
     #[inline]
-    pub(crate) fn lease_key(&self, table: &Table, key: KeyHash) -> LeaseKey {
-        LeaseKey::new(self.key(table, key), self.numbers)
+    pub(crate) fn lease_key(&self, key: KeyHash) -> LeaseKey {
+        LeaseKey::new(self.key(key), self.numbers)
     }
 }
 
@@ -245,21 +249,29 @@ impl InForce {
     }
 
     /// The policies that a process starts with.
-    pub(crate) fn at_start(policies: Policies, stats: &Stats, table: &Table) -> Self {
+    pub(crate) fn at_start(mut policies: Policies, stats: &Stats, table: &Table) -> Self {
+        policies.come_into_force(table);
         let earlier = Earlier::at_start(&policies, table);
         Self::new(None, Arc::new(policies), earlier, table.exemptions(), stats, table.now())
     }
 
     /// What would be in force if a process started now with these policies. It changes nothing in
     /// the table, and only looks at clients.
-    pub(crate) fn if_started(policies: Policies, table: &Table) -> Self {
+    pub(crate) fn if_started(mut policies: Policies, table: &Table) -> Self {
+        policies.come_into_force(table);
         let earlier = Earlier::if_started(&policies, table);
         let stats = Stats::new(NonZeroUsize::MIN);
         Self::new(None, Arc::new(policies), earlier, table.exemptions(), &stats, table.now())
     }
 
     /// What is in force after a reload has read these policies. Clients keep their debts.
-    pub(crate) fn replaced_by(&self, policies: Policies, stats: &Stats, table: &Table) -> Self {
+    pub(crate) fn replaced_by(
+        &self,
+        mut policies: Policies,
+        stats: &Stats,
+        table: &Table,
+    ) -> Self {
+        policies.come_into_force(table);
         let policies = Arc::new(policies);
         let earlier = self.earlier.after_change(&self.policies, &policies, table);
         Self::new(Some(self), policies, earlier, table.exemptions(), stats, table.now())

@@ -8,7 +8,7 @@ use crate::key::{KeyWriter, write_any_case, write_fallback, write_narrowed, writ
 use crate::message_key::write;
 use crate::policy::by_arg::ArgValue;
 use crate::policy::sharing::lent;
-use crate::policy::{KeyParts, Limit, key_for};
+use crate::policy::{KeyParts, Limit};
 
 /// The bucket of a limit, as the table knows it.
 #[derive(Clone, Copy, Debug)]
@@ -32,7 +32,7 @@ impl LimitBucket {
             (Some(parts), Some(message)) => own_key(table, parts, message).unwrap_or(key),
             _ => key,
         };
-        Self { key: key_for(limit.id, table, key), quota: quota(limit, message) }
+        Self { key: key.under(limit.salt(table)), quota: quota(limit, message) }
     }
 
     /// What stands for this bucket of a limit; of a limit that counts in windows, for that of the

@@ -108,13 +108,13 @@ impl Handler for Limiter {
         let message = request.messages().next().ok_or(Unanswerable::NoMessage)?;
         let question = Question::new(&round.in_force, table, &message)?;
         if let Some(usual) = round.in_force.each[question.policy].usual {
-            table.prefetch(usual.key(table, question.key), usual.quota);
+            table.prefetch(usual.key(question.key), usual.quota);
             return Ok(question);
         }
         if let Some(leases) = &round.leases
             && let Some(usual) = round.in_force.each[question.policy].usual_shared
         {
-            leases.prefetch(usual.lease_key(table, question.key));
+            leases.prefetch(usual.lease_key(question.key));
             return Ok(question);
         }
         // A copy is lent, so that the usual path keeps the message in registers.
@@ -184,7 +184,7 @@ impl Limiter {
             return None;
         }
         let policy = &in_force.policies.list[place];
-        let lease_key = usual.lease_key(table, key);
+        let lease_key = usual.lease_key(key);
         let taken = leases.take(lease_key, HostTime::from(now.time()), cells, borrower.patience());
         let reason = match taken {
             Ok(spent) => {

@@ -23,7 +23,7 @@ use crate::message_key::{hash_all_groups, hash_all_keys};
 use crate::output::{Output, WrongUsage, print, print_note};
 use crate::plural::Count;
 use crate::policy::sharing::lent;
-use crate::policy::{Limit, Policies, Policy, Rule, RuleAt, key_for};
+use crate::policy::{Limit, Policies, Policy, Rule, RuleAt};
 use crate::question::Question;
 use crate::rate_flags::RateFlags;
 use crate::remembering::Remembering;
@@ -603,13 +603,15 @@ impl Buckets {
 
     fn each(&self, table: &Table) -> impl Iterator<Item = (u64, KeyHash, Quota)> {
         self.quotas.iter().flat_map(move |(limit, quota)| {
-            self.keys.iter().map(move |key| (*limit, key_for(*limit, table, *key), *quota))
+            let salt = table.limit_salt(*limit);
+            self.keys.iter().map(move |key| (*limit, key.under(salt), *quota))
         })
     }
 
     fn each_window(&self, table: &Table) -> impl Iterator<Item = (u64, KeyHash, Window)> {
         self.windows.iter().flat_map(move |(limit, window)| {
-            self.keys.iter().map(move |key| (*limit, key_for(*limit, table, *key), *window))
+            let salt = table.limit_salt(*limit);
+            self.keys.iter().map(move |key| (*limit, key.under(salt), *window))
         })
     }
 

@@ -112,7 +112,8 @@ fn word(u: &mut Unstructured<'_>, template: &Template, now: u64) -> Result<u128>
         _ => number(u)?,
     };
     let (state, class) = (u64::from(u.arbitrary::<u8>()? % 4), u64::from(u.arbitrary::<u8>()?));
-    let (high, low) = (fingerprint & !3 | state, class << 60 | time & (u64::MAX >> 4));
+    let (high, low) =
+        (fingerprint & (u64::MAX >> 2) | state << 62, class << 60 | time & (u64::MAX >> 4));
     Ok(u128::from(high) << 64 | u128::from(low))
 }
 

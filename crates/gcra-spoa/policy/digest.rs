@@ -135,6 +135,7 @@ impl Digest {
                 for Limit {
                     label: _,
                     id,
+                    salt: _,
                     record_name: _,
                     quota,
                     calendar,

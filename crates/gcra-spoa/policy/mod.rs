@@ -30,14 +30,14 @@ mod syntax;
 mod tests;
 pub(crate) mod variables;
 
-use std::mem;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::{iter, mem};
 
 use ahash::AHashMap;
 use arrayvec::ArrayVec;
-use gcra_table::{Exemption, KeyHash, Nanos, Quota, Rate, Table, limit_id};
+use gcra_table::{Exemption, LimitSalt, Nanos, Quota, Rate, Table, limit_id};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use prefix_trie::PrefixMap;
 use spop_agent::{Message, Value};
@@ -77,6 +77,19 @@ pub(crate) struct Policies {
     pub(crate) limits_digest: u64,
     /// The names of the policies that only observe because an action of `--admin` said so.
     pub(crate) switched: Vec<Box<str>>,
+}
+
+impl Policies {
+    /// Works out what would be worked out for each request otherwise. They are in force on this
+    /// table from now on, or on its successors.
+    pub(crate) fn come_into_force(&mut self, table: &Table) {
+        for Policy { rule, overrides, .. } in &mut self.list {
+            let rules = iter::once(rule).chain(&mut overrides.rules);
+            for limit in rules.flat_map(Rule::limits_mut) {
+                limit.salt = Some(table.limit_salt(limit.id));
+            }
+        }
+    }
 }
 
 /// Which of a policy's rules is the one for a key: that of an override, or the policy's own.
@@ -274,6 +287,9 @@ pub(crate) struct Limit {
     pub(crate) label: Arc<str>,
     /// Separates its buckets in the table from those of other limits with the same key.
     pub(crate) id: u64,
+    /// What follows from the id in the table, once the limit is in force: see
+    /// [`Policies::come_into_force`].
+    pub(crate) salt: Option<LimitSalt>,
     /// The same for its records in the store.
     pub(crate) record_name: Arc<str>,
     /// If each message says the numbers, the highest that count. If it counts in windows of a
@@ -333,6 +349,7 @@ impl Limit {
         Self {
             label: label.into(),
             id,
+            salt: None,
             record_name,
             quota,
             calendar: None,
@@ -359,7 +376,7 @@ impl Limit {
         let (key, by_arg) = (None, None);
         let LimitIdentity { id, record_name } = identity;
         let (label, words) = (label.into(), words.into());
-        Some(Self { label, id, record_name, quota, calendar, key, by_arg, words })
+        Some(Self { label, id, salt: None, record_name, quota, calendar, key, by_arg, words })
     }
 
     /// The same with a key of its own, if there is one.
@@ -396,6 +413,13 @@ impl Limit {
         self.with_clients(&format!("{} ({from})", numbers_in_words(quota)))
     }
 
+    /// What tells its keys from those of other limits. This is worked out once for a limit that is
+    /// in force.
+    #[inline]
+    pub(crate) fn salt(&self, table: &Table) -> LimitSalt {
+        self.salt.unwrap_or_else(|| table.limit_salt(self.id))
+    }
+
     /// Whether it depends on the message, and not only on the policy's key, in which bucket it
     /// counts.
     pub(crate) fn reads_messages(&self) -> bool {
@@ -407,12 +431,6 @@ impl Limit {
         let key = self.key.iter().flat_map(|key| key.names());
         key.chain(self.by_arg.as_ref().map(|by_arg| &*by_arg.arg))
     }
-}
-
-/// The key by which the limit with this id counts, for a key of its policy.
-#[inline]
-pub(crate) fn key_for(limit_id: u64, table: &Table, key: KeyHash) -> KeyHash {
-    if limit_id == 0 { key } else { table.derive(key, limit_id) }
 }
 
 /// What a client is charged for each request that is blocked.

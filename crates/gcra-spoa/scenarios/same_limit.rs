@@ -65,6 +65,7 @@ fn file() -> impl Strategy<Value = String> {
 }
 
 /// A limit of a client, as it is known in the table, to the leases, and in the store.
+#[derive(Debug, PartialEq)]
 struct Known {
     limit: String,
     bucket: u32,
@@ -72,9 +73,19 @@ struct Known {
     record: (String, [u64; 5]),
 }
 
-/// The limits that these messages have under the policies of a file.
+/// The limits that these messages have under the policies of a file, which are the same before and
+/// after it has come into force.
 fn known(table: &Table, text: &str) -> Vec<Known> {
-    let Ok(policies) = file::parse(Path::new("gcra-spoa.toml"), text) else { return Vec::new() };
+    let parsed = file::parse(Path::new("gcra-spoa.toml"), text);
+    let Ok(mut policies) = parsed else { return Vec::new() };
+    let before = known_under(table, &policies);
+    policies.come_into_force(table);
+    let all = known_under(table, &policies);
+    assert_eq!(all, before);
+    all
+}
+
+fn known_under(table: &Table, policies: &Policies) -> Vec<Known> {
     let names = Names::new(b"");
     let mut all = Vec::new();
     for args in [["ip=192.0.2.1", "plan=2/h"], ["ip=198.51.100.1", "plan=2/h burst 1"]] {

@@ -79,8 +79,9 @@ impl<'a> Bucket<'a> {
     }
 
     /// A position that differs from key to key.
+    #[expect(clippy::cast_possible_truncation, reason = "below the number of candidates")]
     pub(crate) const fn arbitrary_position(&self) -> usize {
-        (self.id.fingerprint / 4 % CANDIDATES as u64) as usize
+        (self.id.fingerprint % CANDIDATES as u64) as usize
     }
 
     /// The confirmed slot of the key, what it holds, and the TAT in it.
@@ -91,10 +92,7 @@ impl<'a> Bucket<'a> {
         prefetch(self.lines[1]);
         self.slots().find_map(|slot| {
             let word = slot.load();
-            if !word.is_bucket_of(self.id.fingerprint) {
-                return None;
-            }
-            word.tat().map(|tat| (slot, word, tat))
+            word.is_bucket_of(self.id.fingerprint).then(|| (slot, word, word.value()))
         })
     }
 

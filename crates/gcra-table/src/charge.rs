@@ -60,10 +60,9 @@ impl Bucket<'_> {
         let tat = tat.max(least_tat);
         let admission = quota.admit(tat, now, cells);
         match admission {
-            Admission::Conforming { tat: charged } if cells > 0 => {
-                let new = self.confirmed(charged);
-                self.exchange(slot, word, new).then(|| Decision::new(admission, tat, now))
-            }
+            Admission::Conforming { tat: charged } if cells > 0 => self
+                .exchange(slot, word, word.with_value(charged))
+                .then(|| Decision::new(admission, tat, now)),
             _ => Some(Decision::new(admission, tat, now)),
         }
     }

@@ -25,6 +25,8 @@ impl Class {
     pub(crate) const COUNT: Self = Self(CLASSES - 1);
 
     /// The class of a drain time.
+    // Quotas are made once, and the rest of what makes them is small.
+    #[inline(never)]
     pub(crate) const fn of(drain_time: Nanos) -> Self {
         let mut class = 0;
         while class < Self::COUNT.0 - 1 && drain_time.0 >= least_drain_ns(class + 1) {

@@ -1,5 +1,7 @@
 //! Keys, hashed for a table.
 
+use core::fmt;
+
 use crate::hash::SipHasher;
 use crate::quota::Quota;
 use crate::slot::BucketId;
@@ -36,6 +38,14 @@ impl KeyHash {
         self.0
     }
 
+    /// The key that stands for this one under a limit, so that several limits with one quota have
+    /// buckets of their own.
+    #[inline]
+    #[must_use]
+    pub const fn under(self, limit: LimitSalt) -> Self {
+        Self(self.0 ^ limit.0)
+    }
+
     /// What tells the key's bucket under a quota from all others.
     #[inline]
     pub(crate) const fn bucket_id(self, quota: Quota) -> BucketId {
@@ -50,18 +60,34 @@ impl KeyHash {
     }
 }
 
-/// The upper half of a fingerprint.
+/// What tells the keys of one limit from those of another in a table and its successors: see
+/// [`Table::limit_salt`](crate::Table::limit_salt). It is a secret, as the hash key of the table
+/// is.
+#[derive(Clone, Copy, Eq, Hash, PartialEq)]
+pub struct LimitSalt(pub(crate) u64);
+
+impl LimitSalt {
+    /// That of a limit without a name, of which a table has one: keys stand for themselves.
+    pub const NONE: Self = Self(0);
+}
+
+impl fmt::Debug for LimitSalt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("LimitSalt")
+    }
+}
+
+/// The upper 32 bits of a fingerprint.
+#[expect(clippy::cast_possible_truncation, reason = "a fingerprint has 62 bits")]
 pub(crate) const fn mark(id: BucketId) -> u32 {
-    let [a, b, c, d, ..] = id.fingerprint.to_be_bytes();
-    u32::from_be_bytes([a, b, c, d])
+    (id.fingerprint >> 30) as u32
 }
 
 /// A number that stands for the name of a limit, which may have several parts. It is the same in
 /// every table and process, and never 0.
 #[must_use]
 pub fn limit_id(name: &[&[u8]]) -> u64 {
-    // This is not a secret: the hash of it and the key, with the hash key of the table, leads to a
-    // bucket.
+    // This is not a secret: a hash of it with the hash key of the table leads to buckets.
     let mut hasher = SipHasher::new(&[0; 16]);
     for part in name {
         hasher.write(&(part.len() as u64).to_le_bytes());

@@ -136,7 +136,7 @@ pub use counters::Evictions;
 pub use decision::Decision;
 pub use exemptions::{ExemptError, Exemption, MAX_EXEMPTION};
 pub use inspect::{Fault, FaultKind, Occupancy};
-pub use key::{KeyHash, KeyHasher, limit_id};
+pub use key::{KeyHash, KeyHasher, LimitSalt, limit_id};
 pub use leases::{
     LeaseCounts, LeaseFault, LeaseKey, LeaseNeed, LeaseNumbers, Leases, Replaced, Spent, StoreId,
 };

@@ -48,7 +48,7 @@ impl Look {
     #[inline]
     pub(crate) fn bucket(&self) -> Option<(usize, Time)> {
         let position = positions(self.buckets).next()?;
-        self.words[position].tat().map(|tat| (position, tat))
+        Some((position, self.words[position].value()))
     }
 
     /// The key's announcements, the lowest position first.

@@ -113,7 +113,7 @@ impl Table {
 
     /// The TAT of the key's confirmed bucket. There is at most one.
     fn tat(&self, key: u64) -> Option<Time> {
-        let words = self.slots().map(Slot::load).filter(|word| word.fingerprint() == key << 2);
+        let words = self.slots().map(Slot::load).filter(|word| word.fingerprint() == key);
         let tats: Vec<_> = words.filter_map(Word::tat).collect();
         assert!(tats.len() <= 1, "two buckets of one key: {tats:?}");
         tats.first().copied()

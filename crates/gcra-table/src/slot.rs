@@ -91,10 +91,10 @@ impl Slot {
     }
 }
 
-/// What a slot holds: the fingerprint of a key in the upper half, and what the two lowest bits of
-/// that half say.
+/// What a slot holds: the fingerprint of a key in the upper half, and what its two highest bits
+/// say.
 ///
-/// | bits 65, 64 | it is | bits 63 to 0 |
+/// | bits 127, 126 | it is | bits 63 to 0 |
 /// |---|---|---|
 /// | 0 0 | a *confirmed* bucket | its class, 4 bits, and its TAT, 60 bits |
 /// | 1 any | an *announcement*: a process is about to open the bucket | a ticket |
@@ -107,25 +107,24 @@ pub(crate) struct Word(u128);
 /// What tells a bucket from all others: whose it is, and the class of its limit.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct BucketId {
-    /// Never 0, and its two lowest bits are 0.
+    /// 62 bits, never 0.
     pub(crate) fingerprint: u64,
     pub(crate) class: Class,
 }
 
 impl BucketId {
-    /// The bucket of which these bits are the fingerprint, but for the two that say what a slot
-    /// holds.
+    /// The bucket with the fingerprint that this hash gives.
     #[inline]
-    pub(crate) const fn new(bits: u64, class: Class) -> Self {
-        let bits = bits & !TAGS;
-        // 0 is the mark of a slot that was never used.
-        Self { fingerprint: if bits == 0 { TAGS + 1 } else { bits }, class }
+    pub(crate) const fn new(hash: u64, class: Class) -> Self {
+        // Two bits of the slot say what it holds, and 0 is a slot that was never used.
+        let bits = hash >> 2;
+        Self { fingerprint: if bits == 0 { 1 } else { bits }, class }
     }
 }
 
-const TAGS: u64 = 0b11;
-const PENDING: u64 = 0b10;
-const SEALED: u64 = 0b01;
+const TAGS: u64 = 0b11 << 62;
+const PENDING: u64 = 0b10 << 62;
+const SEALED: u64 = 0b01 << 62;
 const CLASS_SHIFT: u32 = 60;
 const VALUE: u64 = (1 << CLASS_SHIFT) - 1;
 
@@ -188,11 +187,22 @@ impl Word {
         BucketId { fingerprint: self.fingerprint(), class: self.class() }
     }
 
+    /// The TAT, if this is a confirmed bucket.
+    #[inline]
+    pub(crate) const fn value(self) -> Time {
+        Time(self.halves().1 & VALUE)
+    }
+
+    /// The same with another TAT, which is below 2^60 as all are.
+    #[inline]
+    pub(crate) const fn with_value(self, tat: Time) -> Self {
+        Self(self.0 & !(VALUE as u128) | (tat.0 & VALUE) as u128)
+    }
+
     /// The TAT of a confirmed bucket.
     #[inline]
     pub(crate) const fn tat(self) -> Option<Time> {
-        let (high, low) = self.halves();
-        if high & TAGS == 0 { Some(Time(low & VALUE)) } else { None }
+        if self.halves().0 & TAGS == 0 { Some(self.value()) } else { None }
     }
 
     /// The ticket of an announcement.
@@ -225,22 +235,22 @@ impl fmt::Debug for Word {
 mod tests {
     use super::*;
 
-    const ID: BucketId = BucketId { fingerprint: !0b11, class: Class::from_number(9) };
+    const ID: BucketId = BucketId { fingerprint: !TAGS, class: Class::from_number(9) };
 
     #[test]
     fn a_word_is_a_bucket_or_an_announcement_or_sealed() {
         let parts =
             |word: Word| (word.fingerprint(), word.tat(), word.ticket(), word.sealed_tat());
         let bucket = Word::confirmed(ID, Time(5));
-        assert_eq!(parts(bucket), (!0b11, Some(Time(5)), None, None));
-        assert_eq!(parts(bucket.sealed()), (!0b11, None, None, Some(Time(5))));
+        assert_eq!(parts(bucket), (!TAGS, Some(Time(5)), None, None));
+        assert_eq!(parts(bucket.sealed()), (!TAGS, None, None, Some(Time(5))));
         assert_eq!((bucket.id(), bucket.sealed().id()), (ID, ID), "the class stays");
         let announced = Word::pending(4, 0);
         assert_eq!(parts(announced), (4, None, Some(0), None));
         assert_eq!(parts(announced.sealed()), (0, None, None, Some(Time::ZERO)));
         assert_eq!(parts(Word::EMPTY), (0, Some(Time::ZERO), None, None));
         let largest = Word::confirmed(ID, Time(u64::MAX));
-        assert_eq!(parts(largest), (!0b11, Some(Time((1 << 60) - 1)), None, None));
+        assert_eq!(parts(largest), (!TAGS, Some(Time((1 << 60) - 1)), None, None));
         assert_eq!(largest.id(), ID);
     }
 
@@ -259,7 +269,7 @@ mod tests {
 
     #[test]
     fn no_fingerprint_is_0_or_has_the_bits_that_say_what_a_slot_holds() {
-        let fingerprint = |bits| BucketId::new(bits, ID.class).fingerprint;
-        assert_eq!([0, 1, 3, 4, 7, u64::MAX].map(fingerprint), [4, 4, 4, 4, 4, !0b11]);
+        let fingerprint = |hash| BucketId::new(hash, ID.class).fingerprint;
+        assert_eq!([0, 1, 3, 4, 8, u64::MAX].map(fingerprint), [1, 1, 1, 1, 2, !TAGS]);
     }
 }

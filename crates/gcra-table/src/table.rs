@@ -16,7 +16,7 @@ use crate::exemptions::{ExemptError, Exemption, Exemptions};
 use crate::file::{FileId, Role};
 use crate::hash::SipHasher;
 use crate::header::{Header, PROCESSES, ProcessEntry, Shared};
-use crate::key::{KeyHash, KeyHasher};
+use crate::key::{KeyHash, KeyHasher, LimitSalt};
 use crate::open::{self, Opened, TableFile};
 use crate::open_error::{OpenError, OpenErrorKind};
 use crate::processes::{Attachment, ReloadAnswer};
@@ -197,15 +197,19 @@ impl Table {
         KeyHasher(self.hasher)
     }
 
-    /// The key that stands for `key` under the limit with this [id](crate::limit_id), so that
-    /// several limits with one quota have buckets of their own.
-    #[inline]
+    /// What tells the keys of the limit with this [id](crate::limit_id) from those of other limits
+    /// ([`KeyHash::under`]); [`LimitSalt::NONE`] for 0, which is the id of no name. It is the same
+    /// for all processes that use the table and for its successors, so it can be worked out once.
     #[must_use]
-    pub fn derive(&self, key: KeyHash, limit_id: u64) -> KeyHash {
+    pub fn limit_salt(&self, limit_id: u64) -> LimitSalt {
+        if limit_id == 0 {
+            return LimitSalt::NONE;
+        }
+        // What is hashed begins with a secret, so that no bytes of a key have this hash.
         let mut hasher = self.hasher();
-        hasher.write(&key.0.to_le_bytes());
+        hasher.write(&self.hash(b"gcra-table limit").0.to_le_bytes());
         hasher.write(&limit_id.to_le_bytes());
-        hasher.finish()
+        LimitSalt(hasher.finish().0)
     }
 
     /// Starts to fetch the memory that [`charge`](Self::charge) will need for this key under this
@@ -245,17 +249,17 @@ impl Table {
         least_tat: Time,
     ) -> Decision {
         let charge = Charge { quota, cells, least_tat };
-        let id = key.bucket_id(quota);
-        match self.bucket(id).try_charge(charge, now.time()) {
+        match self.bucket(key.bucket_id(quota)).try_charge(charge, now.time()) {
             Some(decision) => decision,
-            None => self.charge_anyhow(id, charge, now),
+            None => self.charge_anyhow(key, charge, now),
         }
     }
 
     /// The cases other than the usual one: there is no bucket yet, or no longer in this table, or
     /// another process was faster.
     #[cold]
-    fn charge_anyhow(&self, id: BucketId, charge: Charge, now: &mut Reading) -> Decision {
+    fn charge_anyhow(&self, key: KeyHash, charge: Charge, now: &mut Reading) -> Decision {
+        let id = key.bucket_id(charge.quota);
         let mut table = self;
         let mut decided = table.bucket(id).charge(charge, now, &table.context(None));
         for _ in 0..MAX_MOVES {
@@ -911,16 +915,14 @@ impl Table {
         let lines = self.region.lines();
         // A power of two, and at least two lines.
         let mask = lines.len() as u64 - 1;
-        // A step of 1 to `mask` lines: the upper half of the fingerprint, scaled.
-        let step = 1 + (((fingerprint >> 32) * mask) >> 32);
+        // A step of 1 to `mask` lines: the upper 32 bits of the fingerprint, scaled.
+        let step = 1 + (((fingerprint >> 30) * mask) >> 32);
         let line = |place: u64| {
             #[expect(clippy::cast_possible_truncation, reason = "masked to the number of lines")]
             let index = (place & mask) as usize;
             &lines[index]
         };
-        // Its two lowest bits say nothing.
-        let place = fingerprint >> 2;
-        [line(place), line(place + step)]
+        [line(fingerprint), line(fingerprint.wrapping_add(step))]
     }
 }
 
@@ -967,7 +969,8 @@ mod tests {
         let table = table(8);
         for n in 0..1_000_u32 {
             let key = table.hash(&n.to_ne_bytes());
-            let [first, second] = table.candidate_lines(key.0);
+            let id = key.bucket_id(quota(3));
+            let [first, second] = table.candidate_lines(id.fingerprint);
             assert!(!core::ptr::eq(first, second));
         }
         let key = table.hash(b"a");
@@ -1141,7 +1144,7 @@ mod tests {
                 slot.store(if word >> 63 == 0 {
                     Word::confirmed(BucketId::new(word, Class::from_number(9)), Time(word))
                 } else {
-                    Word::pending(word & !3, word)
+                    Word::pending(word >> 2, word)
                 });
             }
             let key = table.hash(b"a");

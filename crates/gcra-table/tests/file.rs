@@ -4,6 +4,7 @@
 //! say so and check less, unless `GCRA_NO_SKIPS` is set.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
+use std::collections::HashSet;
 use std::fs::{self, OpenOptions, Permissions};
 use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::os::unix::fs::{FileExt as _, PermissionsExt as _, symlink};
@@ -13,8 +14,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use gcra_table::{
-    ExemptError, Exemption, FaultKind, Name, Nanos, OpenError, OpenErrorKind, Opened, Profile,
-    Quota, Slots, Table, Time, limit_id,
+    ExemptError, Exemption, FaultKind, LimitSalt, Name, Nanos, OpenError, OpenErrorKind, Opened,
+    Profile, Quota, Slots, Table, Time, limit_id,
 };
 use tempfile::TempDir;
 
@@ -1015,6 +1016,30 @@ fn a_reset_after_a_resize_holds_for_processes_on_the_old_file() {
     assert_eq!(allowed(&inspected), 0);
 }
 
+/// What tells the limits apart is in no file of the operator, so all processes have to get it from
+/// the table.
+#[test]
+fn a_limit_has_one_salt_in_all_processes_and_after_a_resize() {
+    let (_directory, path) = place();
+    let ids = [0, 1, limit_id(&[b"api", b"1"]), limit_id(&[b"api", b"2"])];
+    let salts = |table: &Table| ids.map(|id| table.limit_salt(id));
+    let (first, _) = open(&path);
+    assert_eq!(salts(&first)[0], LimitSalt::NONE);
+    let distinct: HashSet<_> = salts(&first).into_iter().collect();
+    assert_eq!(distinct.len(), ids.len());
+    assert_eq!(salts(&open(&path).0), salts(&first));
+    assert_eq!(salts(&Table::inspect(&path).unwrap()), salts(&first));
+    let key = |table: &Table| table.hash(b"a").under(table.limit_salt(ids[2]));
+    assert!(first.charge(key(&first), hourly(5), 5, &mut first.reading()).is_allowed());
+    Table::resize(&path, Slots::new(128).unwrap(), Duration::ZERO).unwrap();
+    let resized = Table::open_or_create(&path, None).unwrap().0;
+    assert_eq!(salts(&resized), salts(&first));
+    assert!(!resized.charge(key(&resized), hourly(5), 1, &mut resized.reading()).is_allowed());
+    let (_directory, path) = place();
+    let other = open(&path).0;
+    assert!(ids[1..].iter().all(|id| other.limit_salt(*id) != first.limit_salt(*id)), "a secret");
+}
+
 /// A header that makes a file its own successor does no harm.
 #[test]
 fn a_table_is_not_its_own_successor() {
@@ -1048,7 +1073,7 @@ fn a_table_is_not_its_own_successor() {
 }
 
 /// A slot that is sealed and was never used.
-const SEALED: u128 = 1 << 64;
+const SEALED: u128 = 1 << 126;
 
 #[test]
 fn a_table_that_is_removed_or_replaced_in_use_is_noticed() {

@@ -1,6 +1,8 @@
 //! The arithmetic and the table, compared with a model that is the promise itself.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+use std::collections::HashMap;
+
 use gcra_table::{Admission, Nanos, Quota, Slots, Table, Time};
 use proptest::prelude::*;
 
@@ -282,6 +284,32 @@ proptest! {
             let mut now = table.reading();
             let decision = table.charge(key, quota, cells, &mut now);
             prop_assert_eq!(decision.is_allowed(), models[which].charge(now.time().0, cells));
+        }
+        prop_assert!(table.check().is_empty());
+    }
+
+    /// For each key every limit is apart from every other, whether that has the same numbers or
+    /// others; also from the limit without a name. What one is charged, no other owes.
+    #[test]
+    fn several_limits_of_several_keys_are_apart(
+        parameters in prop::collection::hash_set(quotas(), 1..3),
+        ids in prop::collection::hash_set(any::<u64>(), 1..4),
+        charges in prop::collection::vec((0_u8..6, any::<u8>(), any::<u8>(), 1_u32..3), 1..80),
+    ) {
+        let (table, clock) = Table::with_manual_clock(Slots::new(4096).unwrap()).unwrap();
+        let quotas: Vec<_> = parameters.into_iter().collect();
+        let ids: Vec<_> = [0].into_iter().chain(ids).collect();
+        let mut models: HashMap<_, Naive> = HashMap::new();
+        for (key, id, which, cells) in charges {
+            clock.advance(Nanos(1));
+            let id = ids[usize::from(id) % ids.len()];
+            let parameters = quotas[usize::from(which) % quotas.len()];
+            let model =
+                models.entry((key, id, parameters)).or_insert_with(|| Naive::new(parameters));
+            let key = table.hash(&[key]).under(table.limit_salt(id));
+            let mut now = table.reading();
+            let decision = table.charge(key, quota(parameters), cells, &mut now);
+            prop_assert_eq!(decision.is_allowed(), model.charge(now.time().0, cells));
         }
         prop_assert!(table.check().is_empty());
     }
