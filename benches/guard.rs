@@ -118,13 +118,13 @@ const ROWS: [Row; 13] = [
         name: "2000 together, a limit of a file",
         count: 100_000,
         work: Work::Answer { together: 2000, config: Some(USUAL) },
-        bound: 1500,
+        bound: 1170,
     },
     Row {
         name: "2000 together, not the usual case",
         count: 100_000,
         work: Work::Answer { together: 2000, config: Some(UNUSUAL) },
-        bound: 2500,
+        bound: 2450,
     },
     Row {
         name: "32 together, shared, allowed",

@@ -90,8 +90,8 @@ impl Look {
     /// The position of the bucket that owes the smallest part of its own limit, of any key; `None`
     /// if all slots are announcements. Of equal parts the smallest TAT decides.
     ///
-    /// A part is known within the factor of its [class](crate::class::Class): the bucket that is chosen owes less
-    /// than five times the part of any other.
+    /// A slot knows its limit within the factor of a class (`class.rs`): the bucket that is chosen
+    /// owes less than five times the part of any other.
     #[cold]
     pub(crate) fn least_owing(&self, now: Time) -> Option<usize> {
         let owing = self.words.iter().enumerate().filter_map(|(position, word)| {

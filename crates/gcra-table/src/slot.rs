@@ -193,10 +193,12 @@ impl Word {
         Time(self.halves().1 & VALUE)
     }
 
-    /// The same with another TAT, which is below 2^60 as all are.
+    /// The same with another TAT.
     #[inline]
     pub(crate) const fn with_value(self, tat: Time) -> Self {
-        Self(self.0 & !(VALUE as u128) | (tat.0 & VALUE) as u128)
+        let (high, low) = self.halves();
+        // No TAT reaches bit 60, so there is nothing to mask. One that did would change the class.
+        Self::new(high, low & !VALUE | tat.0)
     }
 
     /// The TAT of a confirmed bucket.

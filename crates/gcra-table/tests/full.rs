@@ -206,6 +206,33 @@ impl Limit {
 }
 
 proptest! {
+    /// A client that asks for seven times its limit is allowed what it would be allowed alone,
+    /// beside a flood of new keys of a limit that takes up to a million times as long to pay off.
+    #[test]
+    fn a_client_far_over_its_limit_is_not_forgotten(
+        interval_ns in 1_000_000_u64..1_000_000_000,
+        burst in 5_u32..30,
+        slower in 1_u64..1_000_000,
+        slow_burst in 50_u32..1_000,
+        flood in 1_u64..20,
+    ) {
+        const ASKS: u64 = 300;
+        let (table, clock) = table(64);
+        let fast = Quota::new(Nanos(interval_ns), burst).unwrap();
+        let slow_ns = fast.drain_time().0 * slower / u64::from(slow_burst);
+        let slow = Quota::new(Nanos(slow_ns.max(1)), slow_burst).unwrap();
+        let (client, mut allowed) = (table.hash(b"client"), 0);
+        for time in 0..ASKS {
+            allowed += u64::from(ask(&table, client, fast));
+            for number in 0..flood {
+                ask(&table, table.hash(&(time * flood + number).to_ne_bytes()), slow);
+            }
+            clock.advance(Nanos(interval_ns / 7));
+        }
+        let last_ask_ns = (ASKS - 1) * (interval_ns / 7);
+        prop_assert_eq!(allowed, u64::from(burst) + last_ask_ns / interval_ns);
+    }
+
     /// Of eight buckets the one goes that owes the smallest part of its own limit. As a slot knows
     /// its limit within a factor of five, it may be another one, which owes less than five times
     /// that part.
