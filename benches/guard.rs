@@ -326,6 +326,7 @@ fn spend(count: usize, grants: impl Fn(&Sent) -> (u32, Micros)) {
                 free: 0,
                 come_back_after,
                 scarce,
+                lent: false,
                 hosts,
                 now: store,
             };
