@@ -4,9 +4,10 @@
 
 mod support;
 
-use std::fs;
+use std::cell::Cell;
+use std::fs::{self, Permissions};
 use std::net::{IpAddr, Ipv4Addr};
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -586,6 +587,72 @@ fn a_watched_file_is_read_again_when_it_changes() {
         followed.said("was refused; the policies in force have not changed") == 1
     });
     assert_eq!(followed.passing("api", &partner, 9), 9);
+}
+
+/// A file is refused because of another one that it names, or of who may read it. It is in force
+/// once that is mended, and nobody has to touch the file itself.
+#[test]
+fn a_watched_file_that_was_refused_is_read_again_when_what_it_needs_is_mended() {
+    let with_list = |list: &str, limits: &str| {
+        format!(
+            "[policy.api]\nlimits = \"{limits}\"\n[[policy.api.lists]]\nfile = \"{list}\"\n\
+             limits = \"unlimited\"\n"
+        )
+    };
+    let followed = Followed::start_with("[policy.api]\nlimits = \"3/h\"\n", &["--watch"]);
+    let folder = followed.directory.path().to_owned();
+    let config = folder.join("gcra-spoa.toml");
+    let read = || followed.said("was read again, and is in force");
+    let refused = || {
+        followed.said("was refused; the policies in force have not changed")
+            + followed.said("still has the same mistakes")
+    };
+    let (in_force, fault) = (Cell::new(0), Cell::new(0));
+    let is_refused = |what: &str| {
+        wait_until(what, || refused() > fault.get());
+        fault.set(refused());
+        assert_eq!(read(), in_force.get(), "{what}");
+    };
+    let comes_into_force = |what: &str| {
+        wait_until(what, || read() > in_force.get());
+        in_force.set(read());
+    };
+
+    // A list that comes later, of which there is a mistake at first.
+    followed.write(&with_list("late.txt", "4/h"));
+    is_refused("the list is missing");
+    fs::write(folder.join("late.txt"), "192.0.2.0/99\n").unwrap();
+    is_refused("the list has a mistake");
+    fs::write(folder.join("late.txt"), "192.0.2.7\n").unwrap();
+    comes_into_force("the list is there");
+    assert_eq!(followed.passing("api", &[("ip", ip("192.0.2.7"))], 9), 9);
+
+    // A salt that comes later.
+    let store = "[store]\nurl = \"redis://127.0.0.1:1\"\nsalt_file = \"salt\"\n";
+    let salted = format!("{store}{}", with_list("late.txt", "5/h"));
+    followed.write(&salted);
+    is_refused("the salt is missing");
+    fs::write(folder.join("salt"), "0123456789abcdef").unwrap();
+    comes_into_force("the salt is there");
+
+    // The same text is read once, and not at each look from then on.
+    let same = || followed.said("was read again: nothing has changed");
+    followed.write(&salted);
+    wait_until("the same text is read again", || same() >= 1);
+    let once = same();
+
+    // What may not be read. The user root may read everything, and sees only another file.
+    let next = folder.join("next");
+    fs::write(&next, with_list("late.txt", "6/h")).unwrap();
+    fs::set_permissions(&next, Permissions::from_mode(0o000)).unwrap();
+    let is_root = fs::read(&next).is_ok();
+    fs::rename(&next, &config).unwrap();
+    if !is_root {
+        is_refused("the file cannot be read");
+        fs::set_permissions(&config, Permissions::from_mode(0o644)).unwrap();
+    }
+    comes_into_force("the file can be read");
+    assert_eq!(same(), once, "a file is read once for each change");
 }
 
 #[test]

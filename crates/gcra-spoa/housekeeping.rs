@@ -162,7 +162,11 @@ impl Housekeeping {
                             wanted |= watch.take(seen);
                             continue;
                         }
-                        Ok(Found::Read(outcome)) => outcome,
+                        Ok(Found::Read(outcome, looked_at)) => {
+                            // Also those of a file that was refused: one of them will be mended.
+                            watch.read_again(looked_at);
+                            outcome
+                        }
                         Err(_) => Err(vec![
                             "no thread could be started to read the configuration".to_owned(),
                         ]),
@@ -174,9 +178,6 @@ impl Housekeeping {
                     self.introduce();
                     is_reading = false;
                     self.manager.ready(&self.status(&mistakes));
-                    if matches!(answer, ReloadAnswer::InForce | ReloadAnswer::Warned(_)) {
-                        watch.read_again(&self.policies.load().policies.files);
-                    }
                     if let Some((table, number)) = asked {
                         table.answer_reload(number, &answer);
                     }
@@ -191,7 +192,7 @@ impl Housekeeping {
                             work = self.read(asked);
                             is_reading = work.is_some();
                         } else if self.watches && looks.is_multiple_of(LOOKS_PER_BEAT) {
-                            let files = self.files();
+                            let files = watch.files();
                             work = Some(Work::new(None, move || Found::Looked(see_all(files))));
                         }
                     }
@@ -462,7 +463,9 @@ impl Housekeeping {
             (self.policies.clone(), self.stats.clone(), self.table.load_full());
         let has_store = self.store.is_some();
         Some(Work::new(asked, move || {
-            Found::Read(policy::file::read(&file, Readers::OfLog).and_then(|policies| {
+            let mut looked_at = Vec::new();
+            let read = policy::file::read_noting(&file, Readers::OfLog, &mut looked_at);
+            let outcome = read.and_then(|policies| {
                 if !has_store && let Some(policy) = policies.first_shared() {
                     return Err(vec![needs_store(&policy.name)]);
                 }
@@ -470,13 +473,9 @@ impl Housekeeping {
                 // Here and not in the loop, because comparing long lists takes a while as well.
                 let has_changed = policies.text_digest != in_force.policies.text_digest;
                 Ok(has_changed.then(|| Box::new(in_force.replaced_by(policies, &stats, &table))))
-            }))
+            });
+            Found::Read(outcome, looked_at)
         }))
-    }
-
-    /// The files that the policies in force were read from.
-    fn files(&self) -> Vec<PathBuf> {
-        self.policies.load().policies.files.iter().map(|(file, _)| file.clone()).collect()
     }
 
     /// Moves to the table that a resize has put in the place of ours.
@@ -765,7 +764,8 @@ struct Work {
 
 enum Found {
     Looked(Vec<Seen>),
-    Read(Outcome),
+    /// And the files that were looked at for it.
+    Read(Outcome, Vec<Seen>),
 }
 
 /// The policies that were read, `None` if nothing has changed, or the mistakes in the file.

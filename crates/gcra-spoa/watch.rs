@@ -4,7 +4,8 @@ use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-/// The files that are watched.
+/// The files that are watched: those that were looked at when the configuration was last read,
+/// whether it was refused or not.
 #[derive(Debug)]
 pub(crate) struct Watch {
     /// Their state when they were read, or when a change was last reported.
@@ -16,13 +17,26 @@ pub(crate) struct Watch {
 /// A file, and its state; `None` if it does not exist.
 pub(crate) type Seen = (PathBuf, Option<State>);
 
-/// A file's device, inode, length, and the time of its last change in seconds and nanoseconds.
+/// What changes when a file is replaced or written, or when another user may read it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct State(u64, u64, u64, i64, i64);
+pub(crate) struct State {
+    /// Device and inode.
+    place: (u64, u64),
+    size: u64,
+    mode: u32,
+    /// When it was last written, and when anything else about it last changed, such as who may
+    /// read it: in seconds and nanoseconds.
+    times: [(i64, i64); 2],
+}
 
 impl From<&Metadata> for State {
     fn from(found: &Metadata) -> Self {
-        Self(found.dev(), found.ino(), found.size(), found.mtime(), found.mtime_nsec())
+        Self {
+            place: (found.dev(), found.ino()),
+            size: found.size(),
+            mode: found.mode(),
+            times: [(found.mtime(), found.mtime_nsec()), (found.ctime(), found.ctime_nsec())],
+        }
     }
 }
 
@@ -32,9 +46,15 @@ impl Watch {
         Self { taken, last: Vec::new() }
     }
 
-    /// Notes that the files were read once more, in this state.
-    pub(crate) fn read_again(&mut self, files: &[Seen]) {
-        self.taken = files.to_vec();
+    /// Notes that the configuration was read once more, from files in this state. They are
+    /// watched from now on.
+    pub(crate) fn read_again(&mut self, files: Vec<Seen>) {
+        self.taken = files;
+    }
+
+    /// The files to look at.
+    pub(crate) fn files(&self) -> Vec<PathBuf> {
+        self.taken.iter().map(|(file, _)| file.clone()).collect()
     }
 
     /// Takes a new look at the files. Returns whether they have changed since they were read (or
@@ -56,17 +76,21 @@ pub(crate) fn see_all(files: Vec<PathBuf>) -> Vec<Seen> {
     files.into_iter().map(|file| (see(&file), file)).map(|(seen, file)| (file, seen)).collect()
 }
 
-fn see(file: &Path) -> Option<State> {
+pub(crate) fn see(file: &Path) -> Option<State> {
     // Follows links, because Kubernetes replaces a mounted configuration by changing a link.
     fs::metadata(file).ok().as_ref().map(State::from)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
 
     fn seen(changed: &[i64]) -> Vec<Seen> {
-        changed.iter().map(|ns| (PathBuf::from("list"), Some(State(1, 1, 1, 1, *ns)))).collect()
+        let state = |ns| State { place: (1, 1), size: 1, mode: 0o644, times: [(1, ns), (1, 1)] };
+        changed.iter().map(|ns| (PathBuf::from("list"), Some(state(*ns)))).collect()
     }
 
     #[test]
@@ -82,8 +106,23 @@ mod tests {
         let mut watch = Watch::new(seen(&[1]));
         assert_eq!([2, 2, 2].map(|ns| watch.take(seen(&[ns]))), [false, true, false]);
         // Read because of a signal, and changed again after that.
-        watch.read_again(&seen(&[3]));
+        watch.read_again(seen(&[3]));
         assert_eq!([3, 3, 4, 4].map(|ns| watch.take(seen(&[ns]))), [false, false, false, true]);
+    }
+
+    #[test]
+    fn who_may_read_a_file_is_a_part_of_its_state() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let state = || {
+            let seen = see(file.path()).unwrap();
+            // A clock of the file system may be coarse.
+            (seen.place, seen.size, seen.mode, seen.times[0])
+        };
+        let before = state();
+        fs::set_permissions(file.path(), Permissions::from_mode(0o644)).unwrap();
+        let after = state();
+        assert_ne!(before, after);
+        assert_eq!((before.0, before.1, before.3), (after.0, after.1, after.3));
     }
 
     #[test]

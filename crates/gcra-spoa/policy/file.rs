@@ -24,6 +24,7 @@ use crate::policy::{
     KeyParts, Limit, Overrides, Policies, Policy, Rule, Sharing, When, answer_size, bandwidth,
     describe, penalty, settle, sharing, store, syntax, trial_name,
 };
+use crate::watch::{Seen, see};
 
 /// What a policy can have.
 pub(super) const SETTINGS: &[&str] = &[
@@ -81,19 +82,34 @@ const NO_POLICY: &str =
 ///
 /// What the sentences repeat of the file depends on who reads them.
 pub(crate) fn read(path: &Path, readers: Readers) -> Result<Policies, Vec<String>> {
-    let (text, state) = read_text(path, MAX_TOML_BYTES)
+    let mut looked_at = Vec::new();
+    read_noting(path, readers, &mut looked_at)
+}
+
+/// As [`read`]. Adds the files that were looked at to `looked_at`, each in its state before it was
+/// read: also those that are missing, cannot be read, or have mistakes.
+pub(crate) fn read_noting(
+    path: &Path,
+    readers: Readers,
+    looked_at: &mut Vec<Seen>,
+) -> Result<Policies, Vec<String>> {
+    looked_at.push((path.to_owned(), see(path)));
+    let text = read_text(path, MAX_TOML_BYTES)
         .map_err(|error| vec![format!("cannot read {}: {error}", path.display())])?;
-    let mut policies = parse_for(readers, path, &text)?;
-    policies.files.insert(0, (path.to_owned(), Some(state)));
-    Ok(policies)
+    parse_for(readers, path, &text, looked_at)
 }
 
 /// As [`read`], for a text that was read from `path`. Lists are looked for beside it.
 pub(crate) fn parse(path: &Path, text: &str) -> Result<Policies, Vec<String>> {
-    parse_for(Readers::OfFile, path, text)
+    parse_for(Readers::OfFile, path, text, &mut Vec::new())
 }
 
-fn parse_for(readers: Readers, path: &Path, text: &str) -> Result<Policies, Vec<String>> {
+fn parse_for(
+    readers: Readers,
+    path: &Path,
+    text: &str,
+    looked_at: &mut Vec<Seen>,
+) -> Result<Policies, Vec<String>> {
     let mut reader = Reader::new(path, text, readers);
     if let Some((what, at)) = syntax::not_toml(text) {
         reader.wrong(at, &what);
@@ -131,9 +147,10 @@ fn parse_for(readers: Readers, path: &Path, text: &str) -> Result<Policies, Vec<
     };
     let (list, answers, store) = file.document(document.get_ref());
     let warning_count = file.reader.warning_count();
-    let warnings = file.reader.finish()?;
     let (files, digest) = file.sources.finish();
-    let policies = Policies::new(list, answers, files, digest);
+    looked_at.extend(files);
+    let warnings = file.reader.finish()?;
+    let policies = Policies::new(list, answers, looked_at.clone(), digest);
     Ok(Policies { store, warnings, warning_count, ..policies })
 }
 

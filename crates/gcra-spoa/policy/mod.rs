@@ -69,7 +69,7 @@ pub(crate) struct Policies {
     pub(crate) warnings: Vec<String>,
     /// How many warnings there are, of which some may have no line.
     pub(crate) warning_count: usize,
-    /// The files that they were read from, in the state in which they were read.
+    /// The files that they were read from, in their state before that.
     pub(crate) files: Vec<Seen>,
     /// A digest of all text that they were read from. It is equal where nothing has changed.
     pub(crate) text_digest: u64,

@@ -394,7 +394,7 @@ impl Policy {
     pub(crate) fn line_of(&self, wanted: &OverrideKey) -> Option<(&Path, usize)> {
         // A later entry replaces an earlier one.
         self.overrides.files.iter().rev().find_map(|path| {
-            let (text, _) = read_text(path, MAX_BYTES).ok()?;
+            let text = read_text(path, MAX_BYTES).ok()?;
             let line_of = |(line, entry)| {
                 key(entry, self.key.lowercase).is_ok_and(|key| key == *wanted).then_some(line)
             };

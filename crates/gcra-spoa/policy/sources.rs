@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::watch::{Seen, State};
+use crate::watch::{Seen, see};
 
 /// The most bytes that a configuration and the lists that it names have together.
 pub(super) const MAX_BYTES: u64 = 256 << 20;
@@ -21,7 +21,9 @@ pub(super) const MAX_TOML_BYTES: u64 = 32 << 20;
 pub(super) struct Sources {
     /// Paths of lists are relative to it.
     directory: PathBuf,
-    lists: Vec<Seen>,
+    /// Each file that was looked at, in its state before it was read, whether it could be read or
+    /// not. A change meanwhile is seen at the next look.
+    looked_at: Vec<Seen>,
     /// How many bytes further lists may have.
     bytes_left: u64,
     digest: DefaultHasher,
@@ -34,7 +36,7 @@ impl Sources {
         text.hash(&mut digest);
         Self {
             directory: path.parent().unwrap_or(Path::new("")).to_owned(),
-            lists: Vec::new(),
+            looked_at: Vec::new(),
             bytes_left: MAX_BYTES.saturating_sub(text.len() as u64),
             digest,
         }
@@ -44,11 +46,10 @@ impl Sources {
     /// that says why it cannot be read.
     pub(super) fn read_list(&mut self, file: &str) -> (PathBuf, Result<String, String>) {
         let path = self.path(file);
-        let text = read_text(&path, self.bytes_left).map(|(text, state)| {
-            self.lists.push((path.clone(), Some(state)));
+        self.looked_at.push((path.clone(), see(&path)));
+        let text = read_text(&path, self.bytes_left).inspect(|text| {
             self.bytes_left -= text.len() as u64;
             text.hash(&mut self.digest);
-            text
         });
         (path, text)
     }
@@ -66,20 +67,20 @@ impl Sources {
         most: usize,
     ) -> (PathBuf, Result<Vec<u8>, String>) {
         let path = self.path(file);
-        let read = open(&path).and_then(|(file, metadata)| {
+        self.looked_at.push((path.clone(), see(&path)));
+        let read = open(&path).and_then(|(file, _)| {
             let mut bytes = Vec::new();
             let most = u64::try_from(most).unwrap_or(u64::MAX).saturating_add(1);
             file.take(most).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
-            self.lists.push((path.clone(), Some(State::from(&metadata))));
             bytes.hash(&mut self.digest);
             Ok(bytes)
         });
         (path, read)
     }
 
-    /// The lists, and the digest of all text that was read.
+    /// The files that were looked at, and the digest of all text that was read.
     pub(super) fn finish(self) -> (Vec<Seen>, u64) {
-        (self.lists, self.digest.finish())
+        (self.looked_at, self.digest.finish())
     }
 }
 
@@ -112,9 +113,9 @@ pub(super) fn open(path: &Path) -> Result<(File, Metadata), String> {
     Ok((file, metadata))
 }
 
-/// The text of a regular file of at most `most` bytes, and the state of the file before it was
-/// read. The error is a sentence without the name of the file.
-pub(super) fn read_text(path: &Path, most: u64) -> Result<(String, State), String> {
+/// The text of a regular file of at most `most` bytes. The error is a sentence without the name of
+/// the file.
+pub(super) fn read_text(path: &Path, most: u64) -> Result<String, String> {
     let (file, metadata) = open(path)?;
     let mut bytes = Vec::with_capacity(usize::try_from(metadata.len().min(most)).unwrap_or(0));
     // The length may be wrong: the file can grow in the meantime, and in /proc it is 0.
@@ -138,11 +139,10 @@ pub(super) fn read_text(path: &Path, most: u64) -> Result<(String, State), Strin
         let line = 1 + bytes[..zero].iter().filter(|byte| **byte == b'\n').count();
         return Err(format!("it is not a text, because line {line} has a zero byte"));
     }
-    let text = String::from_utf8(bytes).map_err(|error| {
+    String::from_utf8(bytes).map_err(|error| {
         let line = error.as_bytes()[..error.utf8_error().valid_up_to()]
             .split(|byte| *byte == b'\n')
             .count();
         format!("line {line} is not UTF-8; save the file as UTF-8")
-    })?;
-    Ok((text, State::from(&metadata)))
+    })
 }
