@@ -263,6 +263,32 @@ fn what_is_owed_is_carried_over_when_the_numbers_change() {
     assert!(allowed <= 2, "{allowed}");
 }
 
+/// A request that waits for the store is asked about several times, and counts once.
+#[test]
+fn what_messages_say_about_numbers_is_counted_once() {
+    needs!(valkey());
+    let limits = "limits = { arg = \"rl\", default = \"500/d\", most = \"1000/d\" }\n";
+    let shared = Shared::start(&format!(
+        "[policy.api]\nshared = true\nkey = [\"ip\"]\n{limits}\
+         [policy.slow]\nshared = true\nwithout_store = \"closed\"\nkey = [\"ip\"]\n\
+         max_delay = \"1s\"\n{limits}"
+    ));
+    for client in 0..6 {
+        let ip = Ipv4Addr::from(u32::from(CLIENT) + client);
+        let args = [("ip", Value::from(ip)), ("rl", Value::String(b"700/d"))];
+        let none = [("ip", Value::from(ip))];
+        assert!(!is(&shared.ask(&[("api", &args), ("slow", &none), ("slow", &args)]), "blocked"));
+    }
+    let status = admin::status(&shared.admin);
+    let counted = |policy: &str, said: &str| {
+        let policies = status["policies"].as_array().unwrap();
+        let policy = policies.iter().find(|it| it["name"] == policy).unwrap();
+        policy["limit_args"][said].as_u64().unwrap()
+    };
+    let all = ["api", "slow"].map(|policy| ["valid", "missing"].map(|said| counted(policy, said)));
+    assert_eq!(all, [[6, 0], [6, 6]], "{status}");
+}
+
 /// The store forgets what a client owes under whatever numbers its messages have said.
 #[test]
 fn a_reset_clears_the_buckets_of_all_numbers_that_messages_said() {

@@ -43,6 +43,8 @@ pub(crate) struct Progress {
     /// The verdict on the next one, whose trial is not decided yet.
     next: Option<Verdict>,
     attempt: Attempt,
+    /// Whether the next message was asked about already, before the request had to wait.
+    is_next_asked: bool,
     /// What its messages have reserved.
     pub(crate) reserved: Reserved,
 }
@@ -89,8 +91,12 @@ impl<'p> Deciding<'p, '_> {
         for message in messages.skip(progress.messages) {
             let question = match first.take() {
                 Some(question) => question,
+                None if progress.is_next_asked => {
+                    Question::again(self.in_force, self.table, &message)
+                }
                 None => Question::new(self.in_force, self.table, &message),
             };
+            progress.is_next_asked = true;
             match question {
                 Ok(question) => {
                     let asked = Asked { deciding: self, question, message: &message };
@@ -112,6 +118,7 @@ impl<'p> Deciding<'p, '_> {
                 },
             }
             progress.messages += 1;
+            progress.is_next_asked = false;
             progress.attempt = Attempt::default();
         }
         Ok(())

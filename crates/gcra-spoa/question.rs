@@ -40,6 +40,18 @@ impl Unanswerable {
     }
 }
 
+/// Which question about a message this is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Asked {
+    /// The first one. What the message says about numbers is counted and written down.
+    First,
+    /// One more about a request that has waited. What the message says is written down, because
+    /// the table may be another one by now, and was counted before.
+    Again,
+    /// No client has sent the message.
+    IfSent,
+}
+
 impl Question {
     /// The question to the trial of its policy. An override has no trial.
     #[inline]
@@ -56,7 +68,17 @@ impl Question {
         table: &Table,
         message: &Message<'_>,
     ) -> Result<Self, Unanswerable> {
-        Self::find(in_force, table, message, true)
+        Self::find(in_force, table, message, Asked::First)
+    }
+
+    /// As [`new`](Self::new), for a message that was asked about before its request had to wait.
+    /// It was counted then.
+    pub(crate) fn again(
+        in_force: &InForce,
+        table: &Table,
+        message: &Message<'_>,
+    ) -> Result<Self, Unanswerable> {
+        Self::find(in_force, table, message, Asked::Again)
     }
 
     /// The question about a message that no client has sent.
@@ -65,7 +87,7 @@ impl Question {
         table: &Table,
         message: &Message<'_>,
     ) -> Result<Self, Unanswerable> {
-        Self::find(in_force, table, message, false)
+        Self::find(in_force, table, message, Asked::IfSent)
     }
 
     #[inline(always)]
@@ -73,7 +95,7 @@ impl Question {
         in_force: &InForce,
         table: &Table,
         message: &Message<'_>,
-        is_sent: bool,
+        asked: Asked,
     ) -> Result<Self, Unanswerable> {
         let args = message.args();
         let policies = &in_force.policies;
@@ -87,7 +109,7 @@ impl Question {
         let (key, overridden) = match in_force.each[index].hashing {
             Hashing::Exact => hash_exact(table.hasher(), policy, args).map(|key| (key, None)),
             // A copy is lent, so that the other branch keeps the message in registers.
-            Hashing::Mapped => mapped(in_force, index, table, &message.clone(), is_sent),
+            Hashing::Mapped => mapped(in_force, index, table, &message.clone(), asked),
         }
         .ok_or(Unanswerable::Undecided(index))?;
         Ok(Self { policy: index, rule: RuleAt::new(overridden), cells, key })
@@ -114,7 +136,7 @@ fn mapped(
     index: usize,
     table: &Table,
     message: &Message<'_>,
-    is_sent: bool,
+    asked: Asked,
 ) -> Option<(KeyHash, Option<u32>)> {
     let policy = &in_force.policies.list[index];
     let (key, overridden) = hash_key(table.hasher(), policy, message)?;
@@ -125,9 +147,12 @@ fn mapped(
             // Nothing is asked of the limits of a client that is exempt.
             return each.is_exempt(key, table.now()).then_some((key, overridden));
         }
-        if is_sent {
-            let said = note_said(table, limits, message);
-            said.for_each(|said| each.stats.count_limit_arg(said));
+        if asked != Asked::IfSent {
+            for said in note_said(table, limits, message) {
+                if asked == Asked::First {
+                    each.stats.count_limit_arg(said);
+                }
+            }
         }
     }
     Some((key, overridden))

@@ -504,12 +504,9 @@ impl<'h, H: Handler, S: AsyncRead + AsyncWrite + Unpin> OpenConnection<'h, H, S>
         if engine_id.len() <= MAX_ENGINE_ID_BYTES {
             self.engine_id = engine_id.into();
         }
-        if welcome.hello.healthcheck {
-            self.shared.counters.health_check();
-            if self.shared.is_leaving() {
-                round.end = Some(End::HealthCheck);
-                return;
-            }
+        if welcome.hello.healthcheck && self.shared.is_leaving() {
+            round.end = Some(End::HealthCheck);
+            return;
         }
         // It fits: see `Welcome::MAX_SIZE`.
         round.append_control(|space| welcome.encode(space).unwrap_or(0));
@@ -567,9 +564,13 @@ impl<'h, H: Handler, S: AsyncRead + AsyncWrite + Unpin> OpenConnection<'h, H, S>
         }
         let greeted = self.greeted;
         let status = match &end {
-            End::Disconnected(_) | End::Stopped if !self.protocol.is_healthcheck() => {
-                Status::NORMAL
+            // However a health check leaves, it was answered, and expects nothing more.
+            End::Closed | End::Disconnected(_) | End::Stopped
+                if self.protocol.is_healthcheck() =>
+            {
+                return Ended { end: End::HealthCheck, greeted };
             }
+            End::Disconnected(_) | End::Stopped => Status::NORMAL,
             End::Protocol(error) => error.status(),
             End::TimedOut => Status::TIMEOUT,
             // If a part of an answer is unsent, a frame behind it could not be read.

@@ -83,7 +83,7 @@ pub struct Snapshot {
     pub connections: u64,
     /// Connections open now.
     pub open: u64,
-    /// Connections that were health checks (`option spop-check`).
+    /// Connections that were health checks (`option spop-check`) and have ended as such.
     pub health_checks: u64,
     /// Panics of the handler, at most one for each request. Such a request was answered with an
     /// ACK without actions. If the future of [`Reply::later`](crate::Reply::later) panicked, it
@@ -212,10 +212,6 @@ impl Counters {
         self.overdue.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn health_check(&self) {
-        self.health_checks.fetch_add(1, Ordering::Relaxed);
-    }
-
     pub(crate) fn handler_panic(&self) {
         self.handler_panics.fetch_add(1, Ordering::Relaxed);
     }
@@ -223,8 +219,7 @@ impl Counters {
     /// Counts the end of a connection.
     pub(crate) fn ended(&self, end: &End) {
         let counter = match end {
-            // It was counted when its HELLO came.
-            End::HealthCheck => return,
+            End::HealthCheck => &self.health_checks,
             End::Closed => &self.closed,
             End::Truncated => &self.truncated,
             End::Disconnected(_) => &self.disconnected,

@@ -486,7 +486,12 @@ async fn the_counters_add_up() {
     rude.send(b"\0\0\0\x02xx").await;
     assert_eq!(rude.next().await, Sent::Disconnect(Status::INVALID));
     drop(rude);
+    // A health check is one, whether it closes or is closed.
     drop(Peer::said_to(&served, &hello(16380, Some(true))).await);
+    let mut check = Peer::connect(&served).await;
+    check.send(&hello(16380, Some(true))).await;
+    assert!(matches!(check.next().await, Sent::Hello { .. }));
+    check.reset();
     let _stays = ask().await;
     within(async {
         while counters.snapshot().open > 1 {
@@ -499,7 +504,7 @@ async fn the_counters_add_up() {
     let counted = counters.snapshot();
     let ends = [counted.closed, counted.truncated, counted.disconnected, counted.protocol_errors];
     assert_eq!(ends, [1; 4], "{counted:?}");
-    assert_eq!((counted.health_checks, counted.stopped, counted.connections), (1, 1, 6));
+    assert_eq!((counted.health_checks, counted.stopped, counted.connections), (2, 1, 7));
     assert_eq!(counted.protocol_error_statuses[4], 1);
     assert_eq!(counted.protocol_error_statuses.iter().sum::<u64>(), counted.protocol_errors);
     assert_eq!((counted.notifies, counted.latency.buckets.iter().sum()), (5, 5));
