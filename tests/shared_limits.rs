@@ -452,6 +452,38 @@ fn the_store_of_a_file_is_asked_and_cleared() {
     assert_eq!(code, Some(0), "what this machine knows is said");
 }
 
+/// Of the flags of such agents only the numbers can be read from the table.
+#[test]
+fn a_reset_finds_what_agents_with_a_key_have_in_the_store() {
+    needs!(valkey());
+    let (directory, server) = (directory(), store());
+    let table = directory.path().join("table");
+    let (agent, address) = agent(&table, &server, &["--key", "user", "--key", "else ip"]);
+    wait_until("the store is used", || status_is_up(&address));
+    let mut spop = Spop::connect(&agent.address);
+    let args = [("user", Value::from("alice")), ("ip", ip("192.0.2.1"))];
+    wait_until("the client is blocked", || spop.is_blocked(&args));
+    let url = server.url();
+    let explain = ["explain", "--ask-store", "--store", &url, "--rate", "10/h"];
+    let explain = [&explain[..], &["--key", "user", "--key", "else ip", "user=alice"]].concat();
+    let in_store = || json(&table, &explain)["held"][0]["store"].clone();
+    wait_until("the store knows what was spent", || in_store()["owed"].as_u64() > Some(0));
+
+    let (text, code) = said(&table, &["table", "reset", "alice"]);
+    assert!(text.contains("in the store: add the --store URL of the agents"), "{text}");
+    assert!(!text.contains("paid off"), "{text}");
+    assert_eq!(code, Some(1));
+    let reset = ["table", "reset", "--store", &url];
+    let (text, code) = said(&table, &[&reset[..], &["bob"]].concat());
+    assert!(text.contains("the store had nothing"), "{text}");
+    assert_eq!(code, Some(1));
+    let (text, code) = said(&table, &[&reset[..], &["alice"]].concat());
+    assert!(text.contains("alice: the store has forgotten "), "{text}");
+    assert!(text.contains("what the store has under --rate 10/h --burst 10 "), "{text}");
+    assert_eq!(code, Some(0), "{text}");
+    assert_eq!(in_store()["free"], 10);
+}
+
 #[test]
 fn the_store_of_flags_is_asked_and_cleared() {
     needs!(valkey());

@@ -263,6 +263,68 @@ fn what_is_owed_is_carried_over_when_the_numbers_change() {
     assert!(allowed <= 2, "{allowed}");
 }
 
+/// What a client owes under earlier numbers is known to commands, and is cleared: right after the
+/// change, and if the numbers come back. The longest delay makes no whole number of cells.
+#[test]
+fn what_is_owed_by_earlier_numbers_is_explained_and_cleared() {
+    needs!(valkey());
+    let policy = |limits: &str| {
+        format!(
+            "[policy.api]\nshared = true\nwithout_store = \"closed\"\nkey = [\"ip\"]\n\
+             max_delay = \"7s\"\nlimits = {limits}\n"
+        )
+    };
+    let shared = Shared::start(&policy("\"5/h\""));
+    let reload = |limits: &str| {
+        let is_read = |line: &String| line.contains("was read again, and is in force");
+        let count = || shared.agent.process.lines().iter().filter(|line| is_read(line)).count();
+        let before = count();
+        let file = shared.directory.path().join("gcra-spoa.toml");
+        fs::write(file, config(&shared.server, &policy(limits))).unwrap();
+        shared.agent.process.signal(Signal::HUP);
+        wait_until("the file is read again", || count() > before);
+    };
+    let args = [("ip", Value::from(CLIENT)), ("rl", Value::String(b"7/h burst 3"))];
+    let allowed = |most: usize| {
+        let is_allowed = |_: &usize| !is(&shared.ask(&[("api", &args)]), "blocked");
+        (0..most).filter(is_allowed).count()
+    };
+    let [table, file] = ["table", "gcra-spoa.toml"].map(|name| shared.directory.path().join(name));
+    let run = |args: &[&str]| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_gcra-spoa"));
+        command.args(args).arg("--table").arg(&table).arg("--config").arg(&file);
+        let output = command.output().unwrap();
+        let said = [output.stdout, output.stderr].concat();
+        (String::from_utf8_lossy(&said).into_owned(), output.status.code())
+    };
+    let explain = || run(&["explain", "--ask-store", "ip=192.0.2.1", "rl=str:7/h burst 3"]).0;
+    let reset = || run(&["table", "reset", "192.0.2.1"]);
+
+    assert_eq!(allowed(6), 5);
+    reload("\"4/h burst 4\"");
+    let said = explain();
+    assert!(said.contains("a request now is blocked"), "{said}");
+    assert!(!said.contains("are free"), "{said}");
+    let (said, code) = reset();
+    assert!(said.contains("the store has forgotten 5 cells owed"), "{said}");
+    assert_eq!(code, Some(0), "{said}");
+    let said = explain();
+    assert!(said.contains("nothing is owed or lent, so all 4 are free"), "{said}");
+    // Back to the numbers under which it owed everything.
+    reload("\"5/h\"");
+    // The agent remembers for a second that the client was blocked.
+    wait_until("the client is free", || allowed(1) == 1);
+    assert_eq!(allowed(5), 4);
+
+    // The same where messages say the numbers.
+    reload("{ name = \"said\", arg = \"rl\", default = \"5/h\", most = \"900/h burst 40\" }");
+    assert_eq!(allowed(4), 3);
+    let (said, code) = reset();
+    assert!(said.contains("limit 'api.said': the store has forgotten 3 cells owed"), "{said}");
+    assert_eq!(code, Some(0), "{said}");
+    wait_until("the client is free", || allowed(1) == 1);
+}
+
 /// A request that waits for the store is asked about several times, and counts once.
 #[test]
 fn what_messages_say_about_numbers_is_counted_once() {

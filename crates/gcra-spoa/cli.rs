@@ -919,9 +919,10 @@ Examples:
       For agents that were started with --rate.
 
 The buckets under all limits of the policies are cleared, also those of earlier
-numbers of these limits, with and without overrides. What clients owe under
-limits that machines share is cleared in the store: that of the file, or the one
-that --store names.
+numbers of these limits, with and without overrides, as far as the table knows
+them. What clients owe under limits that machines share is cleared in the store:
+that of the file, or the one that --store names. There the client's present key
+is cleared, and not what it owed as a part of another network before a reload.
 
 Exit status: 0 if a bucket was found, 1 if there is none for any of the keys or
 something failed, 2 for wrong usage."

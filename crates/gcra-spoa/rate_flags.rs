@@ -79,12 +79,16 @@ impl RateFlags {
         if !profiles.all(|other| !other.has_file && other.limits == first.limits) {
             return None;
         }
-        let by_flags = table.registered().into_iter();
-        let by_flags = by_flags.filter(|known| known.limit == 0 && !known.is_override);
-        let flags = Self::of(by_flags.max_by_key(|known| known.since)?.quota)?;
-        flags
+        Self::latest(table)?
             .shared_or_not()
             .find(|flags| policies(flags).is_ok_and(|ours| ours.limits_digest == first.limits))
+    }
+
+    /// The numbers that an agent without a file had last, whatever its other flags are.
+    pub(crate) fn latest(table: &Table) -> Option<Self> {
+        let by_flags = table.registered().into_iter();
+        let by_flags = by_flags.filter(|known| known.limit == 0 && !known.is_override);
+        Self::of(by_flags.max_by_key(|known| known.since)?.quota)
     }
 }
 

@@ -217,26 +217,34 @@ pub(crate) fn has_bucket(inspected: &Inspected, client: &Client) -> bool {
 /// The table cannot be used, or the command line does not fit its agents.
 pub(crate) fn reset(reset: &Reset) -> anyhow::Result<ExitCode> {
     let Reset { at, of, keys, .. } = reset;
-    let inspected = Inspected::open(
-        at.path(),
-        of.config.as_deref(),
-        || match shared_flags(&at.path()) {
-            Some(flags) => cli::policies_like(&flags),
-            None => denying(&at.path()).map_or_else(cli::policies_without_limit, Ok),
-        },
-        keys,
-        "gcra-spoa table reset",
-    )?;
+    let (path, settings) = (at.path(), reset.store().map_err(WrongUsage)?);
+    let mut guessed = None;
+    let flags = || {
+        let of_agents = OfFlags::of(&path);
+        // Only whoever knows that there is a store knows that the limit is shared.
+        guessed = of_agents.latest.clone().filter(|_| settings.is_some());
+        of_agents.policies(guessed.as_ref())
+    };
+    let inspected =
+        Inspected::open(path.clone(), of.config.as_deref(), flags, keys, "gcra-spoa table reset")?;
+    if let Some(flags) = guessed {
+        print_note(&format!(
+            "the agents of table {} have other flags beside --rate and --burst, such as --key or \
+             --cost, so it is not known whether they share their limit; what the store has under \
+             {flags} and their earlier numbers is cleared, and what this machine has",
+            path.display()
+        ));
+    }
     let remembering = Remembering::of(&inspected.table);
-    if remembering.is_some() {
+    let has_local = || inspected.in_force.policies.list.iter().any(|it| it.shared.is_none());
+    if remembering.is_some() && has_local() {
         print_note(
             "the policies' overrides or keys were changed by a reload lately, so what the former \
-             networks around an address owed is cleared, too, and other clients may share that; \
-             if the args of a 'key' were changed, what clients owed by their former keys stays \
-             until the agents are restarted one after the other",
+             networks around an address owed on this machine is cleared, too, and other clients \
+             may share that; if the args of a 'key' were changed, what clients owed by their \
+             former keys stays until the agents are restarted one after the other",
         );
     }
-    let settings = reset.store().map_err(WrongUsage)?;
     let settings = settings.or_else(|| inspected.in_force.policies.store.clone());
     let store = settings.map(InStore::new).transpose()?;
     let (mut found, mut after, mut has_failed, mut misses) = (false, None, false, false);
@@ -341,7 +349,23 @@ pub(crate) fn clear(
             let at_once = inspected.policy(&client).shared.is_some_and(|shared| shared.at_once);
             all.after = all.after.max(Some(if at_once { After::Second } else { After::Minute }));
             match clear_in_store(inspected, store, &client, key, &shown) {
-                Ok((outputs, was_there)) => {
+                Ok((mut outputs, mut was_there)) => {
+                    // Without a file it is not certain that the agents share their limit.
+                    if inspected.file.is_none() {
+                        let here = Buckets::of(inspected, &client).clear(inspected)?;
+                        was_there |= !here.is_empty();
+                        if !here.is_empty() {
+                            let remembering = remembering.as_ref();
+                            outputs.extend(cleared_in_words(
+                                inspected,
+                                &client,
+                                key,
+                                &shown,
+                                &here,
+                                remembering,
+                            ));
+                        }
+                    }
                     all.clients.extend(was_there.then(cleared_one));
                     say(Said::Outputs(outputs))?;
                 }
@@ -404,16 +428,49 @@ fn note_about_missing(inspected: &Inspected, client: &Client, shown: &str) -> Op
     })
 }
 
-/// The flags of the agents, if they have no file and share their limit.
-fn shared_flags(path: &Path) -> Option<RateFlags> {
-    // If the table cannot be opened, that is said later.
-    let table = Table::inspect(path).ok()?;
-    RateFlags::of_agents(&table, cli::policies_like).filter(|flags| flags.shared.is_some())
+/// What is known of agents without a file.
+#[derive(Default)]
+struct OfFlags {
+    /// All flags that matter, if they have no others.
+    known: Option<RateFlags>,
+    /// Their policy, if they were started with `--rate deny`.
+    denying: Option<Policies>,
+    /// Their latest numbers, if neither of these is known: they may have `--key` and `--cost`, and
+    /// share their limit.
+    latest: Option<RateFlags>,
+}
+
+impl OfFlags {
+    fn of(path: &Path) -> Self {
+        // If the table cannot be opened, that is said later.
+        Table::inspect(path).map(|table| Self::of_table(&table)).unwrap_or_default()
+    }
+
+    fn of_table(table: &Table) -> Self {
+        let known = RateFlags::of_agents(table, cli::policies_like);
+        let denying = denying(table);
+        let is_unknown = known.is_none() && denying.is_none();
+        let latest = is_unknown.then(|| RateFlags::latest(table)).flatten();
+        Self { known, denying, latest }
+    }
+
+    /// Their policy; what is shared by these flags, if nothing else is known. The buckets on this
+    /// machine are found without it.
+    fn policies(self, guessed: Option<&RateFlags>) -> Result<Policies, String> {
+        let shared = self.known.filter(|flags| flags.shared.is_some());
+        let guessed =
+            guessed.and_then(|flags| flags.shared_or_not().find(|it| it.shared.is_some()));
+        match (shared.or(guessed), self.denying) {
+            (Some(flags), _) => cli::policies_like(&flags),
+            (None, Some(policies)) => Ok(policies),
+            (None, None) => cli::policies_without_limit(),
+        }
+    }
 }
 
 /// The policy of the agents, if they were started with `--rate deny`.
-fn denying(path: &Path) -> Option<Policies> {
-    let (table, policies) = (Table::inspect(path).ok()?, cli::policies_of_deny().ok()?);
+fn denying(table: &Table) -> Option<Policies> {
+    let policies = cli::policies_of_deny().ok()?;
     let mut profiles = table.processes().into_iter().filter_map(|process| process.profile);
     let is_it = |profile: &Profile| !profile.has_file && profile.limits == policies.limits_digest;
     (profiles.next().is_some_and(|first| is_it(&first)) && profiles.all(|other| is_it(&other)))
@@ -458,13 +515,15 @@ fn clear_in_store(
     // What a client owes together with others is not its own to be cleared.
     for (question, policy, limit) in all.filter(|(.., limit)| limit.key.is_none()) {
         let client = SharedClient { in_force, table, question, message: &message };
+        // One key of the store has the records of all numbers, and they go together. So what they
+        // have is read before.
         let mut cleared: Option<Standing> = None;
         let quotas = known_quotas(table, limit).into_iter().filter(|quota| {
             // Numbers in windows are always shareable.
             limit.calendar.is_some() || lent(*quota).is_ok()
         });
         for quota in quotas {
-            let Some(standing) = store.clear(client, limit, quota)? else { continue };
+            let Some(standing) = store.read(client, limit, quota)? else { continue };
             cleared = Some(match cleared {
                 None => standing,
                 Some(mut all) => {
@@ -475,6 +534,7 @@ fn clear_in_store(
                 }
             });
         }
+        store.clear(client, limit, limit.quota)?;
         found |= cleared.is_some();
         let place = match &*place {
             "" => String::new(),
@@ -654,6 +714,17 @@ impl Buckets {
     }
 }
 
+/// What is said of a client without a bucket where agents may share their limit.
+const NOT_HERE: &str = "no bucket on this machine; if the agents share their limit, what the \
+                        client owes is in the store: add the --store URL of the agents";
+
+/// Whether agents without a file may share their limit, and this is not known: there is a file of
+/// leases, and they have other flags beside `--rate` and `--burst`.
+fn may_be_shared(inspected: &Inspected) -> bool {
+    let is_unknown = || OfFlags::of_table(&inspected.table).latest.is_some();
+    inspected.file.is_none() && inspected.leases.is_some() && is_unknown()
+}
+
 fn cleared_in_words(
     inspected: &Inspected,
     client: &Client,
@@ -707,8 +778,12 @@ fn cleared_in_words(
         });
     }
     if outputs.is_empty() {
+        let no_bucket = match may_be_shared(inspected) {
+            true => NOT_HERE.to_owned(),
+            false => no_bucket(remembering),
+        };
         outputs.push(Output {
-            words: format!("{shown}:{} {}", place(""), no_bucket(remembering)),
+            words: format!("{shown}:{} {no_bucket}", place("")),
             json: json!({ "key": key.text, "policy": &*policy.name, "bucket": false }),
         });
     }
