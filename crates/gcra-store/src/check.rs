@@ -7,10 +7,10 @@ use redis::{Pipeline, Value};
 use tokio::time::Instant;
 
 use crate::advice::advice;
-use crate::config::Config;
+use crate::config::{Address, Config};
 use crate::connection::{Connection, Connector};
 use crate::fault::{Fault, in_words};
-use crate::finder::{Finder, probed};
+use crate::finder::{Finder, probed, text};
 use crate::script::{self, By};
 
 /// One thing that [`check`] has found out.
@@ -57,10 +57,12 @@ pub async fn check(config: Config) -> io::Result<Vec<Finding>> {
             "of 1024 parts of the keys, {tags_without_server} have no server in this cluster"
         ));
     }
+    let mut clocks = Vec::new();
     for ((place, found), state) in seen.map.servers.iter().enumerate().zip(seen.servers) {
         let address = &found.address;
         match state {
             Ok((connection, replicas)) => {
+                clocks.push((address.clone(), connection.clone()));
                 let config = &connector.config;
                 let tag = seen.map.tag_of(place);
                 findings.server(config, &address.to_string(), connection, replicas, tag).await;
@@ -71,6 +73,7 @@ pub async fn check(config: Config) -> io::Result<Vec<Finding>> {
             }
         }
     }
+    findings.clocks(&connector, clocks).await;
     Ok(findings.0)
 }
 
@@ -193,16 +196,8 @@ impl Findings {
         commands.cmd("TIME");
         let Ok(answers) = connection.send(&commands, config.connect_timeout).await else { return };
         let since_1970 = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
-        let seconds = answers.first().and_then(|answer| match answer {
-            Value::Array(parts) => match parts.first()? {
-                Value::BulkString(bytes) => core::str::from_utf8(bytes).ok()?.parse::<i64>().ok(),
-                _ => None,
-            },
-            _ => None,
-        });
-        let Some(seconds) = seconds else { return };
-        let ours = i64::try_from(since_1970.as_secs()).unwrap_or(i64::MAX);
-        let apart = seconds.abs_diff(ours);
+        let Some(micros) = answers.first().and_then(time) else { return };
+        let apart = (micros / 1_000_000).abs_diff(since_1970.as_secs());
         if apart > 5 {
             self.remark(format!(
                 "its clock and the one of this machine are {apart} s apart; that does not matter, \
@@ -210,6 +205,116 @@ impl Findings {
             ));
         }
     }
+
+    /// Compares the clocks of all servers that keys can come to: those in use, and their replicas.
+    async fn clocks(&mut self, connector: &Connector, primaries: Vec<(Address, Connection)>) {
+        let within = connector.config.connect_timeout;
+        let began = Instant::now();
+        let (mut clocks, mut replicas) = (Vec::new(), Vec::new());
+        for (address, mut connection) in primaries {
+            replicas.extend(replicas_of(&mut connection, within).await);
+            clocks.extend(Clock::of(address, connection, began, within).await);
+        }
+        for address in replicas {
+            match connector.connect(&address).await {
+                Ok(connection) => {
+                    clocks.extend(Clock::of(address, connection, began, within).await);
+                }
+                Err(fault) => self.remark(format!(
+                    "the replica at {address} cannot be reached from here, so its clock is not \
+                     known: {fault}"
+                )),
+            }
+        }
+        let latest = clocks.iter().max_by_key(|clock| clock.least);
+        let Some((latest, earliest)) = latest.zip(clocks.iter().min_by_key(|clock| clock.most))
+        else {
+            return;
+        };
+        let apart = latest.least.saturating_sub(earliest.most);
+        if apart > MOST_APART {
+            self.remark(format!(
+                "the clock of {} is ahead of that of {} by {} ms; when one of the two takes over \
+                 keys of the other, these may be blocked for longer, or get as many more cells as \
+                 drain in that time, up to one burst; let chrony set the clocks of all servers",
+                latest.address,
+                earliest.address,
+                apart / 1_000
+            ));
+        } else if clocks.len() > 1 {
+            self.good(format!("the clocks of {} servers agree", clocks.len()));
+        }
+    }
+}
+
+/// By how much clocks may differ without a remark, in microseconds.
+const MOST_APART: i64 = 20_000;
+
+/// How often a clock is read. The shortest round trip says most.
+const CLOCK_READINGS: u32 = 5;
+
+/// The most replicas of one server whose clocks are read.
+const MOST_REPLICAS: usize = 16;
+
+/// What a server's clock says, in microseconds: at least and at most so much more than one that
+/// said 0 when the check began. The true value is between them, because the clock was read while
+/// the answer was waited for.
+struct Clock {
+    address: Address,
+    least: i64,
+    most: i64,
+}
+
+impl Clock {
+    /// `None` if the server does not say.
+    async fn of(
+        address: Address,
+        mut connection: Connection,
+        began: Instant,
+        within: core::time::Duration,
+    ) -> Option<Self> {
+        let mut clock: Option<Self> = None;
+        let now = || i64::try_from(began.elapsed().as_micros()).unwrap_or(i64::MAX);
+        for _ in 0..CLOCK_READINGS {
+            let mut commands = Pipeline::new();
+            commands.cmd("TIME");
+            let sent = now();
+            let answers = connection.send(&commands, within).await.ok()?;
+            let received = now();
+            let said = i64::try_from(answers.first().and_then(time)?).ok()?;
+            let [least, most] = [received, sent].map(|at| said.saturating_sub(at));
+            let is_better =
+                |it: &Self| most.saturating_sub(least) < it.most.saturating_sub(it.least);
+            if clock.as_ref().is_none_or(is_better) {
+                clock = Some(Self { address: address.clone(), least, most });
+            }
+        }
+        clock
+    }
+}
+
+/// The replicas that follow a primary, by what it says.
+async fn replicas_of(connection: &mut Connection, within: core::time::Duration) -> Vec<Address> {
+    let mut commands = Pipeline::new();
+    commands.cmd("ROLE");
+    let answers = connection.send_for_long(&commands, within).await.unwrap_or_default();
+    let Some(Value::Array(role)) = answers.first() else { return Vec::new() };
+    let Some(Value::Array(replicas)) = role.get(2) else { return Vec::new() };
+    let address = |replica: &Value| match replica {
+        Value::Array(parts) => {
+            let port = parts.get(1).and_then(text)?.parse().ok()?;
+            Address::said(parts.first().and_then(text)?, port)
+        }
+        _ => None,
+    };
+    replicas.iter().filter_map(address).take(MOST_REPLICAS).collect()
+}
+
+/// The answer to `TIME`, in microseconds since 1970.
+fn time(answer: &Value) -> Option<u64> {
+    let Value::Array(parts) = answer else { return None };
+    let number = |place: usize| text(parts.get(place)?)?.parse::<u64>().ok();
+    number(0)?.checked_mul(1_000_000)?.checked_add(number(1)?)
 }
 
 /// The slowest of 10 calls of the script.

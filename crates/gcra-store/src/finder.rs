@@ -313,7 +313,7 @@ fn named(address: &Address) -> impl Fn(Fault) -> Fault {
     move |fault| Fault::Of(address.clone(), Box::new(fault))
 }
 
-fn text(value: &Value) -> Option<&str> {
+pub(crate) fn text(value: &Value) -> Option<&str> {
     match value {
         Value::BulkString(bytes) => core::str::from_utf8(bytes).ok(),
         Value::SimpleString(text) => Some(text),

@@ -70,6 +70,7 @@ mod advice;
 mod bounded;
 mod bucket;
 mod check;
+mod clocks;
 mod config;
 mod connection;
 mod fault;

@@ -8,13 +8,14 @@ use std::sync::Arc;
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
-use gcra_lease::{Ask, Charge, Charged, ClockWatch, HostTime, Leap, Micros, Reply, StoreTime};
+use gcra_lease::{Ask, Charge, Charged, HostTime, Leap, Micros, Reply, StoreTime};
 use redis::{Pipeline, Value};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 
 use crate::advice::advice;
 use crate::bucket::Bucket;
+use crate::clocks::{Clocks, Leapt};
 use crate::config::Address;
 use crate::connection::{Connection, Connector};
 use crate::fault::{Fault, Reaction, in_words, reaction};
@@ -59,6 +60,7 @@ pub(crate) struct Task {
     /// Why it cannot be found out where servers are.
     fault: Option<Fault>,
     lines: Lines,
+    clocks: Clocks,
     /// A server could be used at some time.
     was_used: bool,
 }
@@ -101,7 +103,6 @@ struct Server {
     /// It could be used at some time.
     was_used: bool,
     lines: Lines,
-    watch: ClockWatch,
     round_trip: RoundTrip,
 }
 
@@ -203,6 +204,7 @@ impl Task {
             charges: 0,
             fault: None,
             lines: Lines::default(),
+            clocks: Clocks::new(),
             was_used: false,
         }
     }
@@ -470,31 +472,34 @@ impl Task {
         asks.into_iter().for_each(|ask| self.answer(ask, Came::NotTaken));
     }
 
-    /// Compares the clock of a server with the time that passed here.
+    /// Compares the clock that decides about a key with the time that passed here.
     fn clock(&mut self, address: &Address, ask: &Pending, now: StoreTime) {
         let passed = u64::try_from(ask.submitted.elapsed().as_micros()).unwrap_or(u64::MAX);
         let (at, received) = (ask.what.at(), ask.what.at().saturating_add(Micros(passed)));
-        let server = self.servers.iter_mut().find(|server| server.address == *address);
-        let leap = server.and_then(|server| server.watch.note(at, received, now));
+        let leapt = self.clocks.note(address, ask.bucket.tag(), (at, received), now);
+        let Some(Leapt { leap, taken_over_from }) = leapt else { return };
         let counters = &self.shared.counters;
-        match leap {
-            Some(Leap::Forward(by)) => {
+        let (by, [went, is], what_happens) = match leap {
+            Leap::Forward(by) => {
                 counters.add(|counters| &counters.leaps_forward, 1);
-                let milliseconds = by.get() / 1_000;
-                log::warn!(
-                    "the clock of the store at {address} went ahead by {milliseconds} ms; for \
-                     each key, as many more cells may be allowed as drain in that time"
-                );
+                let cells =
+                    "for each key, as many more cells may be allowed as drain in that time";
+                (by, ["went ahead by", "ahead of"], cells)
             }
-            Some(Leap::Back(by)) => {
+            Leap::Back(by) => {
                 counters.add(|counters| &counters.leaps_back, 1);
-                let milliseconds = by.get() / 1_000;
-                log::warn!(
-                    "the clock of the store at {address} went back by {milliseconds} ms; keys may \
-                     be blocked for longer"
-                );
+                (by, ["went back by", "behind"], "keys may be blocked for longer")
             }
-            None => {}
+        };
+        let milliseconds = by.get() / 1_000;
+        match taken_over_from {
+            None => log::warn!(
+                "the clock of the store at {address} {went} {milliseconds} ms; {what_happens}"
+            ),
+            Some(other) => log::warn!(
+                "the store at {address} has taken over keys, and its clock is {milliseconds} ms \
+                 {is} that of the store at {other}; {what_happens}"
+            ),
         }
     }
 
@@ -595,7 +600,6 @@ impl Task {
         };
         if server.state.is_ok() != state.is_ok() {
             server.since = now;
-            server.watch = ClockWatch::new();
             server.round_trip = RoundTrip::supposed();
         }
         server.state = state;
@@ -668,7 +672,6 @@ impl Task {
                     steady: None,
                     was_used: false,
                     lines: Lines::default(),
-                    watch: ClockWatch::new(),
                     round_trip: RoundTrip::supposed(),
                 },
             });

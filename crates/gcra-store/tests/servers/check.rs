@@ -118,6 +118,47 @@ async fn each_thing_that_is_wrong() {
     assert!(wrong.contains("there is no connection: Connection refused"), "{wrong}");
 }
 
+/// The clock of a replica counts when it takes over.
+#[tokio::test]
+async fn clocks_that_differ() {
+    // How much more the clocks of a primary and of its replica say, in seconds.
+    for (primary, replica, differ) in [(0, 0, false), (0, 90, true), (90, 0, true)] {
+        let time = |ahead: u64| {
+            let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap();
+            let [seconds, micros] = [now.as_secs() + ahead, u64::from(now.subsec_micros())]
+                .map(|number| number.to_string())
+                .map(|number| format!("${}\r\n{number}\r\n", number.len()));
+            format!("*2\r\n{seconds}{micros}").into_bytes()
+        };
+        let (follower, _) = serve(move |_, _| time(replica));
+        let role = move || {
+            let port = follower.to_string();
+            format!(
+                "*3\r\n$6\r\nmaster\r\n:0\r\n*1\r\n*3\r\n$9\r\n127.0.0.1\r\n${}\r\n{port}\r\n\
+                 $1\r\n0\r\n",
+                port.len()
+            )
+        };
+        let (port, _) = serve(move |command, _| match command {
+            "ROLE" => role().into_bytes(),
+            "TIME" => time(primary),
+            command if command.starts_with("WAIT") => b":1\r\n".to_vec(),
+            _ => b"$0\r\n\r\n".to_vec(),
+        });
+        let url = format!("redis://127.0.0.1:{port}");
+        let [ahead, behind] = match primary > replica {
+            true => [port, follower],
+            false => [follower, port],
+        };
+        let warning =
+            format!("the clock of 127.0.0.1:{ahead} is ahead of that of 127.0.0.1:{behind} by ");
+        let remarks = said(config(&url), Kind::Remark).await;
+        assert_eq!(remarks.contains(&warning), differ, "{remarks}");
+        let good = said(config(&url), Kind::Good).await;
+        assert_eq!(good.contains("the clocks of 2 servers agree"), !differ, "{good}");
+    }
+}
+
 #[tokio::test]
 async fn a_server_that_is_something_else() {
     let wrong = |text: &'static str| async move {

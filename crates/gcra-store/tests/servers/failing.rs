@@ -1,12 +1,15 @@
 //! What is done when a server does not do what it is asked: each of its words, and silence. After
 //! each of them the store is used again without help.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use gcra_store::{Fault, Outcome};
 use tokio::time::{Instant, sleep};
 
-use crate::host::{Host, config};
+use crate::fake::serve;
+use crate::host::{Host, config, log_length, log_lines};
 use crate::support::{Server, needs, valkey};
 
 /// Breaks the store, waits until it is known, mends it, and waits until it is used again.
@@ -222,11 +225,72 @@ async fn a_server_that_hangs() {
 #[tokio::test]
 async fn a_clock_that_leaps_is_noticed() {
     // The clock of the machine cannot be changed, so a server of our own tells other times.
-    let url = crate::single::tells_times(vec![0, 1_000_000_000, 0]);
+    let url = crate::single::tells_times(vec![Some(0), Some(1_000_000_000), Some(0)]);
     let mut host = Host::ready(config(&url)).await;
     for _ in 0..3 {
         host.reply("key").await;
     }
     let counters = host.store.counters();
     assert_eq!((counters.leaps_forward, counters.leaps_back), (1, 1));
+}
+
+/// A server that is started again may have another clock.
+#[tokio::test]
+async fn a_clock_that_leaps_while_the_server_is_away_is_noticed() {
+    let url = crate::single::tells_times(vec![Some(0), None, Some(1_000_000_000), None, Some(0)]);
+    let mut host = Host::ready(config(&url)).await;
+    for is_away in [false, true, false, true, false] {
+        match is_away {
+            false => assert_eq!(host.reply("key").await.granted, 1),
+            true => {
+                assert_eq!(host.ask("key").await, Outcome::Void);
+                host.wait_until("the store can be used again", gcra_store::Health::is_well).await;
+            }
+        }
+    }
+    let counters = host.store.counters();
+    assert_eq!((counters.leaps_forward, counters.leaps_back), (1, 1));
+}
+
+/// So may one that takes the place of another: here a sentinel names first one, then the other.
+#[tokio::test]
+async fn a_server_with_another_clock_that_takes_over_is_noticed() {
+    let before = log_length();
+    let ahead = 1_000_000_000;
+    let urls =
+        [vec![Some(0), None], vec![Some(ahead), Some(ahead)]].map(crate::single::tells_times);
+    let ports = urls.map(|url| url.rsplit_once(':').unwrap().1.to_owned());
+    let names = ports.clone();
+    let place = Arc::new(AtomicUsize::new(0));
+    let named = place.clone();
+    let (sentinel, _) = serve(move |command, _| {
+        let port = &names[named.load(Ordering::Relaxed)];
+        match command {
+            command if command.contains("GET-MASTER-ADDR-BY-NAME") => {
+                format!("*2\r\n$9\r\n127.0.0.1\r\n${}\r\n{port}\r\n", port.len())
+            }
+            _ => "*0\r\n".to_owned(),
+        }
+        .into_bytes()
+    });
+    let mut host = Host::ready(config(&format!("redis+sentinel://127.0.0.1:{sentinel}/p"))).await;
+    assert_eq!(host.reply("key").await.granted, 1);
+    place.store(1, Ordering::Relaxed);
+    assert_eq!(host.ask("key").await, Outcome::Void);
+    // It answers the second ask of the host as its first.
+    host.wait_until("the other one is used", |health| {
+        health.is_well() && health.servers.iter().any(|it| it.address.ends_with(&ports[1]))
+    })
+    .await;
+    host.number = 0;
+    for _ in 0..2 {
+        assert_eq!(host.reply("key").await.granted, 1);
+    }
+    let counters = host.store.counters();
+    assert_eq!((counters.leaps_forward, counters.leaps_back), (1, 0));
+    let lines = log_lines(before, "the store at ");
+    let is_it = |line: &&String| line.contains("has taken over keys") && line.contains(&ports[1]);
+    let told: Vec<_> = lines.iter().filter(is_it).collect();
+    let [line] = &told[..] else { panic!("{lines:?}") };
+    assert!(line.contains(&format!("ms ahead of that of the store at 127.0.0.1:{}", ports[0])));
 }

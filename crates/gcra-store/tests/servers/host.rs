@@ -54,7 +54,8 @@ pub struct Host {
     pub line: Line,
     pub limit: Limit,
     began: Instant,
-    number: u64,
+    /// That of the latest ask.
+    pub number: u64,
 }
 
 impl Host {

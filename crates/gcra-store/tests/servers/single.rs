@@ -285,12 +285,16 @@ pub fn answers(
     format!("redis://127.0.0.1:{port}")
 }
 
-/// A server whose clock says this much more in one reply after the other.
-pub fn tells_times(more: Vec<u64>) -> String {
+/// A server whose clock says this much more in one reply after the other. Where there is nothing,
+/// it does not reply, but says that it was started again.
+pub fn tells_times(more: Vec<Option<u64>>) -> String {
     let began = std::time::Instant::now();
     answers_with(move |asked| {
         let now = u64::try_from(began.elapsed().as_micros()).unwrap();
-        written_at(asked as u64, 1, 1_800_000_000_000_000 + now + more[asked - 1])
+        match more[asked - 1] {
+            Some(more) => written_at(asked as u64, 1, 1_800_000_000_000_000 + now + more),
+            None => b"-LOADING it is reading its data set\r\n".to_vec(),
+        }
     })
 }
 
