@@ -125,8 +125,8 @@ impl fmt::Display for Fault {
     }
 }
 
-/// What is done when a server answers an ask with an error. In all cases but the first three, the
-/// reply is void.
+/// What is done when a server answers an ask with an error. In the last two cases, the reply is
+/// void.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Reaction {
     /// The ask is sent again with the text of the script.
@@ -135,6 +135,8 @@ pub(crate) enum Reaction {
     Moved(Address),
     /// The ask is sent to another server, with `ASKING` before it.
     Asking(Address),
+    /// The ask is sent again to the same server after a pause: its slot is being moved.
+    Pause,
     /// It concerns this ask only, or passes by itself in a moment.
     Nothing,
     /// The connection is closed, and the servers are looked for again.
@@ -157,7 +159,7 @@ pub(crate) fn reaction(code: &str, detail: &str) -> Reaction {
         "MOVED" => other().map_or(Reaction::Close(Fault::Other(said())), Reaction::Moved),
         "ASK" => other().map_or(Reaction::Nothing, Reaction::Asking),
         // A slot is on its way to another server, and some of the keys of the call are there.
-        "TRYAGAIN" => Reaction::Nothing,
+        "TRYAGAIN" => Reaction::Pause,
         // The script may not do what the user may not do. (Valkey, and Redis 7.)
         "ERR"
             if ["ACL failure", "can't run this command"].iter().any(|it| detail.contains(it)) =>
@@ -195,7 +197,7 @@ mod tests {
             ("MOVED", "nonsense", close(other("MOVED nonsense"))),
             ("ASK", "3999 store.example:7000", Reaction::Asking(tcp("store.example"))),
             ("ASK", "", Reaction::Nothing),
-            ("TRYAGAIN", "Multiple keys request during rehashing", Reaction::Nothing),
+            ("TRYAGAIN", "Multiple keys request during rehashing", Reaction::Pause),
             ("WRONGTYPE", "Operation against", Reaction::Nothing),
             ("ERR", "user_script:1: what", Reaction::Nothing),
             (

@@ -383,7 +383,7 @@ static SLOTS: LazyLock<Box<[i64]>> =
 
 /// The slot of a cluster in which a tag lies: CRC-16/XMODEM of what stands between the braces,
 /// modulo 16384 (Redis cluster specification, "Key distribution model").
-fn slot_of(tag: u16) -> u16 {
+pub(crate) fn slot_of(tag: u16) -> u16 {
     let text = tag_text(tag);
     let inner = text.trim_matches(['{', '}']);
     let crc = inner.bytes().fold(0_u16, |crc, byte| {

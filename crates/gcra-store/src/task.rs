@@ -19,7 +19,7 @@ use crate::clocks::{Clocks, Leapt};
 use crate::config::Address;
 use crate::connection::{Connection, Connector};
 use crate::fault::{Fault, Reaction, in_words, reaction};
-use crate::finder::{Finder, Seen, add_wait, confirmed};
+use crate::finder::{Finder, Seen, add_wait, confirmed, slot_of};
 use crate::lines::Lines;
 use crate::message::{Answer, Batch, Envelope, NotCharged, Outcome, ToCharge};
 use crate::script::{self, By, NotAReply, Script};
@@ -35,6 +35,9 @@ const SOON: Duration = Duration::from_millis(50);
 
 /// How often it is noted that a server has answered.
 const NOTED_EVERY: Duration = Duration::from_millis(50);
+
+/// How often the log says that a slot is being moved.
+const TOLD_MOVING_EVERY: Duration = Duration::from_secs(60);
 
 /// Servers are looked at more often until they could be used for this long.
 const CALM_AFTER: Duration = Duration::from_secs(3);
@@ -61,12 +64,19 @@ pub(crate) struct Task {
     fault: Option<Fault>,
     lines: Lines,
     clocks: Clocks,
+    /// What is sent again in a moment, or answered then, because its slot is being moved.
+    paused: FuturesUnordered<Pin<Box<dyn Future<Output = Paused> + Send>>>,
+    /// When the log last said that a slot is being moved.
+    told_moving: Option<Instant>,
     /// A server could be used at some time.
     was_used: bool,
 }
 
 /// A finder that comes back, and what it found.
 type Looked = (Finder, Result<Seen, Fault>);
+
+/// What waits until it is sent again: to which server, and if with `ASKING`.
+type Paused = (Address, bool, Pending);
 
 /// Looking for servers.
 enum Look {
@@ -205,6 +215,8 @@ impl Task {
             fault: None,
             lines: Lines::default(),
             clocks: Clocks::new(),
+            paused: FuturesUnordered::new(),
+            told_moving: None,
             was_used: false,
         }
     }
@@ -212,9 +224,10 @@ impl Task {
     pub(crate) async fn run(mut self) {
         let mut batches = Vec::new();
         let mut open = true;
-        while open || !self.calls.is_empty() {
+        while open || !self.calls.is_empty() || !self.paused.is_empty() {
             tokio::select! {
                 Some(called) = self.calls.next() => self.called(called),
+                Some(paused) = self.paused.next() => self.try_again(paused),
                 count = self.incoming.recv_many(&mut batches, 1_024), if open => {
                     open = count > 0;
                     self.send(core::mem::take(&mut batches));
@@ -388,6 +401,7 @@ impl Task {
                     self.answer(ask, Came::Void);
                 }
                 Err(Reaction::Asking(other)) => again.push((other, true, ask)),
+                Err(Reaction::Pause) => self.pause(&address, asking, ask),
                 Err(Reaction::Nothing) => self.answer(ask, Came::Void),
                 Err(Reaction::Close(fault)) => {
                     self.close(&address, &link.connection, fault);
@@ -423,6 +437,40 @@ impl Task {
             if let (Some(place), false) = (place, together.is_empty()) {
                 self.call(place, together, asking);
             }
+        }
+    }
+
+    /// The slot of a key is being moved, and this server cannot do what was asked before more of
+    /// the slot's records are on one side. It is asked again, but seldom; and whoever asked learns
+    /// nothing before its time is over, as it would only ask again.
+    fn pause(&mut self, address: &Address, asking: bool, ask: Pending) {
+        let now = Instant::now();
+        if self.told_moving.is_none_or(|told| now >= told + TOLD_MOVING_EVERY) {
+            self.told_moving = Some(now);
+            log::warn!(
+                "slot {} is being moved, and the store at {address} does not have all records \
+                 that a decision needs, so requests with keys in it may have to be decided \
+                 without the store; finish the reshard ('--cluster fix')",
+                slot_of(ask.bucket.tag())
+            );
+        }
+        let timeout = self.connector.config.timeout;
+        let until = ask.submitted + timeout;
+        let next = if ask.tries < MOST_TRIES { until.min(now + timeout / 4) } else { until };
+        let address = address.clone();
+        self.paused.push(Box::pin(async move {
+            sleep_until(next).await;
+            (address, asking, ask)
+        }));
+    }
+
+    /// Sends again what was paused, if there is time for a reply.
+    fn try_again(&mut self, (address, asking, ask): Paused) {
+        if ask.submitted.elapsed() < self.connector.config.timeout {
+            self.send_again(vec![(address, asking, ask)]);
+        } else {
+            // The server did nothing with it.
+            self.answer(ask, Came::NotTaken);
         }
     }
 

@@ -11,7 +11,7 @@ use gcra_store::{
 };
 
 use crate::fake::serve;
-use crate::host::{Host, config};
+use crate::host::{Host, config, log_length, log_lines};
 use crate::support::{Server, needs, programs, tls_program, valkey, valkey_tls};
 
 #[tokio::test]
@@ -296,6 +296,40 @@ pub fn tells_times(more: Vec<Option<u64>>) -> String {
             None => b"-LOADING it is reading its data set\r\n".to_vec(),
         }
     })
+}
+
+/// What a server of a cluster says of a slot that is being moved, if a call needs several records.
+const TRYAGAIN: &[u8] = b"-TRYAGAIN Multiple keys request during rehashing of slot\r\n";
+
+/// A slot is being moved: the ask is sent again after a while, and there is one answer to it.
+#[tokio::test]
+async fn an_ask_about_a_slot_that_is_being_moved_is_sent_again_after_a_while() {
+    let before = log_length();
+    let url = answers_with(|asked| match asked {
+        1 => TRYAGAIN.to_vec(),
+        _ => written(1, 1),
+    });
+    let mut host = Host::ready(config(&url)).await;
+    assert_eq!(host.reply("key").await.granted, 1);
+    let counters = host.store.counters();
+    assert_eq!((counters.asks, counters.replies, counters.void), (2, 1, 0));
+    let address = url.trim_start_matches("redis://");
+    let lines = log_lines(before, "slot ");
+    let ours: Vec<_> = lines.iter().filter(|line| line.contains(address)).collect();
+    let [line] = &ours[..] else { panic!("{lines:?}") };
+    assert!(line.contains(" is being moved, and the store at "), "{line}");
+}
+
+/// Whoever asked is not told before the time is over, so nobody asks again and again.
+#[tokio::test]
+async fn a_slot_that_stays_open_is_asked_about_a_few_times() {
+    let url = answers_with(|_| TRYAGAIN.to_vec());
+    let mut host = Host::ready(config(&url)).await;
+    assert_eq!(host.ask("key").await, Outcome::Void);
+    let counters = host.store.counters();
+    assert!(counters.asks <= 3, "{counters:?}");
+    assert_eq!((counters.replies, counters.void), (0, 1));
+    assert!(host.store.health().is_well(), "the server can be used for other keys");
 }
 
 /// A reply as the script writes it.
