@@ -132,6 +132,35 @@ fn a_line_has_the_policy_the_key_and_the_outcome() {
     assert!(words(&output).contains("none too many"), "{output:?}");
 }
 
+/// A policy whose requests the store decides about, and a machine while the store is away, has
+/// times by two clocks. What they differ by is no excess.
+#[test]
+fn times_by_two_clocks_are_told() {
+    let directory = directory();
+    let begins = "# gcra-spoa audit 1 boot=b booted=1000000000000000000\n";
+    let by_machine = "7000000000 both a 1 allowed\n7000000000 local a 1 allowed\n";
+    // 7 s after the start by the clock of the store, too.
+    let by_store =
+        "@1000000007000000000 both a 1 allowed\n@1000000007000000000 asked a 1 allowed\n";
+    let file = directory.path().join("audit");
+    fs::write(&file, [begins, by_machine, by_store].concat()).unwrap();
+    let said = |policy: &str| {
+        let output = audit(&[&file], &["--rate", "1/s", "--burst", "1", "--policy", policy]);
+        (words(&output), output.status.code())
+    };
+    let remark = "times of 'both' are by two clocks, that of the store (lines with @) and that of \
+                  a machine, which decided without the store: as far as these differ, this can be \
+                  wrong";
+    let (both, code) = said("both");
+    assert!(both.contains("TOO MANY: 1 cell") && both.contains(remark), "{both}");
+    assert_eq!(code, Some(1));
+    for policy in ["local", "asked"] {
+        let (one, code) = said(policy);
+        assert!(one.contains("none too many") && !one.contains("clocks"), "{one}");
+        assert_eq!(code, Some(0));
+    }
+}
+
 /// What is delayed is written down with the moment at which it may go on, so that the limit is
 /// found to be kept: by what goes on, and not by what comes.
 #[test]

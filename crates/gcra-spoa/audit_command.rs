@@ -3,7 +3,7 @@
 //! It knows nothing of the table: it reads times, keys and cells, sorts them, and computes for
 //! each key what an exact bucket would have owed.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::File;
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::MetadataExt as _;
@@ -43,6 +43,8 @@ struct Record {
     missing: u64,
     /// Of those allowed and given back, the ones whose time is not by the clock of a store.
     by_wall_clock: u64,
+    /// For each policy, whether it has times by the clock of a machine, and by that of a store.
+    clocks: BTreeMap<String, [bool; 2]>,
     /// The boots of machines, each with the time when it was, by the wall clock.
     boots: HashMap<String, i128>,
 }
@@ -189,6 +191,10 @@ impl Record {
         // The clock of the store is the same for all machines.
         let since = if by_store { 0 } else { booted };
         self.by_wall_clock += u64::from(!by_store);
+        match self.clocks.get_mut(decided) {
+            Some(clocks) => clocks[usize::from(by_store)] = true,
+            None => drop(self.clocks.insert(decided.to_owned(), [!by_store, by_store])),
+        }
         let at = i64::try_from(since.saturating_add(at.into())).unwrap_or(i64::MAX);
         let cells = i64::from(cells) * if outcome == GIVEN_BACK { -1 } else { 1 };
         self.allowed.push(Allowed { key, at, cells });
@@ -244,6 +250,7 @@ pub(crate) fn run(command: &Audit) -> anyhow::Result<ExitCode> {
         missing,
         boots,
         by_wall_clock,
+        clocks,
         ..
     } = record;
     // With one boot, the times are those of the lines.
@@ -320,6 +327,20 @@ pub(crate) fn run(command: &Audit) -> anyhow::Result<ExitCode> {
             boots.len()
         ));
     }
+    let mixed: Vec<_> = clocks
+        .iter()
+        .filter(|(_, clocks)| **clocks == [true; 2])
+        .map(|(policy, _)| policy)
+        .collect();
+    if !mixed.is_empty() {
+        let names: Vec<_> = mixed.iter().map(|policy| format!("'{policy}'")).collect();
+        lines.push(format!(
+            "times of {} are by two clocks, that of the store (lines with {BY_STORE}) and that of \
+             a machine, which decided without the store: as far as these differ, this can be \
+             wrong",
+            names.join(" and ")
+        ));
+    }
     let worst = worst.map(|(cells, key, at)| json!({ "cells": cells, "key": key, "at_ns": at }));
     let json_output = json!({
         "cells": cells,
@@ -335,6 +356,7 @@ pub(crate) fn run(command: &Audit) -> anyhow::Result<ExitCode> {
         "clients_over": clients_over,
         "worst": worst,
         "boots": boots.len(),
+        "two_clocks": mixed,
     });
     print(*json, [Output { words: lines.join("\n"), json: json_output }])?;
     Ok(if is_over || missing > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })
