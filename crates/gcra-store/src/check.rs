@@ -1,5 +1,6 @@
 //! [`check`]: says in words whether a store can be used, and what is wrong with it.
 
+use core::time::Duration;
 use std::io;
 use std::sync::Arc;
 
@@ -21,6 +22,9 @@ pub struct Finding {
     pub kind: Kind,
     /// One or two sentences without a full stop at the end.
     pub text: String,
+    /// If it is about the time that calls of the script take: how long one took, by the median of
+    /// ten.
+    pub call: Option<Duration>,
 }
 
 /// How good or bad a [`Finding`] is.
@@ -81,7 +85,7 @@ struct Findings(Vec<Finding>);
 
 impl Findings {
     fn add(&mut self, kind: Kind, text: String) {
-        self.0.push(Finding { kind, text });
+        self.0.push(Finding { kind, text, call: None });
     }
 
     fn good(&mut self, text: String) {
@@ -126,8 +130,8 @@ impl Findings {
         }
         self.good(format!("{address} is a primary and can be used ({version})"));
 
-        match slowest(&mut connection, config, tag).await {
-            Ok(slowest) => {
+        match calls(&mut connection, config, tag).await {
+            Ok([median, slowest]) => {
                 let milliseconds = slowest.as_secs_f64() * 1e3;
                 let text =
                     format!("the script runs; the slowest of 10 calls took {milliseconds:.1} ms");
@@ -136,6 +140,9 @@ impl Findings {
                     self.remark(format!("{text}; requests wait for {most} ms at most"));
                 } else {
                     self.good(text);
+                }
+                if let Some(finding) = self.0.last_mut() {
+                    finding.call = Some(median);
                 }
             }
             Err(fault) => {
@@ -271,7 +278,7 @@ impl Clock {
         address: Address,
         mut connection: Connection,
         began: Instant,
-        within: core::time::Duration,
+        within: Duration,
     ) -> Option<Self> {
         let mut clock: Option<Self> = None;
         let now = || i64::try_from(began.elapsed().as_micros()).unwrap_or(i64::MAX);
@@ -294,7 +301,7 @@ impl Clock {
 }
 
 /// The replicas that follow a primary, by what it says.
-async fn replicas_of(connection: &mut Connection, within: core::time::Duration) -> Vec<Address> {
+async fn replicas_of(connection: &mut Connection, within: Duration) -> Vec<Address> {
     let mut commands = Pipeline::new();
     commands.cmd("ROLE");
     let answers = connection.send_for_long(&commands, within).await.unwrap_or_default();
@@ -317,20 +324,21 @@ fn time(answer: &Value) -> Option<u64> {
     number(0)?.checked_mul(1_000_000)?.checked_add(number(1)?)
 }
 
-/// The slowest of 10 calls of the script.
-async fn slowest(
+/// How long 10 calls of the script took: the median, and the slowest.
+async fn calls(
     connection: &mut Connection,
     config: &Config,
     tag: u16,
-) -> Result<core::time::Duration, Fault> {
-    let mut slowest = core::time::Duration::ZERO;
-    for _ in 0..10 {
+) -> Result<[Duration; 2], Fault> {
+    let mut all = [Duration::ZERO; 10];
+    for took in &mut all {
         let mut commands = Pipeline::new();
         commands.add_command(script::probe(tag, By::Text).ok_or(Fault::Late)?);
         let start = Instant::now();
         let answers = connection.send(&commands, config.timeout).await?;
         probed(answers.first())?;
-        slowest = slowest.max(start.elapsed());
+        *took = start.elapsed();
     }
-    Ok(slowest)
+    all.sort_unstable();
+    Ok([all[5], all[9]])
 }

@@ -14,6 +14,16 @@ async fn said(config: Config, kind: Kind) -> String {
 }
 
 #[tokio::test]
+async fn how_long_a_call_takes() {
+    needs!(valkey());
+    let server = Server::start(&[]);
+    let findings = check(config(&server.url())).await.unwrap();
+    let calls: Vec<_> = findings.iter().filter_map(|finding| finding.call).collect();
+    let [call] = calls[..] else { panic!("{findings:?}") };
+    assert!(call > std::time::Duration::ZERO, "{findings:?}");
+}
+
+#[tokio::test]
 async fn a_store_that_is_well() {
     needs!(valkey());
     let server = Server::start(&["--maxmemory-policy", "noeviction"]);
