@@ -325,6 +325,30 @@ fn what_is_owed_by_earlier_numbers_is_explained_and_cleared() {
     wait_until("the client is free", || allowed(1) == 1);
 }
 
+/// Only the agents know under which key a client was counted before a reload that groups addresses
+/// in another way, so a reset cannot clear that in the store. It says so.
+#[test]
+fn a_reset_does_not_claim_to_have_cleared_what_was_owed_by_a_former_key() {
+    needs!(valkey());
+    let policy = |more: &str| {
+        format!(
+            "[policy.api]\nshared = true\nwithout_store = \"closed\"\nkey = [\"ip\"]\n\
+             max_delay = \"1ms\"\nlimits = \"5/d\"\n{more}"
+        )
+    };
+    let shared = Shared::start(&policy(""));
+    assert_eq!(shared.allowed(CLIENT, &[1; 6]), [true, true, true, true, true, false]);
+    shared.reload(&policy("ipv4_prefix = 24\n"));
+    assert_eq!(shared.allowed(CLIENT, &[1]), [false], "it still owes that");
+    let [table, file] = ["table", "gcra-spoa.toml"].map(|name| shared.directory.path().join(name));
+    let mut reset = std::process::Command::new(env!("CARGO_BIN_EXE_gcra-spoa"));
+    reset.args(["table", "reset", "192.0.2.1", "--table"]).arg(&table).arg("--config").arg(&file);
+    let output = reset.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("only the agents know which key 192.0.2."), "{output:?}");
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+}
+
 /// A request that waits for the store is asked about several times, and counts once.
 #[test]
 fn what_messages_say_about_numbers_is_counted_once() {

@@ -368,6 +368,11 @@ pub(crate) fn clear(
                     }
                     all.clients.extend(was_there.then(cleared_one));
                     say(Said::Outputs(outputs))?;
+                    if remembering.is_some() && !knows_former_keys(inspected) {
+                        let policy = &inspected.policy(&client).name;
+                        say(Said::Note(about_former_keys(policy, &shown)))?;
+                        all.misses = true;
+                    }
                 }
                 // What other policies keep on this machine is cleared all the same.
                 Err(error) => {
@@ -387,6 +392,20 @@ pub(crate) fn clear(
         say(Said::Outputs(outputs))?;
     }
     Ok(all)
+}
+
+/// Whether this process itself had the policies by which clients had other keys.
+fn knows_former_keys(inspected: &Inspected) -> bool {
+    inspected.in_force.earlier.remembered_until() > inspected.table.now()
+}
+
+/// What to say where agents look in the store under keys that only they know.
+fn about_former_keys(policy: &str, shown: &str) -> String {
+    format!(
+        "the policies' overrides or keys were changed by a reload lately, and only the agents \
+         know which key {shown} had before; what it owed by that under policy '{policy}' was not \
+         cleared in the store and may block it still; 'gcra-spoa exempt' lets it pass meanwhile"
+    )
 }
 
 /// What to say of the limits that the clients of a policy share with others, if there are any.

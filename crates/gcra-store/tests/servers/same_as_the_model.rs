@@ -269,7 +269,7 @@ impl<'a> Compared<'a> {
                     _ if place == count - 2 => {
                         #[expect(clippy::cast_precision_loss, reason = "below 2^53")]
                         let doubles = [change.ago.0 as f64, change.most.0 as f64];
-                        with_clock.arg(&doubles.map(f64::to_le_bytes).concat())
+                        with_clock.arg(doubles.map(f64::to_le_bytes).concat())
                     }
                     redis::Arg::Simple(argument) => with_clock.arg(argument),
                     other => panic!("{other:?}"),
