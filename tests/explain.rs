@@ -351,6 +351,95 @@ fn a_command_says_that_agents_remember_debts_that_it_cannot_see() {
     check_remembered(&[]);
 }
 
+/// Reloads the file with this text.
+fn reload(scene: &Scene, config: &str) {
+    fs::write(scene.path("gcra.toml"), config).unwrap();
+    assert_eq!(scene.said(&["reload"], &[]).1, 0);
+}
+
+/// What a command prints on both outputs, and its exit status.
+fn all_said(output: &Output) -> (String, i32) {
+    let (words, status) = said(output);
+    (String::from_utf8(output.stderr.clone()).unwrap() + &words, status)
+}
+
+const TOO_MANY_NUMBERS: &str = "the limits have had more numbers than the table has space for";
+
+/// A client with other numbers, which had more numbers before it than the table can list.
+#[test]
+fn a_reset_is_not_silent_about_numbers_that_the_table_had_no_space_for() {
+    let config = |first: usize| {
+        let rule = |n: usize| format!("\"192.0.{}.{}\" = \"{}/d\"\n", n / 250, n % 250, first + n);
+        let overrides: String = (0..700).map(rule).collect();
+        format!(
+            "[policy.check]\nkey = [\"ip\"]\nlimits = \"9/d\"\n\
+             [policy.check.overrides]\n{overrides}"
+        )
+    };
+    let mut scene = Scene::new(&config(3));
+    let args = [("ip", ip("192.0.2.199"))];
+    // The last one of 700.
+    for _ in 0..100 {
+        assert!(!scene.is_blocked("check", &args));
+    }
+    let (words, status) = all_said(&scene.run(&["table", "reset"], &["192.0.2.199"]));
+    assert!(words.contains("a debt of ") && status == 0, "nothing was changed yet: {words}");
+    for _ in 0..100 {
+        assert!(!scene.is_blocked("check", &args));
+    }
+    reload(&scene, &config(4));
+    assert!(!scene.is_blocked("check", &args));
+    let (words, status) = all_said(&scene.run(&["table", "reset"], &["192.0.2.199"]));
+    assert!(words.contains(TOO_MANY_NUMBERS), "{words}");
+    assert!(words.contains(" agents may still count what 192.0.2.199 "), "{words}");
+    assert!(!words.contains("all that it owed was cleared"), "{words}");
+    assert_eq!(status, 1, "{words}");
+}
+
+/// The numbers that a client was charged by have left the table, and its agent counts by them.
+#[test]
+fn a_client_without_a_listed_bucket_is_not_said_to_owe_nothing() {
+    let config = |count: usize| {
+        let policy = |n: usize| format!("[policy.p{n}]\nkey = [\"ip\"]\nlimits = \"{count}/d\"\n");
+        (0..400).map(policy).collect::<String>()
+    };
+    let mut scene = Scene::with(&config(5), &support::admin::ADMIN);
+    let args = [("ip", ip("192.0.2.1"))];
+    assert_eq!(scene.exhaust("p0", &args), 5);
+    let of_p0 = ["--policy", "p0", "192.0.2.1"];
+    reload(&scene, &config(4));
+    let (words, status) = all_said(&scene.run(&["table", "get"], &of_p0));
+    assert!(words.contains("blocked; ") && status == 0, "it is listed: {words}");
+    reload(&scene, &config(3));
+    let (words, status) = all_said(&scene.run(&["table", "get"], &of_p0));
+    let no_bucket = "no bucket by the numbers that the table lists";
+    assert!(words.contains(TOO_MANY_NUMBERS) && words.contains(no_bucket), "{words}");
+    assert!(!words.contains("its debt is paid off") && status == 1, "{words}");
+    let question = ["--message", "p0", "ip=192.0.2.1"];
+    let (words, _) = all_said(&scene.run(&["explain"], &question));
+    assert!(words.contains("a request now is blocked; "), "the agent was asked: {words}");
+    let (words, status) = all_said(&scene.run(&["table", "reset"], &of_p0));
+    assert!(words.contains(TOO_MANY_NUMBERS) && words.contains(no_bucket), "{words}");
+    assert_eq!(status, 1, "{words}");
+    assert!(scene.is_blocked("p0", &args));
+}
+
+#[test]
+fn explain_says_that_it_could_not_ask_about_numbers_that_are_not_listed() {
+    let config = |count: usize| {
+        let policy = |n: usize| format!("[policy.p{n}]\nkey = [\"ip\"]\nlimits = \"{count}/d\"\n");
+        (0..400).map(policy).collect::<String>()
+    };
+    let mut scene = Scene::new(&config(5));
+    assert_eq!(scene.exhaust("p0", &[("ip", ip("192.0.2.1"))]), 5);
+    reload(&scene, &config(4));
+    reload(&scene, &config(3));
+    let question = ["--message", "p0", "ip=192.0.2.1"];
+    let (words, _) = all_said(&scene.run(&["explain"], &question));
+    assert!(words.contains("was started without --admin): a client may owe more"), "{words}");
+    assert!(words.contains("no bucket by the numbers that the table lists, and by "), "{words}");
+}
+
 /// The rest of the network has another bucket, which stays as it is.
 #[test]
 fn a_reset_of_an_address_with_an_override_clears_no_other_client() {

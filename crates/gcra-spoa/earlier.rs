@@ -145,6 +145,9 @@ impl Earlier {
             }
             before.insert(policy.name.clone(), former);
         }
+        if let (Some(old), Register::Write) = (old, register) {
+            note_unregistered(old, table);
+        }
         let registered = register.put(new, table);
         let each = new.list.iter().zip(registered).map(|(policy, registered)| {
             let mut former = before.remove(&policy.name).unwrap_or_default();
@@ -455,6 +458,18 @@ impl Register {
             register_said(policies, table);
         }
         former
+    }
+}
+
+/// Writes down that the register has not all numbers of these policies, which are in force no more
+/// and which only the processes know that had them, if it has had no space for some.
+fn note_unregistered(old: &Policies, table: &Table) {
+    let known: HashSet<_> =
+        table.registered().into_iter().map(|it| (it.limit, it.quota)).collect();
+    let limits = old.list.iter().flat_map(Policy::limits).filter(|limit| is_known(limit));
+    let missing = limits.filter(|it| !known.contains(&(it.id, it.quota.without_delay())));
+    if let Some(longest) = missing.map(|limit| limit.quota.most_owed()).max() {
+        table.note_missing(longest);
     }
 }
 

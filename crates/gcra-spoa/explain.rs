@@ -775,6 +775,9 @@ impl LimitState {
 pub(crate) const NO_BUCKET: &str = "no bucket: no request with this key was counted lately, or \
                                     its debt is paid off";
 
+/// How `explain` begins to say what is left to a client without a bucket.
+pub(crate) const NO_BUCKET_SO: &str = "no bucket, so";
+
 impl Explanation {
     /// Takes what another agent says about the same message instead, if that agent is stricter.
     pub(crate) fn or_stricter(&mut self, other: &Self) {
@@ -994,7 +997,7 @@ impl Decided {
         for (state, observes) in limits.chain(observed) {
             let said = match state.is_known() {
                 true => state.in_words(observes),
-                false => format!("no bucket, so all {} are left", state.burst),
+                false => format!("{NO_BUCKET_SO} all {} are left", state.burst),
             };
             let _ = write!(words, "\n  limit '{}', {}: {said}", state.limit, state.text);
         }

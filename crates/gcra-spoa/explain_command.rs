@@ -3,13 +3,13 @@
 use std::process::ExitCode;
 
 use crate::cli::Explain;
-use crate::explain::{Decided, Explanation, SharedSources, explain_all};
+use crate::explain::{Decided, Explanation, NO_BUCKET_SO, SharedSources, explain_all};
 use crate::in_store::InStore;
 use crate::inspected::{Inspected, flags_of_agents, masked};
 use crate::key::{NamedValue, Part};
 use crate::output::{Output, WrongUsage, print, print_note};
 use crate::policy::{Policies, Policy};
-use crate::remembering::Remembering;
+use crate::remembering::{NO_LISTED_BUCKET, Remembering};
 
 /// Explains each message of the policies, or the one that is named, and returns the exit status.
 ///
@@ -62,12 +62,21 @@ pub(crate) fn run(command: &Explain) -> anyhow::Result<ExitCode> {
     for explanation in &mut explanations {
         add_list(explanation, &in_force.policies.list);
     }
-    if let Some(remembering) = Remembering::of(table) {
+    let mut no_bucket = NO_BUCKET_SO.to_owned();
+    let unlisted = || Remembering::unlisted(table, meant(command, &inspected));
+    let sure = Remembering::of(table);
+    let is_sure = sure.is_some();
+    if let Some(remembering) = sure.or_else(unlisted) {
         match remembering.explain(message.as_deref(), args) {
             Ok(answers) => answers.into_iter().flatten().for_each(|answer| {
                 explanations.iter_mut().for_each(|explanation| explanation.or_stricter(&answer));
             }),
-            Err(why) => print_note(&remembering.note(Some(&why))),
+            Err(why) => {
+                print_note(&remembering.note(Some(&why)));
+                if !is_sure {
+                    no_bucket = format!("{NO_LISTED_BUCKET}, and by these");
+                }
+            }
         }
     }
     let is_decided = |explanation: &Explanation| explanation.decided.is_some();
@@ -80,7 +89,7 @@ pub(crate) fn run(command: &Explain) -> anyhow::Result<ExitCode> {
         inspected.print_which_are_shared(decided.filter_map(|it| it.policy.as_deref()));
     }
     let output = |explanation: &Explanation| Output {
-        words: explanation.in_words(),
+        words: explanation.in_words().replace(NO_BUCKET_SO, &no_bucket),
         json: serde_json::to_value(explanation).unwrap_or_default(),
     };
     print(at.json, explanations.iter().map(output))?;

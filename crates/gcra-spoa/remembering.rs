@@ -2,8 +2,8 @@
 //!
 //! After a reload a client keeps what it owed. Where the policies have overrides, or another `key`
 //! than before, only the agents that were running then know which buckets these debts are in
-//! (`earlier.rs`), and the table does not. So a command asks these agents, or says that a client
-//! may owe more than it can see.
+//! (`earlier.rs`), and the table does not. The same is true of numbers that the table has had no
+//! space for. So a command asks these agents, or says that a client may owe more than it can see.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,6 +18,10 @@ use crate::duration::Left;
 use crate::explain::Explanation;
 use crate::key::{NamedValue, Part};
 use crate::listed;
+use crate::policy::Policy;
+
+/// What is said of a client without a bucket, if there may be one that the table does not list.
+pub(crate) const NO_LISTED_BUCKET: &str = "no bucket by the numbers that the table lists";
 
 /// How long the agents may take to answer.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -30,6 +34,22 @@ pub(crate) struct Remembering {
     agents: Vec<Process>,
     /// How long one of them may do so at most.
     left: Nanos,
+    /// Whether they say themselves that they do; or they only may, because the table has not had
+    /// space for all numbers of limits.
+    is_sure: bool,
+}
+
+/// Until when a client may owe something under earlier numbers of the limits of this policy that
+/// the table has had no space for. The agents that had them count that, and the table does not
+/// list them. `None` if it does, or if nobody can owe anything by them any more.
+pub(crate) fn unlisted_until(table: &Table, policy: &Policy) -> Option<Time> {
+    // What is counted in windows is found without a list. So is what messages say, as far as the
+    // table has it; what it has not, is said on its own.
+    let limits = policy.limits().filter(|it| it.calendar.is_none() && it.by_arg.is_none());
+    // What is owed when other numbers come can last as long as these let anybody owe something.
+    let longest = limits.map(|limit| limit.quota.most_owed()).max()?;
+    let until = table.missing_until()?.saturating_add(longest);
+    (until > table.now()).then_some(until)
 }
 
 impl Remembering {
@@ -41,7 +61,18 @@ impl Remembering {
         let (mut agents, now) = (table.processes(), table.now());
         agents.retain(|process| until(process) > now);
         let last = agents.iter().map(until).max()?;
-        Some(Self { left: last.saturating_since(now), agents })
+        Some(Self { left: last.saturating_since(now), agents, is_sure: true })
+    }
+
+    /// All agents, if they [may count](unlisted_until) what clients owed by earlier numbers of
+    /// these policies.
+    pub(crate) fn unlisted<'p>(
+        table: &Table,
+        policies: impl Iterator<Item = &'p Policy>,
+    ) -> Option<Self> {
+        let until = policies.filter_map(|policy| unlisted_until(table, policy)).max()?;
+        let (agents, left) = (table.processes(), until.saturating_since(table.now()));
+        (!agents.is_empty()).then_some(Self { agents, left, is_sure: false })
     }
 
     /// Asks these agents what they decide about messages with these args. The error says which
@@ -67,6 +98,12 @@ impl Remembering {
     pub(crate) fn no_bucket(&self) -> String {
         let names: Vec<_> = self.agents.iter().map(listed::name).collect();
         let (agents, _) = listed::agents(&names);
+        if !self.is_sure {
+            return format!(
+                "{NO_LISTED_BUCKET}; {agents} may count a debt by earlier ones: use 'gcra-spoa \
+                 explain'"
+            );
+        }
         format!(
             "no bucket in the table; {agents} may remember a debt from before a reload: use \
              'gcra-spoa explain'"
@@ -81,6 +118,13 @@ impl Remembering {
         let why = why.map(|why| format!(" ({why})")).unwrap_or_default();
         let remember = if names.len() == 1 { "remembers" } else { "remember" };
         let left = Left(self.left.into());
+        if !self.is_sure {
+            return format!(
+                "the limits have had more numbers than the table has space for; for up to {left} \
+                 {agents} may count what clients owed by earlier ones, which this command cannot \
+                 see{why}: a client may owe more than is shown"
+            );
+        }
         format!(
             "the policies' overrides or keys were changed by a reload; for up to {left} {agents} \
              {remember} what clients owed before, which this command cannot see{why}: a client \

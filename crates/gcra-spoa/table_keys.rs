@@ -1,13 +1,14 @@
 //! `gcra-spoa table get` and `table reset`: what clients owe, and clearing it.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::iter;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::bail;
 use gcra_store::Standing;
-use gcra_table::{KeyHash, Nanos, Profile, Quota, Rate, Registered, Table, Window};
+use gcra_table::{KeyHash, Nanos, Profile, Quota, Rate, Registered, Table, Time, Window};
 use serde_json::{Value, json};
 use spop_agent::Message;
 
@@ -26,7 +27,7 @@ use crate::policy::sharing::lent;
 use crate::policy::{Limit, Policies, Policy, Rule, RuleAt};
 use crate::question::Question;
 use crate::rate_flags::RateFlags;
-use crate::remembering::Remembering;
+use crate::remembering::{NO_LISTED_BUCKET, Remembering, unlisted_until};
 use crate::table_error;
 
 /// Prints what clients owe, and returns the exit status.
@@ -58,11 +59,15 @@ pub(crate) fn get(get: &Get) -> anyhow::Result<ExitCode> {
     if let Some(rate) = rate {
         check_known(&inspected, *rate)?;
     }
-    let remembering = Remembering::of(&inspected.table);
+    let wanted = |it: &&Policy| of.policy.as_deref().is_none_or(|wanted| *it.name == *wanted);
+    let policies = || inspected.in_force.policies.list.iter().filter(wanted);
+    let remembering = Remembering::of(&inspected.table)
+        .or_else(|| Remembering::unlisted(&inspected.table, policies()));
     if let Some(remembering) = &remembering {
         print_note(&remembering.note(None));
     }
-    let no_bucket = no_bucket(remembering.as_ref());
+    let no_bucket =
+        remembering.as_ref().map_or_else(|| NO_BUCKET.to_owned(), Remembering::no_bucket);
     let (mut found, mut names) = (false, BTreeSet::new());
     for key in keys {
         let is_known =
@@ -86,11 +91,6 @@ pub(crate) fn get(get: &Get) -> anyhow::Result<ExitCode> {
     }
     inspected.print_which_are_shared(names.into_iter());
     Ok(if found { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-/// What to say where the table has no bucket.
-fn no_bucket(remembering: Option<&Remembering>) -> String {
-    remembering.map_or_else(|| NO_BUCKET.to_owned(), Remembering::no_bucket)
 }
 
 pub(crate) fn decide(inspected: &Inspected, client: &Client) -> Option<Decided> {
@@ -426,25 +426,47 @@ fn note_about_others(policy: &Policy) -> Option<String> {
     })
 }
 
-/// What to say if messages have said more numbers than the table could keep, so that a client may
+/// What to say if the limits have had more numbers than the table could keep, so that a client may
 /// owe something under some that are not known.
 fn note_about_missing(inspected: &Inspected, client: &Client, shown: &str) -> Option<String> {
     let policy = inspected.policy(client);
     let own = policy.rule(client.question.rule).limits().iter();
     let on_trial = policy.trial.map(|trial| inspected.in_force.policies.list[trial].rule.limits());
+    // What was pushed out can be charged again at any time, because messages say it.
+    let table = &inspected.table;
+    let has_all = |id| table.has_all_said(id) && table.missing_until().is_none();
     let mut missing = own
         .chain(on_trial.into_iter().flatten())
-        .filter(|limit| limit.key.is_none() && !inspected.table.has_all_said(limit.id))
+        .filter(|limit| limit.key.is_none() && !has_all(limit.id))
         .filter_map(|limit| Some((&limit.label, &limit.by_arg.as_ref()?.arg)));
-    missing.next().map(|(label, arg)| {
+    if let Some((label, arg)) = missing.next() {
         let arg = String::from_utf8_lossy(arg);
-        format!(
+        return Some(format!(
             "messages have said more limits in the arg '{arg}' than the table has space for, so \
              under limit '{label}' {shown} may still owe something that is not cleared; \
              'gcra-spoa explain' with {arg}=... shows it, and 'gcra-spoa exempt' lets the client \
              pass for a while"
+        ));
+    }
+    unlisted_of(inspected, client).map(|until| {
+        let left = Left(until.saturating_since(table.now()).into());
+        format!(
+            "the limits have had more numbers than the table has space for, so for up to {left} \
+             agents may still count what {shown} owed by earlier numbers of policy '{}', which is \
+             not cleared; agents that are restarted one after the other forget it, and 'gcra-spoa \
+             exempt' lets the client pass for a while",
+            policy.name
         )
     })
+}
+
+/// Until when a client may owe something under earlier numbers of its policy or the trial of it,
+/// which the table has had no space for. What is in the store is found there.
+fn unlisted_of(inspected: &Inspected, client: &Client) -> Option<Time> {
+    let policy = inspected.policy(client);
+    let trial = policy.trial.map(|trial| &inspected.in_force.policies.list[trial]);
+    let policies = iter::once(policy).chain(trial).filter(|policy| policy.shared.is_none());
+    policies.filter_map(|policy| unlisted_until(&inspected.table, policy)).max()
 }
 
 /// What is known of agents without a file.
@@ -759,11 +781,17 @@ fn cleared_in_words(
         (place, "") => format!(" {place}:"),
         (place, limit) => format!(" {place}, limit '{limit}':"),
     };
+    let is_unlisted = unlisted_of(inspected, client).is_some();
     let output = |(limit, Forgiven { owed, counted }): (&String, &Forgiven)| {
         let said = match *owed {
             _ if counted.is_some() => {
                 let cells = Count(counted.unwrap_or(0), "cell was", "cells were");
                 format!("{cells} counted in this window, and the count is 0 again")
+            }
+            _ if remembering.is_some() && is_unlisted => {
+                "what it owed by the numbers that the table lists was cleared, also what it owed \
+                 by them before the reload"
+                    .to_owned()
             }
             // What agents add to it after a reload is not in the bucket.
             _ if remembering.is_some() => {
@@ -797,9 +825,11 @@ fn cleared_in_words(
         });
     }
     if outputs.is_empty() {
-        let no_bucket = match may_be_shared(inspected) {
-            true => NOT_HERE.to_owned(),
-            false => no_bucket(remembering),
+        let no_bucket = match remembering {
+            _ if may_be_shared(inspected) => NOT_HERE.to_owned(),
+            None if is_unlisted => NO_LISTED_BUCKET.to_owned(),
+            Some(remembering) => remembering.no_bucket(),
+            None => NO_BUCKET.to_owned(),
         };
         outputs.push(Output {
             words: format!("{shown}:{} {no_bucket}", place("")),

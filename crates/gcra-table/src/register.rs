@@ -3,7 +3,8 @@
 //!
 //! A limit has one entry for each quota, with the time when it got it last: for the one that it
 //! has, and at most [`MOST_BEFORE`] others. An entry stays until its place is needed for another.
-//! No decision depends on a missing entry: then a debt is forgiven when the quota changes.
+//! No decision depends on a missing entry: then a debt is forgiven when the quota changes. But who
+//! looks for all that a key owes must know that entries are missing, so one entry says that.
 
 use core::sync::atomic::AtomicU64;
 use std::collections::HashMap;
@@ -155,6 +156,32 @@ impl<'a> Register<'a> {
         !self.all().any(|entry| entry.limit == id)
     }
 
+    /// Writes down that a quota is missing, under which a key may owe something for so long from
+    /// now on.
+    pub(crate) fn note_missing(self, longest: Nanos) {
+        if let Some(mark) = self.mark_of_pushed_out(longest) {
+            self.write(mark);
+        }
+    }
+
+    /// Until when a key may owe something under a quota that was pushed out of this register, or
+    /// was noted as [missing](Self::note_missing). `None` if nothing was ever missing.
+    pub(crate) fn missing_until(self) -> Option<Time> {
+        let id = pushed_out_id();
+        let marks = self.all().filter(|entry| entry.limit == id);
+        marks.map(|mark| mark.since.saturating_add(mark.quota.most_owed())).max()
+    }
+
+    /// The entry that says that quotas are missing. It says the longest time that any said before,
+    /// so the latest one says it all.
+    fn mark_of_pushed_out(self, longest: Nanos) -> Option<Registered> {
+        let id = pushed_out_id();
+        let marks = self.all().filter(|entry| entry.limit == id);
+        let longest = marks.map(|mark| mark.quota.most_owed()).fold(longest, Nanos::max);
+        let quota = Quota::new(longest.max(Nanos(1)), 1).ok()?;
+        Some(Registered { limit: id, is_override: false, quota, since: self.now })
+    }
+
     /// Writes down what another register says and this one does not.
     pub(crate) fn take_over(self, other: Register<'_>) {
         let mut missing: Vec<_> =
@@ -186,13 +213,37 @@ impl<'a> Register<'a> {
 
     fn write(self, registered: Registered) {
         for _ in 0..ATTEMPTS {
-            let Some(entry) = self.own_entry(registered).or_else(|| self.free_entry()) else {
-                return;
-            };
+            let Some((entry, is_taken)) = self.entry_for(registered) else { return };
+            // Another process may have taken it meanwhile.
+            if !is_taken && self.read(entry).is_some() {
+                continue;
+            }
             if entry.words.write(self.checksum, registered.to_words()) {
                 return;
             }
         }
+    }
+
+    /// The entry to write to, and whether it holds a quota. If that one becomes missing, this is
+    /// written down.
+    fn entry_for(self, new: Registered) -> Option<(&'a Entry, bool)> {
+        if let Some(own) = self.own_entry(new) {
+            return Some((own, true));
+        }
+        let (entry, is_taken) = self.free_entry()?;
+        if !is_taken || new.limit == pushed_out_id() {
+            return Some((entry, is_taken));
+        }
+        self.note_what_is_pushed_out();
+        // That may have taken this entry.
+        self.free_entry()
+    }
+
+    /// Writes down, before a quota takes the place of another, that one is missing. As this may
+    /// take the place of a third one, it says the longest that any can be owed.
+    fn note_what_is_pushed_out(self) {
+        let longest = self.all().map(|entry| entry.quota.most_owed()).max();
+        self.note_missing(longest.unwrap_or_default());
     }
 
     /// The entry that one about the same limit takes the place of: that of the same quota; or the
@@ -210,16 +261,20 @@ impl<'a> Register<'a> {
         same.or(earliest).map(|(entry, _)| *entry)
     }
 
-    /// The entry to write to: one that holds nothing; else the earliest quota that is no longer in
-    /// force; else an entry whose writer was killed, or is writing now; else the earliest of all.
-    fn free_entry(self) -> Option<&'a Entry> {
-        let latest = self.latest();
-        let order = |entry: &&Entry| match self.read(entry) {
-            None if entry.words.is_being_written() => (2, Time::ZERO),
-            None => (0, Time::ZERO),
-            Some(entry) => (if is_earlier(&latest, entry) { 1 } else { 3 }, entry.since),
+    /// The entry for a quota that has none: one that holds nothing; else the earliest quota that
+    /// is no longer in force; else an entry whose writer was killed, or is writing now; else the
+    /// earliest of all but the one that says that quotas are missing. And whether it has a quota.
+    fn free_entry(self) -> Option<(&'a Entry, bool)> {
+        let (latest, pushed_out) = (self.latest(), pushed_out_id());
+        let order = |entry: &Entry| match self.read(entry) {
+            None if entry.words.is_being_written() => (2, Time::ZERO, false),
+            None => (0, Time::ZERO, false),
+            Some(old) if is_earlier(&latest, old) => (1, old.since, true),
+            Some(old) => (if old.limit == pushed_out { 4 } else { 3 }, old.since, true),
         };
-        self.entries.iter().min_by_key(order)
+        let entries = self.entries.iter().map(|entry| (entry, order(entry)));
+        let first = entries.min_by_key(|(_, order)| *order);
+        first.map(|(entry, (_, _, is_taken))| (entry, is_taken))
     }
 
     /// Whether there are so few quotas in force that one more takes the place of none of them,
@@ -249,6 +304,11 @@ fn is_earlier(latest: &HashMap<u64, Time>, entry: Registered) -> bool {
 /// By which it is found that quotas are missing which messages have said for a limit.
 fn missing_id(limit: u64) -> u64 {
     limit_id(&[b"quotas are missing of", &limit.to_le_bytes()])
+}
+
+/// By which it is found that quotas of any limit are missing.
+fn pushed_out_id() -> u64 {
+    limit_id(&[b"quotas were pushed out"])
 }
 
 /// The quota of an entry that says no more than that it is there.
@@ -412,6 +472,46 @@ mod tests {
     }
 
     #[test]
+    fn a_register_says_that_quotas_were_pushed_out() {
+        let entries = entries(8);
+        let until = |now: u64| at(&entries, now).missing_until().map(|until| until.0);
+        put(&entries, 10, 100, quota(50));
+        for limit in 0..7 {
+            put(&entries, 20 + limit, limit, quota(5));
+        }
+        assert_eq!(until(30), None, "full, and nothing is missing");
+        for now in 31..60 {
+            put(&entries, now, 3, quota(5));
+        }
+        assert_eq!(until(60), None, "nothing has changed");
+        // The longest debt that any quota here allows is that of limit 100: 50 cells of 1000 ns.
+        at(&entries, 60).add_override(3, quota(2));
+        assert_eq!(until(60), Some(60 + 50_000));
+        assert_eq!(at(&entries, 60).all().count(), 8);
+        for burst in 3..60 {
+            at(&entries, 60 + u64::from(burst)).add_override(4, quota(burst));
+        }
+        assert_eq!(until(200), Some(119 + 58_000), "of the last, and the longest before");
+        let next = self::entries(8);
+        at(&next, 300).take_over(at(&entries, 300));
+        assert_eq!(at(&next, 300).missing_until(), Some(Time(119 + 58_000)), "after a resize");
+        at(&next, 400).note_missing(Nanos(7));
+        assert_eq!(at(&next, 400).missing_until(), Some(Time(400 + 58_000)));
+    }
+
+    /// Those of a limit whose quota changes again and again are not looked for by anybody.
+    #[test]
+    fn the_ninth_earlier_quota_of_a_limit_is_not_missing() {
+        let entries = entries(32);
+        for now in 100..200 {
+            put(&entries, now, 7, quota(u32::try_from(now).unwrap()));
+        }
+        assert_eq!(at(&entries, 300).missing_until(), None);
+        at(&entries, 300).note_missing(Nanos(7));
+        assert_eq!(at(&entries, 301).missing_until(), Some(Time(307)));
+    }
+
+    #[test]
     fn a_register_takes_over_another() {
         let (old, new) = (entries(8), entries(8));
         put(&old, 10, 7, quota(1));
@@ -436,6 +536,7 @@ mod tests {
                 });
             }
         });
+        assert_eq!(at(&entries, 20).missing_until(), None);
         for limit in 0..4 {
             assert_eq!(put(&entries, 20, limit, quota(2)), [(quota(1), 20)]);
         }

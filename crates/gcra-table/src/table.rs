@@ -593,6 +593,23 @@ impl Table {
         self.register().has_all_said(limit)
     }
 
+    /// Writes down that a quota is missing among those that are [registered](Self::registered),
+    /// under which a key may owe something for so long from now on.
+    pub fn note_missing(&self, longest: Nanos) {
+        self.register().note_missing(longest);
+        if let Some(next) = self.is_superseded().then(|| self.opened_successor()).flatten() {
+            next.register().note_missing(longest);
+        }
+    }
+
+    /// Until when a key may owe something under a quota that is missing among those that are
+    /// [registered](Self::registered): the register had no space for it, or it was [noted as
+    /// missing](Self::note_missing). `None` if no quota was ever missing.
+    #[must_use]
+    pub fn missing_until(&self) -> Option<Time> {
+        self.register().missing_until()
+    }
+
     /// All quotas that limits have, or have had, in no particular order.
     #[must_use]
     pub fn registered(&self) -> Vec<Registered> {
