@@ -31,6 +31,7 @@ use hyper::header::{
 };
 use rustix::process::{Uid, geteuid};
 use serde::{Deserialize, Serialize};
+use serde_json::Number;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinSet, spawn_blocking};
@@ -61,14 +62,20 @@ const SHORTEST: usize = 16;
 /// What stands before a token.
 const SCHEME: &[u8] = b"Bearer ";
 
+/// The most characters of a token.
+const LONGEST: usize = 4096;
+
 /// The most bytes of a token's file.
-const LONGEST: u64 = 4096;
+const MOST_BYTES: u64 = 8192;
 
 /// For how long a client is exempt if the action does not say it, in seconds.
 const HOUR: u64 = 3_600;
 
 /// For how long a client can be exempt, in seconds, as with `gcra-spoa exempt`.
 const EXEMPT: std::ops::RangeInclusive<u64> = 10..=7 * 24 * HOUR;
+
+/// How `serde_json` begins to say that no number of its own is as large as one in a text.
+const TOO_LARGE: &str = "number out of range";
 
 /// How old the order of another agent may be.
 const FRESH: Duration = Duration::from_secs(5);
@@ -130,17 +137,22 @@ impl Token {
                  go-w {shown}"
             );
         }
-        if metadata.len() > LONGEST {
-            bail!("{shown} has more than {LONGEST} bytes, so it is not the file of a token");
+        if metadata.len() > MOST_BYTES {
+            bail!("{shown} has more than {MOST_BYTES} bytes, so it is not the file of a token");
         }
         let mut text = String::new();
-        let read = file.take(LONGEST).read_to_string(&mut text);
+        let read = file.take(MOST_BYTES).read_to_string(&mut text);
         read.with_context(|| format!("could not read the token of {shown}"))?;
         let token = text.lines().next().unwrap_or_default().trim();
         if token.len() < SHORTEST || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
             bail!(
                 "the first line of {shown} is not a token of at least {SHORTEST} visible ASCII \
                  characters; make one with: openssl rand -hex 24"
+            );
+        }
+        if token.len() > LONGEST {
+            bail!(
+                "the first line of {shown} has more than {LONGEST} characters, so it is no token"
             );
         }
         Ok(Self::of(token.as_bytes()))
@@ -203,7 +215,7 @@ struct Body {
     policy: Option<String>,
     /// 0 ends an exemption.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    for_seconds: Option<u64>,
+    for_seconds: Option<Number>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     observe: Option<bool>,
     /// In the order of another agent: when that was, in nanoseconds after the start of the
@@ -221,14 +233,30 @@ impl Body {
     ///
     /// # Errors
     ///
-    /// It is no object, or has members that no action has.
+    /// It is no object, it has members that no action has, or a number in it is too large.
     fn read(json: &[u8]) -> Result<Self, Refused> {
         let wrong = |why: &str| Refused(400, format!("the body is not what is expected: {why}"));
         // A struct can be read from an array, too, which is not what anybody means.
         if json.trim_ascii_start().first() != Some(&b'{') {
             return Err(wrong("it is not a JSON object, such as {\"key\": \"192.0.2.7\"}"));
         }
-        serde_json::from_slice(json).map_err(|error| wrong(&error.to_string()))
+        serde_json::from_slice(json).map_err(|error| {
+            let said = error.to_string();
+            match said.starts_with(TOO_LARGE) {
+                true => Refused(422, format!("the body cannot be obeyed: {said}")),
+                false => wrong(&said),
+            }
+        })
+    }
+
+    /// For how long a client is to be exempt, in seconds; 0 ends it.
+    fn seconds(&self) -> Result<u64, Refused> {
+        let seconds = self.for_seconds.as_ref().map_or(Some(HOUR), Number::as_u64);
+        seconds.filter(|it| *it == 0 || EXEMPT.contains(it)).ok_or_else(|| {
+            let said = "'for_seconds' is from 10 to 604800 (7 days), or 0 to end it; write it \
+                        without a fraction";
+            Refused(422, said.to_owned())
+        })
     }
 
     /// Refuses members that the action would not obey.
@@ -461,11 +489,7 @@ impl Actions {
                 blocking(move || forgive(&inspected, body.policy.as_deref(), &key, &by)).await
             }
             Action::Exempt => {
-                let seconds = body.for_seconds.unwrap_or(HOUR);
-                if seconds != 0 && !EXEMPT.contains(&seconds) {
-                    let said = "'for_seconds' is from 10 to 604800 (7 days), or 0 to end it";
-                    return Err(Refused(422, said.to_owned()));
-                }
+                let seconds = body.seconds()?;
                 let (inspected, key, by) = (self.inspected(), key()?, by.to_owned());
                 let time = Duration::from_secs(seconds);
                 let done =
@@ -896,8 +920,15 @@ mod tests {
             assert!(read(TOKEN, mode).unwrap_err().contains("chmod go-w"), "{mode:o}");
         }
         assert!(read(TOKEN, 0o640).is_ok(), "the group may read it");
-        assert!(read(&"x".repeat(4096), 0o600).is_ok());
-        assert!(read(&"x".repeat(4097), 0o600).unwrap_err().contains("more than 4096 bytes"));
+        let longest = "x".repeat(4096);
+        for end in ["", "\n", "\r\n", "\nanother line\n"] {
+            let token = read(&format!("{longest}{end}"), 0o600).unwrap();
+            assert_eq!(token.0, Token::of(longest.as_bytes()).0, "{end:?}");
+        }
+        let said = read(&format!("{longest}x\n"), 0o600).unwrap_err();
+        assert!(said.contains("more than 4096 characters"), "{said}");
+        let said = read(&"x\n".repeat(4097), 0o600).unwrap_err();
+        assert!(said.contains("more than 8192 bytes"), "{said}");
         let nothing = Token::read(&directory.path().join("nothing"));
         assert!(nothing.is_err());
         // Nobody writes into the FIFO, so reading it would take forever.
@@ -933,6 +964,36 @@ mod tests {
         assert_eq!(body.proof, Some(orders[0].proof(&table)));
         body.check(Action::Observe, true).unwrap();
         body.check(Action::Observe, false).unwrap_err();
+    }
+
+    #[test]
+    fn seconds_outside_of_their_range_can_be_read_and_not_obeyed() {
+        let seconds = |json: &str| {
+            let body = format!("{{\"key\": \"192.0.2.7\", \"for_seconds\": {json}}}");
+            Body::read(body.as_bytes()).and_then(|body| body.seconds())
+        };
+        for (json, right) in [("10", 10), ("604800", 604_800), ("0", 0), ("null", HOUR)] {
+            assert_eq!(seconds(json).unwrap(), right, "{json}");
+        }
+        let digits = "9".repeat(400);
+        for wrong in [
+            "9",
+            "604801",
+            "-1",
+            "-10",
+            "18446744073709551615",
+            "18446744073709551626",
+            "-18446744073709551626",
+            "1e300",
+            "1e400",
+            "60.5",
+            &digits,
+        ] {
+            assert!(matches!(seconds(wrong), Err(Refused(422, _))), "{wrong}");
+        }
+        for wrong in ["\"60\"", "true", "[60]", "NaN", "+60", "0x3c", "060"] {
+            assert!(matches!(seconds(wrong), Err(Refused(400, _))), "{wrong}");
+        }
     }
 
     #[test]

@@ -28,7 +28,7 @@ use hyper::header::{
 };
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper::{Method, Request, Response, StatusCode};
+use hyper::{Method, Request, Response, StatusCode, Version};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::runtime::Builder;
@@ -252,6 +252,9 @@ async fn answer(
     peer: Option<SocketAddr>,
     answering: &Answering,
 ) -> Response<Full<Bytes>> {
+    if let Some(said) = wrong_count_of_hosts(&request) {
+        return refuse(StatusCode::BAD_REQUEST, said);
+    }
     let watched = &answering.watched;
     let action = Action::of(request.uri().path());
     let is_right = match action {
@@ -456,11 +459,23 @@ fn is_utf8(query: &str) -> bool {
     str::from_utf8(&bytes).is_ok()
 }
 
+/// Says if a request has not exactly one `Host`. Since HTTP/1.1 it has to have one (RFC 9112,
+/// section 3.2). What stands between may go by another line than this agent.
+fn wrong_count_of_hosts(request: &Request<Incoming>) -> Option<&'static str> {
+    match request.headers().get_all(HOST).iter().count() {
+        0 if request.version() >= Version::HTTP_11 => Some(
+            "the request has no Host; write one, such as 'Host: localhost', or ask with HTTP/1.0",
+        ),
+        0 | 1 => None,
+        _ => Some("the request has more than one Host; write one"),
+    }
+}
+
 /// The host that a request is for, if it is neither one of these names nor an IP address.
 ///
 /// A web site can give its own name the address of a machine that its visitor can reach (DNS
 /// rebinding). Then the visitor's browser asks there on behalf of the site, but under the site's
-/// name. Programs other than browsers may leave the name out.
+/// name. Programs that are no browsers may leave the name out, with HTTP/1.0.
 fn unknown_host(request: &Request<Incoming>, names: &[String]) -> Option<String> {
     let in_headers = request.headers().get_all(HOST).iter().map(HeaderValue::as_bytes);
     let in_uri = request.uri().authority().map(|authority| authority.as_str().as_bytes());
