@@ -861,14 +861,17 @@ fn what_is_repeated_of_a_request_moves_no_cursor() {
     for (status, answer) in [
         (400, get(&admin, "/explain?message=%1b%5b2J")),
         (400, get(&admin, "/explain?message=%e2%80%ae")),
+        (400, get(&admin, "/explain?message=%e3%85%a4%e2%a0%80")),
         (400, get(&admin, "/explain?key=ip=%1b%5b2J,%e2%80%ae")),
         (200, get(&admin, "/explain?arg=ip=str:%1b%5b2J%e2%80%ae")),
         (422, observe("\\u001b[2J")),
         (422, observe("\\u202e")),
+        (422, observe("\\u3164\\u2800")),
         (421, send(&admin, host.as_bytes())),
     ] {
         assert_eq!(answer.status, status, "{answer:?}");
-        assert!(!answer.body.contains(['\u{1b}', '\u{202e}']), "{answer:?}");
+        let hidden = ['\u{1b}', '\u{202e}', '\u{3164}', '\u{2800}'];
+        assert!(!answer.body.contains(hidden), "{answer:?}");
     }
 }
 

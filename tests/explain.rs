@@ -1195,15 +1195,15 @@ fn a_string_that_is_not_text_is_found() {
 #[test]
 fn no_command_prints_what_a_terminal_obeys() {
     let scene = Scene::new("[policy.check]\nlimits = \"2/d\"\nkey = [\"key\"]\n");
-    let hostile = "\u{1b}]0;a\u{7}\u{9b}31m\u{202e}\u{2066}\u{200b}\u{2028}\u{e0001}\n\rb";
+    let hidden = "\u{202e}\u{2066}\u{200b}\u{2028}\u{e0001}\u{3164}\u{115f}\u{ffa0}\u{2800}";
+    let hostile = &*format!("\u{1b}]0;a\u{7}\u{9b}31m{hidden}\n\rb");
     let with = |before: &str| format!("{before}{hostile}");
     let printed = |command: &[&str], args: &[&str]| {
         let output = scene.run(command, args);
         let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
         // The last of them is the end of the last line.
         let lines = text.lines().count();
-        let hidden =
-            |c: &char| c.is_control() || "\u{202e}\u{2066}\u{200b}\u{2028}\u{e0001}".contains(*c);
+        let hidden = |c: &char| c.is_control() || hidden.contains(*c);
         let hidden: Vec<_> = text.chars().filter(hidden).collect();
         assert_eq!(hidden, vec!['\n'; lines], "{text:?}");
         assert!(lines > 0 && !text.contains("\nb"), "{text:?}");

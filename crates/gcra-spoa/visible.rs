@@ -8,12 +8,20 @@ use std::fmt::Write as _;
 
 /// Whether a terminal obeys a character or does not show it: control and format characters (such
 /// as those that change the direction of text), spaces that are not the usual one, characters that
-/// are drawn on the one before, and those that Unicode does not define.
+/// are drawn on the one before, those that Unicode does not define, and those that are blank
+/// although they are letters or symbols.
 pub(crate) fn is_hidden(c: char) -> bool {
     match c.is_ascii() {
         true => c.is_ascii_control(),
-        false => c.escape_debug().len() > 1,
+        false => c.escape_debug().len() > 1 || is_blank(c),
     }
+}
+
+/// Whether a character is blank, of those that the standard library takes for visible: the letters
+/// among Unicode's `Default_Ignorable_Code_Point` (fillers of Hangul), the Braille pattern without
+/// dots, and the musical symbol without a note head.
+const fn is_blank(c: char) -> bool {
+    matches!(c, '\u{115f}' | '\u{1160}' | '\u{2800}' | '\u{3164}' | '\u{ffa0}' | '\u{1d159}')
 }
 
 /// A text in which each hidden character is an escape, such as `\u{1b}`.
@@ -22,6 +30,7 @@ pub(crate) struct Visible<'a>(pub(crate) &'a str);
 impl fmt::Display for Visible<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.chars().try_for_each(|c| match is_hidden(c) {
+            true if is_blank(c) => write!(f, "{}", c.escape_unicode()),
             true => write!(f, "{}", c.escape_debug()),
             false => f.write_char(c),
         })
@@ -119,7 +128,38 @@ mod tests {
 
     /// Each of these is obeyed or not shown by some terminal.
     const HOSTILE: &str = "\0\t\n\r\u{1b}\u{7f}\u{85}\u{9b}\u{ad}\u{61c}\u{200b}\u{200d}\u{2028}\
-                           \u{2029}\u{202e}\u{2066}\u{301}\u{feff}\u{e0001}";
+                           \u{2029}\u{202e}\u{2066}\u{301}\u{feff}\u{e0001}\u{3164}\u{115f}\
+                           \u{1160}\u{ffa0}\u{2800}\u{1d159}";
+
+    /// `Default_Ignorable_Code_Point` of Unicode's `DerivedCoreProperties.txt`.
+    const IGNORABLE: &[std::ops::RangeInclusive<u32>] = &[
+        0xad..=0xad,
+        0x34f..=0x34f,
+        0x61c..=0x61c,
+        0x115f..=0x1160,
+        0x17b4..=0x17b5,
+        0x180b..=0x180f,
+        0x200b..=0x200f,
+        0x202a..=0x202e,
+        0x2060..=0x206f,
+        0x3164..=0x3164,
+        0xfe00..=0xfe0f,
+        0xfeff..=0xfeff,
+        0xffa0..=0xffa0,
+        0xfff0..=0xfff8,
+        0x1bca0..=0x1bca3,
+        0x1d173..=0x1d17a,
+        0xe0000..=0xe0fff,
+    ];
+
+    #[test]
+    fn what_unicode_says_may_be_ignored_is_an_escape() {
+        for c in IGNORABLE.iter().cloned().flatten().filter_map(char::from_u32) {
+            assert!(is_hidden(c), "{c:?}");
+            let shown = Visible(&c.to_string()).to_string();
+            assert_eq!(shown, format!("\\u{{{:x}}}", u32::from(c)));
+        }
+    }
 
     #[test]
     fn what_a_terminal_would_obey_or_hide_is_an_escape() {
