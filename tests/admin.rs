@@ -897,6 +897,15 @@ fn a_mistake_beside_a_secret_does_not_tell_it() {
         "sk_live_A8-Secret: deny\n",
         "[policy.keyed.sk_live_A9-Secret]\nsk_live_A9-Secret = sk_live_A9-Secret\n",
         "[[policy.keyed.lists]]\nfile = \"list.txt\"\nlimits = \"deny\"\n",
+        "[[policy.keyed.lists]]\nfile = \"sk_live_B1-Secret\"\nlimits = \"deny\"\n",
+        "[policy.sk_live_B2-Secret$]\nlimits = \"1/s\"\n",
+        "[policy.\"sk_live_B3-Secret\u{20ac}\"]\nlimits = \"1/s\"\n",
+        "[policy.other]\nlimits = \"sk_live_B4-Secret\"\n",
+        "[policy.other]\nlimits = [\"1/s\", { rate = \"sk_live_B5-Secret-more\" }]\n",
+        "[policy.o]\nlimits = { arg = \"a\", default = \"sk_live_B6-Secret\", most = \"1/s\" }\n",
+        "[policy.o]\nlimits = { arg = \"a\", default=\"1/s\", most = \"sk_live_B7-Secret x\" }\n",
+        "[store]\nurl = \"redis://127.0.0.1:1\"\nsalt_file = \"../sk_live_B8-Secret\"\n",
+        "[store]\nurl = \"redis://127.0.0.1:1\"\npassword_file = \"sk_live_B9-Secret\"\nx = 1\n",
     ];
     for (place, wrong) in wrongs.iter().enumerate() {
         fs::write(&config, format!("{right}{secrets}{wrong}")).unwrap();
@@ -907,9 +916,17 @@ fn a_mistake_beside_a_secret_does_not_tell_it() {
         };
         wait_until("it is refused", || refused() == place + 1);
     }
+    // This is only a warning.
+    let store = "[store]\nurl = \"redis://127.0.0.1:1\"\npassword_file = \"sk_live_C1-Secret\"\n";
+    fs::write(&config, format!("{right}{secrets}{store}")).unwrap();
+    agent.process.signal(Signal::HUP);
+    wait_until("it is read", || {
+        agent.process.lines().iter().any(|line| line.contains("c.toml was read again"))
+    });
     let events = get(&admin, "/events").body;
     for said in [&agent.process.lines().join("\n"), &events] {
         assert!(!said.contains("Secret"), "{said}");
+        assert!(said.contains("cannot read the password file "), "{said}");
         assert!(said.contains("'sk_l…(17)' is defined twice, first in line 5; keep "), "{said}");
         assert!(said.contains("10.0.0.777"), "what is nearly an address is none: {said}");
     }

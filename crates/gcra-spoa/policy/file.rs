@@ -373,7 +373,8 @@ impl<'t> File<'t> {
         let name = &**name.get_ref();
         let reader = &mut self.reader;
         if !is_name(name) {
-            reader.wrong(at, &format!("'{name}' is not a valid name for a policy: {NAME_RULE}"));
+            let what = format!("'{name}' is not a valid name for a policy: {NAME_RULE}");
+            reader.wrong_text(at, name, &what);
         }
         let what = if SETTINGS.contains(&name) {
             format!("'{name}' belongs to a policy, which has a name; write [policy.NAME] above it")

@@ -55,7 +55,7 @@ pub(super) fn rule<'t>(
         DeValue::String(text) if text == "unlimited" => Some(Rule::Unlimited),
         // A word, as in other programs' files.
         DeValue::String(text) if !text.contains(|c: char| c.is_ascii_digit()) => {
-            reader.wrong(at, &not_a_limit(text));
+            reader.wrong_text(at, text, &not_a_limit(text));
             None
         }
         DeValue::String(_) | DeValue::Table(_) => {
@@ -231,7 +231,9 @@ fn limit<'t>(
     let at = value.span().start;
     let mut key = None;
     let written = match value.get_ref() {
-        DeValue::String(text) => in_a_string(text).map_err(|what| reader.wrong(at, &what)).ok()?,
+        DeValue::String(text) => {
+            in_a_string(text).map_err(|what| reader.wrong_text(at, text, &what)).ok()?
+        }
         DeValue::Table(table) => {
             let mut entries = Entries::new("a limit".to_owned(), SETTINGS, table);
             key = own_key(reader, policy, at, &mut entries);
@@ -313,7 +315,7 @@ fn numbers(reader: &mut Reader<'_>, at: usize, written: &Written) -> Option<(Rat
                 _ if ["deny", "unlimited"].contains(&&**rate) => must_stand_alone(rate),
                 _ => table_error::rate(&error),
             };
-            reader.wrong(at, &what);
+            reader.wrong_text(at, rate, &what);
         })
         .ok()
 }
@@ -422,7 +424,8 @@ fn limit_by_arg<'t>(
             reader.wrong(at, &what);
             return None;
         }
-        let written = in_a_string(&text).map_err(|what| reader.wrong(at, &what)).ok()?;
+        let written =
+            in_a_string(&text).map_err(|what| reader.wrong_text(at, &text, &what)).ok()?;
         no_burst.extend(written.burst.is_none().then(|| name.to_owned()));
         numbers(reader, at, &written)
     };

@@ -223,6 +223,7 @@ impl<'p> Collector<'p> {
                         self.overrides.files.push(path);
                     }
                     Err(error) => {
+                        reader.hide_unless_there(&file, &path);
                         let path = path.display();
                         reader.wrong(at, &format!("cannot read the list {path}: {error}"));
                     }

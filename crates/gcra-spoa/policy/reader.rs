@@ -165,10 +165,24 @@ impl<'t> Reader<'t> {
         self.mistakes.found + self.warnings.found
     }
 
-    /// A value of a key is in a sentence, and may be a secret. Called for the few of which there
-    /// are sentences.
+    /// A value is in a sentence, and may be a secret, such as a value of a key. Called for the few
+    /// of which there are sentences.
     pub(super) fn hide(&mut self, value: &str) {
         self.of.hidden.extend(secrets::in_value(value).map(str::to_owned));
+    }
+
+    /// The path of a file is in a sentence. If there is no such file, its `name` may be a secret
+    /// that was written in the wrong place.
+    pub(super) fn hide_unless_there(&mut self, name: &str, path: &Path) {
+        if path.symlink_metadata().is_err() {
+            self.hide(name);
+        }
+    }
+
+    /// Notes a mistake in a text that may be a secret.
+    pub(super) fn wrong_text(&mut self, at: usize, text: &str, what: &str) {
+        self.hide(text);
+        self.wrong(at, what);
     }
 
     /// Notes a mistake.

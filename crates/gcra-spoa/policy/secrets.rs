@@ -8,6 +8,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use crate::policy::file::{FILE_SETTINGS, SETTINGS};
+use crate::policy::limits::is_name;
 use crate::policy::overrides::OVERRIDES;
 
 /// Who reads the sentences about a file.
@@ -47,8 +48,12 @@ pub(super) fn in_lines(
         if line.trim_start().starts_with('[') {
             header = Some(line);
             // A header has no secrets where it belongs.
-            if readers == Readers::OfLog && wanted(number) && matches!(below(line), Below::Values)
-            {
+            let has_secrets = || match below(line) {
+                Below::Values => true,
+                Below::Policy => !has_name_of_policy(line),
+                Below::Others => false,
+            };
+            if readers == Readers::OfLog && wanted(number) && has_secrets() {
                 secrets.extend(in_value(line));
             }
         } else if wanted(number) && may_have_secrets(line, header, readers) {
@@ -131,6 +136,12 @@ fn below(header: &str) -> Below {
     }
 }
 
+/// Whether the name in a policy's header can be one.
+fn has_name_of_policy(header: &str) -> bool {
+    let name = header.trim().strip_prefix("[policy.").and_then(|rest| rest.split_once(']'));
+    name.is_some_and(|(name, _)| is_name(name.trim()))
+}
+
 /// Whether a key is a setting, or was probably meant to be one.
 fn is_nearly_a_setting(key: &str) -> bool {
     /// More bytes than any setting has, also with mistakes. To compare a long text takes long.
@@ -162,7 +173,7 @@ fn is_harmless(word: &str) -> bool {
 }
 
 fn parts(word: &str) -> impl Iterator<Item = &str> {
-    word.split(['.', '-'])
+    word.split(['.', '-', '/'])
 }
 
 fn words(text: &str) -> impl Iterator<Item = &str> {
@@ -215,6 +226,8 @@ mod tests {
             "[policy.p]\n\"sk_live_0123456789abcdef\t\" = \"deny\"",
             "[policy.p.sk_live_0123456789abcdef]",
             "sk_live_0123456789abcdef",
+            "[policy.sk_live_0123456789abcdef p]",
+            "[policy.sk_live_0123456789abcdef",
         ] {
             let sentence = format!("'{SECRET}' needs quotes; write \"{SECRET}\" or {SECRET}");
             let said = shown(line, &sentence, Readers::OfLog);
@@ -233,6 +246,7 @@ mod tests {
             "[policy.p.overrides]\n\"2001:db8:85a3::8a2e:370:7348\" = \"1000/10s burst 20\"",
             "[policy.p.overrides]\n\"10.0.0.777\" = \"deny\"",
             "[policy.p.settle]\nmessage = \"response\"",
+            "[policy.customers-of-2024] # policy 'customers-of-2024' has no limits",
         ] {
             assert_eq!(shown(line, line, Readers::OfLog), line);
         }

@@ -269,6 +269,7 @@ pub(super) fn store<'t>(
             );
             reader.wrong(value.span().start, &what);
         } else if let Some(remark) = content.remark(&path) {
+            reader.hide_unless_there(&file, &path);
             reader.warn(value.span().start, &remark);
         }
         Some(path)
@@ -349,6 +350,7 @@ fn password<'t>(
         };
         let path = sources.path(&file);
         if let Some(remark) = Content::Password.remark(&path) {
+            reader.hide_unless_there(&file, &path);
             reader.warn(value.span().start, &remark);
         }
         return Password::File(path);
@@ -371,7 +373,10 @@ fn salt<'t>(reader: &mut Reader<'t>, sources: &mut Sources, value: &Node<'t>) ->
     let (path, bytes) = sources.read_bytes(&file, *SALTS.end());
     let shown = path.display();
     let salt = bytes
-        .map_err(|why| reader.wrong(at, &format!("cannot read the salt file {shown}: {why}")))
+        .map_err(|why| {
+            reader.hide_unless_there(&file, &path);
+            reader.wrong(at, &format!("cannot read the salt file {shown}: {why}"));
+        })
         .ok()?
         .trim_ascii_end()
         .to_vec();
