@@ -209,9 +209,9 @@ impl Quota {
         self.carry_over_up_to(self.admits_up_to, before, tat, changed, now)
     }
 
-    /// As [`carry_over`](Self::carry_over), also for what lies beyond the burst, up to the [cap on
-    /// the debt](Self::with_most_owed): for keys that are
-    /// [charged up to the cap](crate::Table::charge_up_to_cap).
+    /// As [`carry_over`](Self::carry_over), also for what lies beyond the burst, up to the whole
+    /// cells of the [cap on the debt](Self::with_most_owed): for keys that are [charged up to the
+    /// cap](crate::Table::charge_up_to_cap).
     #[must_use]
     pub const fn carry_over_up_to_cap(
         self,
@@ -220,7 +220,8 @@ impl Quota {
         changed: Time,
         now: Time,
     ) -> Time {
-        self.carry_over_up_to(self.most_owed, before, tat, changed, now)
+        // In whole cells, as charges are.
+        self.carry_over_up_to(self.up_to_cap().drain_time(), before, tat, changed, now)
     }
 
     const fn carry_over_up_to(
@@ -543,6 +544,25 @@ mod tests {
         assert_eq!(carried(delaying(ms(600))), ms(700));
         assert_eq!(carried(delaying(ms(400))), ms(600));
         assert_eq!(carried(quota()), ms(200));
+    }
+
+    /// As charges do, so that a change leaves nobody with more than responses can charge.
+    #[test]
+    fn a_debt_beyond_the_burst_is_carried_over_up_to_whole_cells_of_the_cap() {
+        let (changed, owed) = (at_ms(1_000), at_ms(1_000 + 20 * 10 + 1_000));
+        let capped = |interval, burst, beyond| {
+            let quota = every(ms(interval), burst);
+            quota.with_most_owed(quota.drain_time().saturating_add(ms(beyond))).unwrap()
+        };
+        let before = capped(10, 20, 1_000);
+        let carried = |new: Quota| {
+            new.carry_over_up_to_cap(before, owed, changed, changed).saturating_since(changed)
+        };
+        assert_eq!(carried(capped(300, 5, 1_000)), ms(5 * 300 + 900), "three cells, not 3.33");
+        assert_eq!(carried(capped(300, 5, 900)), ms(5 * 300 + 900));
+        assert_eq!(carried(capped(300, 5, 299)), ms(5 * 300));
+        assert_eq!(carried(before), ms(20 * 10 + 1_000));
+        assert_eq!(carried(capped(5, 20, 10_000)), ms(120 * 5), "all that is owed");
     }
 
     #[test]
