@@ -1,6 +1,8 @@
 //! What `check` says about stores that are well, and about stores that are not.
 
-use gcra_store::{Config, Kind, PERMISSIONS, Password, check};
+use std::time::Duration;
+
+use gcra_store::{Config, Finding, Kind, PERMISSIONS, Password, check};
 
 use crate::fake::serve;
 use crate::host::config;
@@ -204,6 +206,47 @@ async fn a_server_that_is_something_else() {
         wrong = said(config(&url), Kind::Wrong).await;
     }
     assert!(wrong.contains("it says ERR max number of clients reached; raise"), "{wrong}");
+}
+
+/// A server that answers late as often as `is_late` says, of the times that it is called by the
+/// script's hash or text, from 0.
+async fn said_of_late(late: Duration, is_late: fn(usize) -> bool) -> Vec<Finding> {
+    let mut calls = 0;
+    let (port, _) = serve(move |command, _| match command.split(' ').next() {
+        Some("ROLE") => b"*3\r\n$6\r\nmaster\r\n:0\r\n*0\r\n".to_vec(),
+        Some("EVAL" | "EVALSHA") => {
+            if is_late(calls) {
+                std::thread::sleep(late);
+            }
+            calls += 1;
+            b"$0\r\n\r\n".to_vec()
+        }
+        _ => b"-ERR unknown\r\n".to_vec(),
+    });
+    let mut config = config(&format!("redis://127.0.0.1:{port}"));
+    config.slow = Duration::from_millis(800);
+    check(config).await.unwrap()
+}
+
+#[tokio::test]
+async fn one_late_reply_is_a_remark_and_most_are_wrong() {
+    let late = Duration::from_millis(900);
+    // The second call is the one by which an agent judges a new connection.
+    for place in [|call| call == 1, |call| call == 7] as [fn(usize) -> bool; 2] {
+        let findings = said_of_late(late, place).await;
+        assert!(findings.iter().all(|it| it.kind != Kind::Wrong), "{findings:?}");
+    }
+    let findings = said_of_late(late, |call| call == 7).await;
+    let remark = findings.iter().find(|it| it.text.starts_with("the script runs")).unwrap();
+    assert_eq!(remark.kind, Kind::Remark);
+    let end = " ms; at least half took no longer than the 800 ms for which requests wait";
+    assert!(remark.text.ends_with(end), "{remark:?}");
+    let findings = said_of_late(late, |call| call > 5).await;
+    assert_eq!(findings.len(), 1, "{findings:?}");
+    let Finding { kind, text, .. } = &findings[0];
+    assert_eq!(*kind, Kind::Wrong);
+    assert!(text.contains(" cannot be used: its replies take "), "{text}");
+    assert!(text.contains(" ms, and may take 800 ms at most"), "{text}");
 }
 
 #[tokio::test]
