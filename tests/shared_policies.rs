@@ -375,6 +375,29 @@ fn what_messages_say_about_numbers_is_counted_once() {
     assert_eq!(all, [[6, 0], [6, 6]], "{status}");
 }
 
+/// What a machine holds of the earlier numbers was not spent.
+#[test]
+fn cells_that_are_held_when_the_numbers_change_are_owed_by_nobody() {
+    needs!(valkey());
+    let policy = |limits: &str| {
+        format!("[policy.api]\nshared = true\nkey = [\"ip\"]\nlimits = \"{limits}\"\n")
+    };
+    let shared = Shared::start(&policy("2/h burst 50"));
+    let clients: Vec<_> = (0..20).map(|it| Ipv4Addr::from(u32::from(CLIENT) + it)).collect();
+    for client in &clients {
+        assert_eq!(shared.allowed(*client, &[1; 6]), [true; 6]);
+    }
+    shared.reload(&policy("2/h burst 40"));
+    // A machine that stands still may hold them until they are over.
+    let allowed = |client: &Ipv4Addr| {
+        let allowed = shared.allowed(*client, &[1; 41]);
+        allowed.iter().filter(|allowed| **allowed).count()
+    };
+    let allowed: Vec<_> = clients.iter().map(allowed).collect();
+    assert!(allowed.contains(&34), "{allowed:?}");
+    assert!(allowed.iter().all(|allowed| *allowed <= 34), "{allowed:?}");
+}
+
 /// The store forgets what a client owes under whatever numbers its messages have said.
 #[test]
 fn a_reset_clears_the_buckets_of_all_numbers_that_messages_said() {

@@ -3,14 +3,16 @@
 
 mod at_once;
 
-use std::mem;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
+use std::{iter, mem};
 
 use arrayvec::ArrayVec;
 use gcra_lease::{HostTime, Step};
 use gcra_store::{Bucket, Names};
-use gcra_table::{KeyHash, LeaseKey, LeaseNeed, Leases, Nanos, Quota, Reading, Table};
+use gcra_table::{
+    KeyHash, LeaseKey, LeaseNeed, LeaseNumbers, Leases, Nanos, Quota, Reading, Table,
+};
 use spop_agent::Message;
 
 use crate::answer::{Standing, Standings};
@@ -32,6 +34,9 @@ pub(crate) use crate::decide_shared::at_once::{LOOK, SettledInStore, UnderWay};
 
 /// Another host may have missed the store that much earlier, and use its share by now.
 const OPEN_IS_OVER_EARLIER: Nanos = Nanos::from_millis(1_500);
+
+/// The most buckets from before changes that are looked for.
+const MOST_FORMER: usize = 16;
 
 /// What is needed to decide about a message under shared limits.
 #[derive(Clone, Copy)]
@@ -246,6 +251,9 @@ impl<'p> Shared<'p, '_, '_> {
                             if let Some(asked) = attempt.asked.get_mut(limit) {
                                 *asked = true;
                             }
+                            if self.in_force.each[self.question.policy].has_changed {
+                                self.give_former_back(*claim);
+                            }
                             self.borrower.ask(self.table, loan.clone(), least)
                         }
                         _ => Asking::UnderWay,
@@ -322,31 +330,43 @@ impl<'p> Shared<'p, '_, '_> {
         Some(Loan { key, limit: lent_limit, bucket, quota, shares_after })
     }
 
-    /// What the borrower has to know about the bucket of a claim in which a request was charged,
-    /// if that is one from before a change: `is_it` knows its mark.
-    fn charged_loan(
-        &self,
-        claim: Claim<'_>,
-        second: i64,
-        is_it: impl Fn(u32) -> bool,
-    ) -> Option<Loan> {
+    /// What the borrower has to know about the buckets that the client of a claim had before a
+    /// change.
+    fn former_loans(&self, claim: Claim<'_>, second: i64) -> ArrayVec<Loan, MOST_FORMER> {
         let Self { table, in_force, question, message, .. } = *self;
         let Claim { limit, quota, local, .. } = claim;
-        let (names, earlier) = (&self.borrower.names, &in_force.earlier);
         let current = LimitBucket { key: local, quota };
         let asked = Asked { table, rule: question.rule, limit, current, message };
-        let former = earlier.limits(question.policy, asked);
-        let former =
-            former.filter_map(|(old, limit)| former_bucket(names, old, limit, message, second));
-        let is_same_key = |former: &FormerBucket| former.key == local;
-        let numbers = earlier.buckets(question.policy, asked).into_iter().filter(is_same_key);
-        let numbers = numbers.filter_map(|former| lent(former.quota).ok());
-        let key = record_key(self.policy(), limit, message);
-        let numbers =
-            numbers.map(|numbers| names.bucket(limit.record_name.clone(), &key, numbers));
-        let bucket = former.chain(numbers).find(|bucket| is_it(bucket.mark()))?;
-        let loan = self.loan_at(claim, second)?;
-        Some(Loan { limit: *bucket.limit(), bucket, ..loan })
+        let buckets = in_force.earlier.buckets(question.policy, asked);
+        let Some(loan) = self.loan_at(claim, second).filter(|_| !buckets.is_empty()) else {
+            return ArrayVec::new();
+        };
+        let own = (local, record_key(self.policy(), limit, message));
+        let former = in_force.earlier.limits(question.policy, asked);
+        let former = former.map(|(old, limit, key)| (key, record_key(old, limit, message)));
+        let keys: Vec<_> = iter::once(own).chain(former).collect();
+        let loan = |FormerBucket { key, quota, .. }: FormerBucket| {
+            let (_, bytes) = keys.iter().find(|(known, _)| *known == key)?;
+            let limit_in_store = lent(quota).ok()?;
+            let name = limit.record_name.clone();
+            let bucket = self.borrower.names.bucket(name, bytes, limit_in_store);
+            let key = LeaseKey::new(key, LeaseNumbers::new(&limit_in_store.numbers()));
+            Some(Loan { key, limit: limit_in_store, bucket, quota, ..loan.clone() })
+        };
+        buckets.into_iter().filter_map(loan).take(MOST_FORMER).collect()
+    }
+
+    /// Gives back the cells that this machine holds under numbers or keys from before a change.
+    /// They would count as spent.
+    #[cold]
+    fn give_former_back(&self, claim: Claim<'_>) {
+        let now = HostTime::from(self.table.now());
+        for loan in self.former_loans(claim, self.table.wall_reading().second()) {
+            let holding = self.leases.holding(loan.key, now);
+            if holding.held(now) > 0 || holding.unreported() > 0 {
+                self.borrower.give_back(self.table, loan, u32::MAX);
+            }
+        }
     }
 
     /// After cells were spent under all limits: whether to ask for more ahead of need.
@@ -512,7 +532,7 @@ impl Client<'_, '_> {
             let most = most_carried_over(quota, bucket.limit(), policy.settle.is_some());
             bucket = bucket.with_change(at, most);
         }
-        for (old, limit) in earlier.limits(index, asked) {
+        for (old, limit, _) in earlier.limits(index, asked) {
             if let Some(before) = former_bucket(names, old, limit, message, second) {
                 bucket = bucket.moved_from(&before);
             }

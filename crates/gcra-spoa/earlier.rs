@@ -184,14 +184,18 @@ impl Earlier {
     }
 
     /// The limits that a client had in the place of one before, as this process knows them: each
-    /// with its policy.
+    /// with its policy, and the key that the client had under it.
     pub(crate) fn limits<'a>(
         &'a self,
         policy: usize,
         asked: Asked<'a, '_>,
-    ) -> impl Iterator<Item = (&'a Policy, &'a Limit)> {
+    ) -> impl Iterator<Item = (&'a Policy, &'a Limit, KeyHash)> {
         let former = self.of(policy).into_iter().flat_map(|changes| &changes.former);
-        former.filter_map(Former::policy).filter_map(move |old| Some((old, under(old, asked)?.2)))
+        former.filter_map(Former::policy).filter_map(move |old| {
+            let (key, _, limit) = under(old, asked)?;
+            let bucket = LimitBucket::of(asked.table, limit, key, Some(asked.message));
+            Some((old, limit, bucket.key))
+        })
     }
 
     /// The changes of the policy in force at this place.

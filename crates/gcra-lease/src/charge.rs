@@ -148,8 +148,19 @@ impl Record {
 
     /// Takes a charge at the moment `now`.
     pub fn charge_at_once(&mut self, limit: &Limit, now: StoreTime, charge: &Charge) -> Charged {
+        self.charge_beside(limit, now, charge, Units::ZERO)
+    }
+
+    /// The same, with so much that is lent besides.
+    pub(crate) fn charge_beside(
+        &mut self,
+        limit: &Limit,
+        now: StoreTime,
+        charge: &Charge,
+        beside: Units,
+    ) -> Charged {
         self.settle(limit, now);
-        let lent = limit.cells(self.lent());
+        let lent = limit.cells(self.lent()).saturating_add(beside);
         let before = self.owed;
         let (mut allowed, mut charged, mut beyond_burst) = (true, 0, 0);
         match *charge {

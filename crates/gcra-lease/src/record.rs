@@ -118,6 +118,17 @@ impl Record {
     /// Takes an ask at the moment `now`. `None`: the ask is a copy of an earlier one or was
     /// overtaken by a later one, and is ignored.
     pub fn ask(&mut self, limit: &Limit, now: StoreTime, ask: &Ask) -> Option<Reply> {
+        self.ask_beside(limit, now, ask, Units::ZERO)
+    }
+
+    /// The same, with so much that is taken besides.
+    pub(crate) fn ask_beside(
+        &mut self,
+        limit: &Limit,
+        now: StoreTime,
+        ask: &Ask,
+        beside: Units,
+    ) -> Option<Reply> {
         self.settle(limit, now);
         let place = self.leases.iter().position(|lease| lease.host == ask.host);
         let before = place.map(|place| self.leases[place]);
@@ -140,7 +151,7 @@ impl Record {
 
         let others = self.lent() - lent;
         let lent = if without(Rule::LentIsNotFree) { 0 } else { others.saturating_add(kept) };
-        let taken = self.owed.saturating_add(limit.cells(lent));
+        let taken = self.owed.saturating_add(limit.cells(lent)).saturating_add(beside);
         let free = limit.cells(limit.burst()).saturating_sub(taken);
         let free_cells = limit.whole_cells(free);
         let denied_to_another = self.denied.is_some_and(|denied| denied.host != ask.host);

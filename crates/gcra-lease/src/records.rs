@@ -58,8 +58,9 @@ impl Records {
     ///
     /// The key owes at least as many cells as under any of the other numbers. From the change on
     /// these are paid off at the faster of both rates: never more counts than the key owes at
-    /// `now` under the other numbers. What is lent counts as owed. If something is charged, what
-    /// counts then becomes a debt under the numbers of `limit`.
+    /// `now` under the other numbers. If something is charged or granted, what counts then becomes
+    /// a debt under the numbers of `limit`. What is lent under other numbers is not free, but it
+    /// does not become a debt: most of it comes back.
     ///
     /// `elsewhere` are records of the same client under a key that it had before. They count as
     /// other numbers do.
@@ -72,8 +73,10 @@ impl Records {
         ask: &Ask,
     ) -> Option<Reply> {
         let Opened { own, carried, record } = self.open((limit, change), now, elsewhere, begin);
-        let reply = record.ask(limit, now, ask);
-        if record.owed == own.max(carried) {
+        let opened = record.owed;
+        let reply = record.ask_beside(limit, now, ask, carried.beside(opened));
+        let is_granted = reply.is_some_and(|reply| reply.granted > 0);
+        if record.owed == opened && !is_granted {
             record.owed = own;
         }
         reply
@@ -93,17 +96,20 @@ impl Records {
             // What was charged under other numbers is not given back here.
             record.owed = own;
             let charged = record.charge_at_once(limit, now, charge);
-            let taken = carried.saturating_add(limit.cells(record.lent()));
-            return Charged { taken: charged.taken.max(taken), ..charged };
+            let owed = record.owed.max(carried.owed);
+            let lent = limit.cells(record.lent()).saturating_add(carried.beside(owed));
+            return Charged { taken: owed.saturating_add(lent), ..charged };
         }
-        let charged = record.charge_at_once(limit, now, charge);
-        if record.owed == own.max(carried) {
+        let opened = record.owed;
+        let charged = record.charge_beside(limit, now, charge, carried.beside(opened));
+        if record.owed == opened {
             record.owed = own;
         }
         charged
     }
 
-    /// The record under the numbers of `limit`, with what counts because of others.
+    /// The record under the numbers of `limit`, with what counts because of others, as if all of it
+    /// were owed.
     #[must_use]
     pub fn look(
         mut self,
@@ -112,7 +118,8 @@ impl Records {
         elsewhere: &[Self],
         begin: impl FnOnce() -> Record,
     ) -> Record {
-        self.open(of, now, elsewhere, begin).record.clone()
+        let Opened { carried, record, .. } = self.open(of, now, elsewhere, begin);
+        Record { owed: record.owed.max(carried.with_lent), ..record.clone() }
     }
 
     fn open(
@@ -129,14 +136,18 @@ impl Records {
             record.settle(of, now);
         }
         self.each.retain(|(_, record)| record.owed > Units::ZERO || !record.leases.is_empty());
-        let mut carried = Units::ZERO;
+        let mut carried = Carried { owed: Units::ZERO, with_lent: Units::ZERO };
         for (of, record) in self.each.iter().chain(elsewhere.iter().flat_map(Self::each)) {
-            carried = carried.max(change.carries(of, record, limit, now));
+            let mut record = record.clone();
+            record.settle(of, now);
+            let with_lent = record.owed.saturating_add(of.cells(record.lent()));
+            carried.owed = carried.owed.max(change.carries(of, record.owed, limit));
+            carried.with_lent = carried.with_lent.max(change.carries(of, with_lent, limit));
         }
         let mut record = own.unwrap_or_else(|| if is_known { Record::new(now) } else { begin() });
         record.settle(limit, now);
         let own = record.owed;
-        record.owed = own.max(carried);
+        record.owed = own.max(carried.owed);
         self.each.truncate(Self::MOST - 1);
         self.each.insert(0, (*limit, record));
         let record = &mut self.each[0].1;
@@ -149,23 +160,36 @@ struct Opened<'r> {
     /// What is owed by itself.
     own: Units,
     /// What counts because of others.
-    carried: Units,
-    /// With the larger one of both.
+    carried: Carried,
+    /// With the larger one of both that is owed.
     record: &'r mut Record,
 }
 
+/// What counts because of other numbers.
+#[derive(Clone, Copy)]
+struct Carried {
+    owed: Units,
+    /// As if what is lent were owed.
+    with_lent: Units,
+}
+
+impl Carried {
+    /// What counts because of it besides so much that is owed.
+    fn beside(self, owed: Units) -> Units {
+        self.with_lent.saturating_sub(owed)
+    }
+}
+
 impl Change {
-    /// What a record under other numbers is under those of `limit`.
+    /// What a debt under other numbers is under those of `limit`.
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_precision_loss,
         clippy::cast_sign_loss,
         reason = "a script computes with doubles, and the result is that of a limit"
     )]
-    fn carries(&self, of: &Limit, record: &Record, limit: &Limit, now: StoreTime) -> Units {
-        let mut record = record.clone();
-        record.settle(of, now);
-        let owed = record.owed().saturating_add(of.cells(record.lent())).0 as f64;
+    fn carries(&self, of: &Limit, owed: Units, limit: &Limit) -> Units {
+        let owed = owed.0 as f64;
         let [old_cell, new_cell] = [of, limit].map(|limit| limit.cells(1).0 as f64);
         let [old_scale, new_scale] = [of, limit].map(|limit| limit.drained_in(Micros(1)).0 as f64);
         let ago = self.ago.0 as f64;

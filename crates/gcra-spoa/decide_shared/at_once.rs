@@ -296,7 +296,10 @@ impl<'p> Shared<'p, '_, '_> {
         for place in 0..own {
             let claim = claims[place];
             if !at_once.loans.get(place).is_some_and(|loan| is_charged(loan.bucket.mark()))
-                && let Some(loan) = self.charged_loan(claim, began.second(), &is_charged)
+                && let Some(loan) = self
+                    .former_loans(claim, began.second())
+                    .into_iter()
+                    .find(|loan| is_charged(loan.bucket.mark()))
                 && claims.try_push(claim).is_ok()
                 && at_once.loans.len() < claims.len()
             {

@@ -19,7 +19,7 @@ if place then
     own, own_expiry, last = struct.unpack('<I4dd', leases, place + 8)
 end
 
-local reply = ''
+local reply, granted = '', 0
 if number > last then
     local kept = 0
     if fresh == 1 then
@@ -34,10 +34,9 @@ if number > last then
     owed = math.max(owed, math.min(owes, burst) * cell)
 
     lent = lent - own + kept
-    local taken = owed + lent * cell
+    local taken = owed + lent * cell + lent_by_others()
     local free = math.floor(math.max(burst * cell - taken, 0) / cell)
     local scarce = noted > 0 and noted_host ~= host
-    local granted = 0
     if free >= least then
         granted = math.min(want, math.max(scarce and 0 or math.ceil(free / 2), least))
     end
@@ -86,5 +85,5 @@ if number > last then
         scarce and 1 or 0, is_lent and 1 or 0, now)
 end
 
-keep(tonumber(ARGV[2]), scale, owed, soonest, lent, noted, noted_host, leases)
+keep(tonumber(ARGV[2]), scale, owed, soonest, lent, noted, noted_host, leases, granted)
 return reply

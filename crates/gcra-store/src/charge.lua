@@ -15,8 +15,9 @@ local allowed, charged, beyond = true, 0, 0
 if kind == 0 then
     needs = math.max(cells, needs)
     -- What is lent does not drain while the request waits.
-    local most = burst * cell + (lent == 0 and drains or 0)
-    allowed = needs == 0 or (needs <= burst and owed + lent * cell + needs * cell <= most)
+    local all_lent = lent * cell + lent_by_others()
+    local most = burst * cell + (all_lent == 0 and drains or 0)
+    allowed = needs == 0 or (needs <= burst and owed + all_lent + needs * cell <= most)
     if allowed then
         charged = cells
         owed = owed + cells * cell
@@ -41,6 +42,6 @@ if scale == 0 then
     -- From the end of the window, by the clock of the store.
     ms = ms + math.ceil(math.max(ends * 1000000 - now, 0) / 1000)
 end
-keep(ms, scale, owed, soonest, lent, noted, noted_host, leases)
-return struct.pack('<dBI4I4dd', number, allowed and 1 or 0, charged, beyond, owed + lent * cell,
-    now)
+keep(ms, scale, owed, soonest, lent, noted, noted_host, leases, 0)
+return struct.pack('<dBI4I4dd', number, allowed and 1 or 0, charged, beyond,
+    owed + lent * cell + lent_by_others(), now)

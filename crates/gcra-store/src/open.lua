@@ -72,9 +72,11 @@ local function settle(record, burst, ceiling, cell, scale, longest)
     return owed, soonest, lent, noted, noted_host, leases
 end
 
--- The numbers of this call; the other records, as they are kept, and for how many ms; what is
--- owed without these, and what they count for.
-local numbers, others, others_ms, own_owed, carried = string.sub(ARGV[1], 1, 28), '', 0, 0, 0
+-- The numbers of this call; the other records, as they are kept, and for how many ms.
+local numbers, others, others_ms = string.sub(ARGV[1], 1, 28), '', 0
+-- What is owed under these numbers, and at least because of others: without what they have lent,
+-- and with it.
+local own_owed, carried, carried_with_lent = 0, 0, 0
 
 -- A record as it is kept.
 local function written(under, owed, soonest, lent, noted, noted_host, leases)
@@ -100,13 +102,18 @@ local function open(burst, ceiling, cell, scale, longest, supposed, begin)
     local is_strict = ARGV[4] == '1'
     local kept, own, count = redis.call('GET', KEYS[1]), nil, 1
 
+    local function carries(all, cell_before, scale_before)
+        local to_pay = math.ceil(all / cell_before * cell)
+        local then_to_pay = math.ceil((all + ago * scale_before) / cell_before * cell)
+        return math.min(to_pay, math.min(then_to_pay, most) - ago * scale)
+    end
+
     local function other(under, record)
         local b, top, c, s, l = struct.unpack('<I4I4ddI4', under)
         local owed, soonest, lent, noted, noted_host, leases = settle(record, b, top, c, s, l)
         local all = owed + lent * c
-        local to_pay = math.ceil(all / c * cell)
-        local then_to_pay = math.min(math.ceil((all + ago * s) / c * cell), most)
-        carried = math.max(carried, math.min(to_pay, then_to_pay - ago * scale))
+        carried = math.max(carried, carries(owed, c, s))
+        carried_with_lent = math.max(carried_with_lent, carries(all, c, s))
         if (owed > 0 or #leases > 0) and count < 64 then
             count = count + 1
             others = others .. written(under, owed, soonest, lent, noted, noted_host, leases)
@@ -132,13 +139,11 @@ local function open(burst, ceiling, cell, scale, longest, supposed, begin)
     end
     others, others_ms = kept_others, kept_others_ms
 
+    local soonest, lent, noted, noted_host, leases = math.huge, 0, 0, string.rep('\0', 8), ''
     if own then
-        local owed, soonest, lent, noted, noted_host, leases =
+        own_owed, soonest, lent, noted, noted_host, leases =
             settle(own, burst, ceiling, cell, scale, longest)
-        own_owed = owed
-        return math.max(owed, carried), soonest, lent, noted, noted_host, leases
-    end
-    if is_strict and not kept then
+    elseif is_strict and not kept then
         local epoch = redis.call('GET', KEYS[2])
         epoch = epoch and struct.unpack('<d', epoch)
         -- An epoch in the future: the clock went back, and what was before may be lost as well.
@@ -152,13 +157,18 @@ local function open(burst, ceiling, cell, scale, longest, supposed, begin)
             own_owed = supposed
         end
     end
-    return math.max(own_owed, carried), math.huge, 0, 0, string.rep('\0', 8), ''
+    return math.max(own_owed, carried), soonest, lent, noted, noted_host, leases
+end
+
+-- What counts besides what is owed, because cells are lent under other numbers.
+local function lent_by_others()
+    return math.max(carried_with_lent - math.max(own_owed, carried), 0)
 end
 
 -- Keeps the records for so many ms, and until all is drained that requests wait for, and 10 s.
--- What counts because of other records is not written down unless something was charged.
-local function keep(ms, scale, owed, soonest, lent, noted, noted_host, leases)
-    if owed == math.max(own_owed, carried) then
+-- What counts because of other records is written down only if something was charged or granted.
+local function keep(ms, scale, owed, soonest, lent, noted, noted_host, leases, granted)
+    if owed == math.max(own_owed, carried) and granted == 0 then
         owed = own_owed
     end
     if scale > 0 then
