@@ -108,8 +108,8 @@ impl Records {
         charged
     }
 
-    /// The record under the numbers of `limit`, with what counts because of others, as if all of it
-    /// were owed.
+    /// The record under the numbers of `limit`, with what counts because of others, as if all of
+    /// it were owed.
     #[must_use]
     pub fn look(
         mut self,

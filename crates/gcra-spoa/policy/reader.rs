@@ -179,9 +179,12 @@ impl<'t> Reader<'t> {
         }
     }
 
-    /// Notes a mistake in a text that may be a secret.
+    /// Notes a mistake in a text that may be a secret. One that begins as a rate does is none.
     pub(super) fn wrong_text(&mut self, at: usize, text: &str, what: &str) {
-        self.hide(text);
+        let is_number = |text: &str| text.parse::<f64>().is_ok();
+        if !text.split_once('/').is_some_and(|(count, _)| is_number(count.trim())) {
+            self.hide(text);
+        }
         self.wrong(at, what);
     }
 
