@@ -369,14 +369,15 @@ const TOO_MANY_NUMBERS: &str = "the limits have had more numbers than the table 
 #[test]
 fn a_reset_is_not_silent_about_numbers_that_the_table_had_no_space_for() {
     let config = |first: usize| {
-        let rule = |n: usize| format!("\"192.0.{}.{}\" = \"{}/d\"\n", n / 250, n % 250, first + n);
+        let rule =
+            |n: usize| format!("\"192.0.{}.{}\" = \"{}/d\"\n", n / 250, n % 250, 1000 * first + n);
         let overrides: String = (0..700).map(rule).collect();
         format!(
             "[policy.check]\nkey = [\"ip\"]\nlimits = \"9/d\"\n\
              [policy.check.overrides]\n{overrides}"
         )
     };
-    let mut scene = Scene::new(&config(3));
+    let mut scene = Scene::new(&config(1));
     let args = [("ip", ip("192.0.2.199"))];
     // The last one of 700.
     for _ in 0..100 {
@@ -387,13 +388,17 @@ fn a_reset_is_not_silent_about_numbers_that_the_table_had_no_space_for() {
     for _ in 0..100 {
         assert!(!scene.is_blocked("check", &args));
     }
-    reload(&scene, &config(4));
+    reload(&scene, &config(2));
     assert!(!scene.is_blocked("check", &args));
     let (words, status) = all_said(&scene.run(&["table", "reset"], &["192.0.2.199"]));
     assert!(words.contains(TOO_MANY_NUMBERS), "{words}");
     assert!(words.contains(" agents may still count what 192.0.2.199 "), "{words}");
     assert!(!words.contains("all that it owed was cleared"), "{words}");
     assert_eq!(status, 1, "{words}");
+    // Now the table is full. By the longest debts, of a day before and a day after a change.
+    reload(&scene, &config(3));
+    let (words, status) = all_said(&scene.run(&["table", "reset"], &["192.0.2.199"]));
+    assert!(words.contains("for up to 48 h agents") && status == 1, "{words}");
 }
 
 /// The numbers that a client was charged by have left the table, and its agent counts by them.

@@ -527,11 +527,14 @@ fn overrides_id(policy: &Policy) -> u64 {
     limit_id(&[b"overrides", policy.name.as_bytes()])
 }
 
-/// What tells overrides apart in the register, which has space for quotas: one whose emission
-/// interval is a digest.
+/// What tells overrides apart in the register, which has space for quotas: one whose numbers are a
+/// digest. Nobody owes anything by it, and it allows no long debt, so that its loss is not taken
+/// for that of one.
 fn version_of(overrides: &Overrides) -> Option<Quota> {
-    // At most 2^56 ns, which are 834 days: less than the longest drain time.
-    Quota::new(Nanos((overrides.digest() >> 8) + 1), 1).ok()
+    let digest = overrides.digest();
+    let quota = Quota::new(Nanos((digest >> 32) + 1), 1).ok()?;
+    let beyond = Nanos(digest & u64::from(u32::MAX));
+    quota.with_most_owed(quota.drain_time().saturating_add(beyond)).ok()
 }
 
 /// The limits that have an entry in the table's register, as many as it has space for: the place

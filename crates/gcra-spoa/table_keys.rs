@@ -432,9 +432,11 @@ fn note_about_missing(inspected: &Inspected, client: &Client, shown: &str) -> Op
     let policy = inspected.policy(client);
     let own = policy.rule(client.question.rule).limits().iter();
     let on_trial = policy.trial.map(|trial| inspected.in_force.policies.list[trial].rule.limits());
-    // What was pushed out can be charged again at any time, because messages say it.
     let table = &inspected.table;
-    let has_all = |id| table.has_all_said(id) && table.missing_until().is_none();
+    // What leaves the table is soon written down again by the agent that was told it.
+    let has_all = |id| {
+        table.has_all_said(id) && table.missing_until().is_none_or(|until| until <= table.now())
+    };
     let mut missing = own
         .chain(on_trial.into_iter().flatten())
         .filter(|limit| limit.key.is_none() && !has_all(limit.id))
@@ -442,10 +444,10 @@ fn note_about_missing(inspected: &Inspected, client: &Client, shown: &str) -> Op
     if let Some((label, arg)) = missing.next() {
         let arg = String::from_utf8_lossy(arg);
         return Some(format!(
-            "messages have said more limits in the arg '{arg}' than the table has space for, so \
-             under limit '{label}' {shown} may still owe something that is not cleared; \
-             'gcra-spoa explain' with {arg}=... shows it, and 'gcra-spoa exempt' lets the client \
-             pass for a while"
+            "the table has had no space for all limits that messages have said in the arg \
+             '{arg}', so under limit '{label}' {shown} may still owe something that is not \
+             cleared; 'gcra-spoa explain' with {arg}=... shows it, and 'gcra-spoa exempt' lets \
+             the client pass for a while"
         ));
     }
     unlisted_of(inspected, client).map(|until| {

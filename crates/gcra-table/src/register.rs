@@ -159,8 +159,11 @@ impl<'a> Register<'a> {
     /// Writes down that a quota is missing, under which a key may owe something for so long from
     /// now on.
     pub(crate) fn note_missing(self, longest: Nanos) {
-        if let Some(mark) = self.mark_of_pushed_out(longest) {
-            self.write(mark);
+        // One entry says it for all.
+        let left = self.missing_until().unwrap_or_default().saturating_since(self.now);
+        if let Ok(quota) = Quota::new(longest.max(left).max(Nanos(1)), 1) {
+            let limit = pushed_out_id();
+            self.write(Registered { limit, is_override: false, quota, since: self.now });
         }
     }
 
@@ -168,24 +171,19 @@ impl<'a> Register<'a> {
     /// was noted as [missing](Self::note_missing). `None` if nothing was ever missing.
     pub(crate) fn missing_until(self) -> Option<Time> {
         let id = pushed_out_id();
-        let marks = self.all().filter(|entry| entry.limit == id);
-        marks.map(|mark| mark.since.saturating_add(mark.quota.most_owed())).max()
-    }
-
-    /// The entry that says that quotas are missing. It says the longest time that any said before,
-    /// so the latest one says it all.
-    fn mark_of_pushed_out(self, longest: Nanos) -> Option<Registered> {
-        let id = pushed_out_id();
-        let marks = self.all().filter(|entry| entry.limit == id);
-        let longest = marks.map(|mark| mark.quota.most_owed()).fold(longest, Nanos::max);
-        let quota = Quota::new(longest.max(Nanos(1)), 1).ok()?;
-        Some(Registered { limit: id, is_override: false, quota, since: self.now })
+        let notes = self.all().filter(|entry| entry.limit == id);
+        notes.map(|note| note.since.saturating_add(note.quota.drain_time())).max()
     }
 
     /// Writes down what another register says and this one does not.
     pub(crate) fn take_over(self, other: Register<'_>) {
-        let mut missing: Vec<_> =
-            other.all().filter(|entry| !self.all().any(|ours| ours == *entry)).collect();
+        if let Some(until) = other.missing_until() {
+            self.note_missing(until.saturating_since(self.now));
+        }
+        let is_new = |entry: &Registered| {
+            entry.limit != pushed_out_id() && !self.all().any(|ours| ours == *entry)
+        };
+        let mut missing: Vec<_> = other.all().filter(is_new).collect();
         missing.sort_by_key(|entry| entry.since);
         missing.into_iter().for_each(|entry| self.write(entry));
     }
@@ -234,16 +232,26 @@ impl<'a> Register<'a> {
         if !is_taken || new.limit == pushed_out_id() {
             return Some((entry, is_taken));
         }
-        self.note_what_is_pushed_out();
-        // That may have taken this entry.
-        self.free_entry()
+        let note = |entry| match self.read(entry).map(|old| self.may_be_owed_for(old)) {
+            None | Some(Nanos(0)) => {}
+            Some(longest) => self.note_missing(longest),
+        };
+        note(entry);
+        // The first note takes this place itself.
+        let (entry, is_taken) = self.free_entry()?;
+        note(entry);
+        Some((entry, is_taken))
     }
 
-    /// Writes down, before a quota takes the place of another, that one is missing. As this may
-    /// take the place of a third one, it says the longest that any can be owed.
-    fn note_what_is_pushed_out(self) {
-        let longest = self.all().map(|entry| entry.quota.most_owed()).max();
-        self.note_missing(longest.unwrap_or_default());
+    /// How long from now on a key may owe something under a quota: it may be charged now, unless
+    /// its limit has got another one.
+    fn may_be_owed_for(self, old: Registered) -> Nanos {
+        let later = self.all().filter(|entry| {
+            !entry.is_override && entry.limit == old.limit && entry.since > old.since
+        });
+        let ended = later.map(|entry| entry.since).min().filter(|_| !old.is_override);
+        let until = ended.unwrap_or(self.now).saturating_add(old.quota.most_owed());
+        until.saturating_since(self.now)
     }
 
     /// The entry that one about the same limit takes the place of: that of the same quota; or the
@@ -256,7 +264,8 @@ impl<'a> Register<'a> {
         let ours = known.filter(|(_, old)| old.limit == new.limit && !old.is_override);
         let mut ours: Vec<_> = ours.collect();
         ours.sort_by_key(|(_, old)| old.since);
-        let same = ours.iter().find(|(_, old)| old.quota == new.quota);
+        let is_note = new.limit == pushed_out_id();
+        let same = ours.iter().find(|(_, old)| old.quota == new.quota || is_note);
         let earliest = ours.first().filter(|_| ours.len() > MOST_BEFORE);
         same.or(earliest).map(|(entry, _)| *entry)
     }
@@ -484,19 +493,44 @@ mod tests {
             put(&entries, now, 3, quota(5));
         }
         assert_eq!(until(60), None, "nothing has changed");
-        // The longest debt that any quota here allows is that of limit 100: 50 cells of 1000 ns.
+        // The note takes the place of limit 100, of which a key can owe 50 cells of 1000 ns, and
+        // the override that of limit 0.
         at(&entries, 60).add_override(3, quota(2));
         assert_eq!(until(60), Some(60 + 50_000));
         assert_eq!(at(&entries, 60).all().count(), 8);
         for burst in 3..60 {
             at(&entries, 60 + u64::from(burst)).add_override(4, quota(burst));
         }
-        assert_eq!(until(200), Some(119 + 58_000), "of the last, and the longest before");
+        assert_eq!(until(200), Some(119 + 52_000), "the override with 52 cells was pushed out");
+        assert_eq!(at(&entries, 200).all().count(), 8);
         let next = self::entries(8);
-        at(&next, 300).take_over(at(&entries, 300));
-        assert_eq!(at(&next, 300).missing_until(), Some(Time(119 + 58_000)), "after a resize");
+        for _ in 0..2 {
+            at(&next, 300).take_over(at(&entries, 300));
+            assert_eq!(at(&next, 300).missing_until(), Some(Time(119 + 52_000)), "after a resize");
+        }
         at(&next, 400).note_missing(Nanos(7));
-        assert_eq!(at(&next, 400).missing_until(), Some(Time(400 + 58_000)));
+        assert_eq!(at(&next, 400).missing_until(), Some(Time(119 + 52_000)));
+        at(&next, 100_000).note_missing(Nanos(7));
+        assert_eq!(at(&next, 100_000).missing_until(), Some(Time(100_007)));
+    }
+
+    #[test]
+    fn a_quota_that_nobody_can_owe_anything_by_is_not_missing() {
+        let entries = entries(4);
+        put(&entries, 10, 1, quota(5));
+        put(&entries, 20, 1, quota(6));
+        put(&entries, 20, 2, quota(5));
+        put(&entries, 20, 3, quota(5));
+        // The 5 cells of limit 1 take 5000 ns after it got another quota.
+        put(&entries, 5_020, 2, quota(6));
+        assert_eq!(at(&entries, 5_020).missing_until(), None);
+        assert_eq!(at(&entries, 5_020).all().count(), 4);
+        at(&entries, 5_020).note_missing(Nanos(1));
+        assert_eq!(at(&entries, 5_020).missing_until(), Some(Time(5_021)));
+        // The note took the place of the 5 cells of limit 2. The 6 of limit 1 are in force.
+        assert_eq!(at(&entries, 5_020).all().count(), 4);
+        put(&entries, 6_000, 1, quota(7));
+        assert_eq!(at(&entries, 6_000).missing_until(), Some(Time(6_000 + 6_000)));
     }
 
     /// Those of a limit whose quota changes again and again are not looked for by anybody.
