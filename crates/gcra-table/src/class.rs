@@ -5,17 +5,17 @@ use crate::mutation::{Mutation, broken};
 use crate::time::{Nanos, Time};
 use crate::used::Used;
 
-/// The class of a limit's drain time, from 0 to 14; or 15 for a count in a calendar window.
+/// The class of a limit's drain time, from 0 to 62; or 63 for a count in a calendar window.
 ///
-/// A drain time of class c is at least 5 ms * 5^c, and less than five times that. So 15 classes
-/// reach from 5 ms to four years and ten months, beyond the longest drain time. What is paid off
-/// sooner is in class 0, too. A class takes 4 bits of a slot, and more would be missing from the
-/// TAT or from the fingerprint.
+/// A drain time of class c is at least 5 ms * 1.5^c, and less than one and a half times that. So
+/// 63 classes reach from 5 ms to 13 years, beyond the longest drain time. What is paid off sooner
+/// is in class 0, too. A class takes 6 bits of a slot, and more would be missing from the TAT or
+/// from the fingerprint.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub(crate) struct Class(u8);
 
 /// How many classes there are.
-pub(crate) const CLASSES: u8 = 16;
+pub(crate) const CLASSES: u8 = 64;
 
 /// What a bucket owes that owes its whole limit, if that is the smallest of its class.
 const WHOLE: u128 = 1 << 80;
@@ -35,7 +35,7 @@ impl Class {
         Self(class)
     }
 
-    /// The class that was written as this number. Of any other number, four bits count.
+    /// The class that was written as this number. Of any other number, six bits count.
     pub(crate) const fn from_number(number: u8) -> Self {
         Self(number % CLASSES)
     }
@@ -47,9 +47,9 @@ impl Class {
     /// About which part of its limit a bucket owes that holds `value` in the place of the TAT. The
     /// number means something only beside those of other buckets at the same `now`.
     ///
-    /// By this number each bucket owes between what it really owes and five times that, because
-    /// it is divided by the smallest limit of its class. Of a limit that drains in less than 5 ms
-    /// it owes less.
+    /// By this number each bucket owes between what it really owes and one and a half times that,
+    /// because it is divided by the smallest limit of its class. Of a limit that drains in less
+    /// than 5 ms it owes less.
     pub(crate) fn part_owed(self, value: Time, now: Time) -> u128 {
         if broken(Mutation::EvictsByTime) {
             return value.0.into();
@@ -64,8 +64,18 @@ impl Class {
 
 /// The shortest drain time of a class, in nanoseconds.
 const fn least_drain_ns(class: u8) -> u64 {
-    Nanos::from_millis(5).0 * 5_u64.pow(class as u32)
+    LEAST_DRAIN_NS[class as usize % LEAST_DRAIN_NS.len()]
 }
+
+const LEAST_DRAIN_NS: [u64; CLASSES as usize - 1] = {
+    let mut all = [Nanos::from_millis(5).0; CLASSES as usize - 1];
+    let mut class = 1;
+    while class < all.len() {
+        all[class] = all[class - 1] + all[class - 1] / 2;
+        class += 1;
+    }
+    all
+};
 
 #[cfg(test)]
 mod tests {
@@ -73,16 +83,16 @@ mod tests {
     use crate::quota::MAX_DRAIN;
 
     #[test]
-    fn each_drain_time_is_less_than_five_times_the_least_of_its_class() {
-        let five = |class: Class| 5 * least_drain_ns(class.0);
+    fn each_drain_time_is_less_than_one_and_a_half_times_the_least_of_its_class() {
+        let end = |class: Class| least_drain_ns(class.0) + least_drain_ns(class.0) / 2;
         for class in 0..CLASSES - 1 {
             let least = least_drain_ns(class);
             assert_eq!(Class::of(Nanos(least)), Class(class));
-            assert_eq!(Class::of(Nanos(five(Class(class)) - 1)), Class(class));
+            assert_eq!(Class::of(Nanos(end(Class(class)) - 1)), Class(class));
         }
         assert_eq!(Class::of(Nanos(1)), Class(0));
         let last = Class::of(MAX_DRAIN);
-        assert!(last == Class(14) && MAX_DRAIN.0 < five(last));
+        assert!(last != Class::COUNT && MAX_DRAIN.0 < end(last));
     }
 
     #[test]
@@ -100,8 +110,8 @@ mod tests {
             Class::of(drain).part_owed(now.saturating_add(Nanos(owed)), now)
         };
         let (fast, slow) = (Nanos::from_secs(2), Nanos::from_secs(86_400));
-        assert!(part(fast, fast.0 * 9 / 10) > part(slow, slow.0 / 6));
-        assert!(part(slow, slow.0 * 9 / 10) > part(fast, fast.0 / 6));
+        assert!(part(fast, fast.0 * 9 / 10) > part(slow, slow.0 * 5 / 9));
+        assert!(part(slow, slow.0 * 9 / 10) > part(fast, fast.0 * 5 / 9));
         // What is owed beyond the burst counts as more than the whole.
         assert!(part(fast, fast.0 * 6) > part(slow, slow.0));
     }

@@ -80,7 +80,7 @@ impl fmt::Debug for LimitSalt {
 /// The upper 32 bits of a fingerprint.
 #[expect(clippy::cast_possible_truncation, reason = "a fingerprint has 62 bits")]
 pub(crate) const fn mark(id: BucketId) -> u32 {
-    (id.fingerprint >> 30) as u32
+    (id.fingerprint >> 28) as u32
 }
 
 /// A number that stands for the name of a limit, which may have several parts. It is the same in

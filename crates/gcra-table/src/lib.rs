@@ -56,9 +56,9 @@
 //!
 //! # What it gives up
 //!
-//! * **Keys are hashed, not stored.** Two keys share a bucket, and so a limit, if 62 bits of keyed
-//!   SipHash-1-3 agree. With a million live keys one expects 1e-7 such pairs, with 100 million
-//!   1e-3. Keys cannot be listed.
+//! * **Keys are hashed, not stored.** Two keys share a bucket, and so a limit, if 60 bits of keyed
+//!   SipHash-1-3 agree. With a million live keys one expects 4e-7 such pairs, with 100 million
+//!   4e-3. Keys cannot be listed.
 //! * **The size is fixed until [`Table::resize`].** If there are more live keys than slots, the
 //!   bucket that owes the smallest part of its quota's burst is forgotten, and
 //!   [`Table::evictions`] says how much was forgiven. The table must hold the keys that are active

@@ -91,7 +91,7 @@ impl Look {
     /// if all slots are announcements. Of equal parts the smallest TAT decides.
     ///
     /// A slot knows its limit within the factor of a class (`class.rs`): the bucket that is chosen
-    /// owes less than five times the part of any other.
+    /// owes less than one and a half times the part of any other; twice, if one is a count.
     #[cold]
     pub(crate) fn least_owing(&self, now: Time) -> Option<usize> {
         let owing = self.words.iter().enumerate().filter_map(|(position, word)| {

@@ -56,7 +56,7 @@ fn quota(burst: u32) -> Quota {
 
 /// The bucket of a key under a limit of this class.
 fn id(key: u64, class: Class) -> BucketId {
-    BucketId::new(key << 2, class)
+    BucketId::new(key << 4, class)
 }
 
 fn one_cell(burst: u32) -> Charge {

@@ -96,18 +96,19 @@ impl Slot {
 ///
 /// | bits 127, 126 | it is | bits 63 to 0 |
 /// |---|---|---|
-/// | 0 0 | a *confirmed* bucket | its class, 4 bits, and its TAT, 60 bits |
+/// | 0 0 | a *confirmed* bucket | four bits of its class, and its TAT, 60 bits |
 /// | 1 any | an *announcement*: a process is about to open the bucket | a ticket |
 /// | 0 1 | *sealed*: the slot never changes again; its bucket is in the successor | as it was |
 ///
-/// So whether a slot is the confirmed bucket of a key is one comparison.
+/// The two highest bits of the fingerprint are the lowest of the class. So whether a slot is the
+/// confirmed bucket of a key is one comparison.
 #[derive(Clone, Copy, Eq, PartialEq)]
 pub(crate) struct Word(u128);
 
 /// What tells a bucket from all others: whose it is, and the class of its limit.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct BucketId {
-    /// 62 bits, never 0.
+    /// 62 bits, never 0: 60 of a hash, and two of the class.
     pub(crate) fingerprint: u64,
     pub(crate) class: Class,
 }
@@ -117,8 +118,10 @@ impl BucketId {
     #[inline]
     pub(crate) const fn new(hash: u64, class: Class) -> Self {
         // Two bits of the slot say what it holds, and 0 is a slot that was never used.
-        let bits = hash >> 2;
-        Self { fingerprint: if bits == 0 { 1 } else { bits }, class }
+        let bits = hash >> 4;
+        let bits = if bits == 0 { 1 } else { bits };
+        let class_low = class.number() as u64 % CLASS_LOW;
+        Self { fingerprint: bits | class_low << CLASS_LOW_SHIFT, class }
     }
 }
 
@@ -126,6 +129,9 @@ const TAGS: u64 = 0b11 << 62;
 const PENDING: u64 = 0b10 << 62;
 const SEALED: u64 = 0b01 << 62;
 const CLASS_SHIFT: u32 = 60;
+/// The fingerprint has the class modulo this.
+const CLASS_LOW: u64 = 4;
+const CLASS_LOW_SHIFT: u32 = 60;
 const VALUE: u64 = (1 << CLASS_SHIFT) - 1;
 
 impl Word {
@@ -135,7 +141,8 @@ impl Word {
     /// A bucket. No TAT reaches bit 60: clocks and drain times stay far below 36 years.
     #[inline]
     pub(crate) const fn confirmed(id: BucketId, tat: Time) -> Self {
-        Self::new(id.fingerprint, (id.class.number() as u64) << CLASS_SHIFT | tat.0 & VALUE)
+        let class = id.class.number() as u64 / CLASS_LOW;
+        Self::new(id.fingerprint, class << CLASS_SHIFT | tat.0 & VALUE)
     }
 
     /// The announcement of a bucket. No ticket is used twice in a slot.
@@ -179,7 +186,9 @@ impl Word {
 
     /// The class that a bucket has, or had when it was sealed.
     pub(crate) const fn class(self) -> Class {
-        Class::from_number((self.halves().1 >> CLASS_SHIFT) as u8)
+        let (high, low) = self.halves();
+        let class_low = (high & !TAGS) >> CLASS_LOW_SHIFT;
+        Class::from_number(((low >> CLASS_SHIFT) * CLASS_LOW + class_low) as u8)
     }
 
     /// What tells this bucket, or the one that was sealed here, from all others.
@@ -237,7 +246,7 @@ impl fmt::Debug for Word {
 mod tests {
     use super::*;
 
-    const ID: BucketId = BucketId { fingerprint: !TAGS, class: Class::from_number(9) };
+    const ID: BucketId = BucketId { fingerprint: !TAGS, class: Class::from_number(11) };
 
     #[test]
     fn a_word_is_a_bucket_or_an_announcement_or_sealed() {
@@ -272,6 +281,10 @@ mod tests {
     #[test]
     fn no_fingerprint_is_0_or_has_the_bits_that_say_what_a_slot_holds() {
         let fingerprint = |hash| BucketId::new(hash, ID.class).fingerprint;
-        assert_eq!([0, 1, 3, 4, 8, u64::MAX].map(fingerprint), [1, 1, 1, 1, 2, !TAGS]);
+        let class = 3 << CLASS_LOW_SHIFT;
+        let expected = [class | 1, class | 1, class | 1, class | 2, !TAGS];
+        assert_eq!([0, 15, 16, 32, u64::MAX].map(fingerprint), expected);
+        let other = BucketId::new(16, Class::from_number(8));
+        assert_eq!(other.fingerprint, 1);
     }
 }

@@ -932,8 +932,8 @@ impl Table {
         let lines = self.region.lines();
         // A power of two, and at least two lines.
         let mask = lines.len() as u64 - 1;
-        // A step of 1 to `mask` lines: the upper 32 bits of the fingerprint, scaled.
-        let step = 1 + (((fingerprint >> 30) * mask) >> 32);
+        // A step of 1 to `mask` lines: the upper 32 bits of the hash in the fingerprint, scaled.
+        let step = 1 + ((((fingerprint >> 28) & u64::from(u32::MAX)) * mask) >> 32);
         let line = |place: u64| {
             #[expect(clippy::cast_possible_truncation, reason = "masked to the number of lines")]
             let index = (place & mask) as usize;

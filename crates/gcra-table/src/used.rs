@@ -9,16 +9,16 @@ pub const KEPT: Nanos = Nanos::from_secs(3600);
 /// The bits of the count. One more than a count can need, so that nothing is carried out of them.
 pub(crate) const COUNT: u64 = (1 << 33) - 1;
 const SIZE_SHIFT: u32 = 33;
-const SIZES: u64 = 0xf;
+const SIZES: u64 = 0x1f;
 /// The bits below the expiry.
-const BELOW: u64 = (1 << 37) - 1;
+const BELOW: u64 = (1 << 38) - 1;
 
 /// Cells that were counted in a window, as a slot holds them.
 ///
 /// | bits | |
 /// |---|---|
-/// | 59 to 37 | the expiry: a moment of the table's time that is a multiple of 2^37 ns |
-/// | 36 to 33 | the size of the limit: half the binary logarithm of how many it allows |
+/// | 59 to 38 | the expiry: a moment of the table's time that is a multiple of 2^38 ns |
+/// | 37 to 33 | the size of the limit: the binary logarithm of how many it allows |
 /// | 32 to 0 | the count |
 ///
 /// Taken as a TAT, which everything but the counting itself does, it is live until the expiry.
@@ -38,8 +38,8 @@ impl Used {
     pub(crate) const fn none(end: Time, most: u32) -> Self {
         // The first multiple after the moment up to which the count is kept.
         let expiry = (end.saturating_add(KEPT).0 | BELOW).saturating_add(1);
-        // 4^size <= most < 4^(size + 1)
-        let size = if most == 0 { 0 } else { most.ilog2() / 2 };
+        // 2^size <= most < 2^(size + 1)
+        let size = if most == 0 { 0 } else { most.ilog2() };
         Self(expiry | (size as u64) << SIZE_SHIFT)
     }
 
@@ -75,7 +75,7 @@ impl Used {
             return 0;
         }
         let size = self.0 >> SIZE_SHIFT & SIZES;
-        (u128::from(self.cells()) * whole) >> (2 * size)
+        (u128::from(self.cells()) * whole) >> size
     }
 }
 
@@ -117,7 +117,7 @@ mod tests {
                 Used::none(end, most).with_cells(cells.into()).part(1 << 80, now)
             };
             let whole = part(most, Time::ZERO);
-            assert!((1 << 80..4 << 80).contains(&whole), "{most}");
+            assert!((1 << 80..2 << 80).contains(&whole), "{most}");
             assert!(
                 part(most, Time(end.0 - 1)) == whole && part(most / 2, Time::ZERO) <= whole / 2
             );

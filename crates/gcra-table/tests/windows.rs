@@ -147,8 +147,8 @@ fn a_slot_comes_free_an_hour_after_its_window() {
     let live = || table.occupancy().live;
     clock.advance(Nanos::from_secs(2 * HOUR - 1));
     assert_eq!(live(), 8);
-    // It is a multiple of 2^37 ns.
-    clock.advance(Nanos::from_secs(139));
+    // It is a multiple of 2^38 ns.
+    clock.advance(Nanos::from_secs(277));
     assert_eq!(live(), 0);
     assert!(count(&table, b"another", HOUR, 1, 1));
     assert_eq!(table.evictions(), gcra_table::Evictions::default());
