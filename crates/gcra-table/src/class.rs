@@ -12,7 +12,15 @@ use crate::used::Used;
 /// is in class 0, too. A class takes 6 bits of a slot, and more would be missing from the TAT or
 /// from the fingerprint.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-pub(crate) struct Class(u8);
+pub(crate) struct Class {
+    number: u8,
+    /// What the fingerprint of a bucket has of it: the number modulo 4, as its highest bits. It is
+    /// worked out once, and not for each request.
+    in_fingerprint: u64,
+}
+
+/// How many bits below it a fingerprint has.
+pub(crate) const IN_FINGERPRINT: u32 = 60;
 
 /// How many classes there are.
 pub(crate) const CLASSES: u8 = 64;
@@ -22,26 +30,32 @@ const WHOLE: u128 = 1 << 80;
 
 impl Class {
     /// What a bucket of this class has in the place of the TAT is [`Used`].
-    pub(crate) const COUNT: Self = Self(CLASSES - 1);
+    pub(crate) const COUNT: Self = Self::from_number(CLASSES - 1);
 
     /// The class of a drain time.
     // Quotas are made once, and the rest of what makes them is small.
     #[inline(never)]
     pub(crate) const fn of(drain_time: Nanos) -> Self {
         let mut class = 0;
-        while class < Self::COUNT.0 - 1 && drain_time.0 >= least_drain_ns(class + 1) {
+        while class < CLASSES - 2 && drain_time.0 >= least_drain_ns(class + 1) {
             class += 1;
         }
-        Self(class)
+        Self::from_number(class)
     }
 
     /// The class that was written as this number. Of any other number, six bits count.
     pub(crate) const fn from_number(number: u8) -> Self {
-        Self(number % CLASSES)
+        let number = number % CLASSES;
+        Self { number, in_fingerprint: (number as u64 % 4) << IN_FINGERPRINT }
     }
 
     pub(crate) const fn number(self) -> u8 {
-        self.0
+        self.number
+    }
+
+    #[inline]
+    pub(crate) const fn in_fingerprint(self) -> u64 {
+        self.in_fingerprint
     }
 
     /// About which part of its limit a bucket owes that holds `value` in the place of the TAT. The
@@ -57,7 +71,7 @@ impl Class {
         if self == Self::COUNT {
             return Used::in_bucket(value).part(WHOLE, now);
         }
-        let parts_of_a_ns = WHOLE / u128::from(least_drain_ns(self.0));
+        let parts_of_a_ns = WHOLE / u128::from(least_drain_ns(self.number));
         u128::from(value.saturating_since(now).0) * parts_of_a_ns
     }
 }
@@ -84,20 +98,21 @@ mod tests {
 
     #[test]
     fn each_drain_time_is_less_than_one_and_a_half_times_the_least_of_its_class() {
-        let end = |class: Class| least_drain_ns(class.0) + least_drain_ns(class.0) / 2;
+        let end = |class: Class| least_drain_ns(class.number) + least_drain_ns(class.number) / 2;
         for class in 0..CLASSES - 1 {
             let least = least_drain_ns(class);
-            assert_eq!(Class::of(Nanos(least)), Class(class));
-            assert_eq!(Class::of(Nanos(end(Class(class)) - 1)), Class(class));
+            let class = Class::from_number(class);
+            assert_eq!(Class::of(Nanos(least)), class);
+            assert_eq!(Class::of(Nanos(end(class) - 1)), class);
         }
-        assert_eq!(Class::of(Nanos(1)), Class(0));
+        assert_eq!(Class::of(Nanos(1)), Class::from_number(0));
         let last = Class::of(MAX_DRAIN);
         assert!(last != Class::COUNT && MAX_DRAIN.0 < end(last));
     }
 
     #[test]
     fn no_value_is_too_large_to_compare() {
-        for class in (0..CLASSES).map(Class) {
+        for class in (0..CLASSES).map(Class::from_number) {
             let part = |value| class.part_owed(Time(value), Time::ZERO);
             assert!(part((1 << 60) - 1) > 0 && part(0) == 0, "{class:?}");
         }

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use crate::class::Class;
+use crate::class::{Class, IN_FINGERPRINT};
 use crate::sync::{AtomicU128, Ordering};
 use crate::time::Time;
 
@@ -120,8 +120,7 @@ impl BucketId {
         // Two bits of the slot say what it holds, and 0 is a slot that was never used.
         let bits = hash >> 4;
         let bits = if bits == 0 { 1 } else { bits };
-        let class_low = class.number() as u64 % CLASS_LOW;
-        Self { fingerprint: bits | class_low << CLASS_LOW_SHIFT, class }
+        Self { fingerprint: bits | class.in_fingerprint(), class }
     }
 }
 
@@ -129,9 +128,6 @@ const TAGS: u64 = 0b11 << 62;
 const PENDING: u64 = 0b10 << 62;
 const SEALED: u64 = 0b01 << 62;
 const CLASS_SHIFT: u32 = 60;
-/// The fingerprint has the class modulo this.
-const CLASS_LOW: u64 = 4;
-const CLASS_LOW_SHIFT: u32 = 60;
 const VALUE: u64 = (1 << CLASS_SHIFT) - 1;
 
 impl Word {
@@ -141,7 +137,7 @@ impl Word {
     /// A bucket. No TAT reaches bit 60: clocks and drain times stay far below 36 years.
     #[inline]
     pub(crate) const fn confirmed(id: BucketId, tat: Time) -> Self {
-        let class = id.class.number() as u64 / CLASS_LOW;
+        let class = id.class.number() as u64 / 4;
         Self::new(id.fingerprint, class << CLASS_SHIFT | tat.0 & VALUE)
     }
 
@@ -185,10 +181,11 @@ impl Word {
     }
 
     /// The class that a bucket has, or had when it was sealed.
+    #[expect(clippy::cast_possible_truncation, reason = "two bits and four bits")]
     pub(crate) const fn class(self) -> Class {
         let (high, low) = self.halves();
-        let class_low = (high & !TAGS) >> CLASS_LOW_SHIFT;
-        Class::from_number(((low >> CLASS_SHIFT) * CLASS_LOW + class_low) as u8)
+        let class_low = (high & !TAGS) >> IN_FINGERPRINT;
+        Class::from_number(((low >> CLASS_SHIFT) * 4 + class_low) as u8)
     }
 
     /// What tells this bucket, or the one that was sealed here, from all others.
@@ -281,7 +278,7 @@ mod tests {
     #[test]
     fn no_fingerprint_is_0_or_has_the_bits_that_say_what_a_slot_holds() {
         let fingerprint = |hash| BucketId::new(hash, ID.class).fingerprint;
-        let class = 3 << CLASS_LOW_SHIFT;
+        let class = 3 << IN_FINGERPRINT;
         let expected = [class | 1, class | 1, class | 1, class | 2, !TAGS];
         assert_eq!([0, 15, 16, 32, u64::MAX].map(fingerprint), expected);
         let other = BucketId::new(16, Class::from_number(8));
