@@ -23,7 +23,7 @@ use shuttle::{sync::Arc, thread};
 
 use crate::bucket::Bucket;
 use crate::charge::Charge;
-use crate::class::Class;
+use crate::class::{Class, IN_FINGERPRINT};
 use crate::context::{Context, Moved};
 use crate::counters::Counters;
 use crate::decision::Decision;
@@ -113,7 +113,8 @@ impl Table {
 
     /// The TAT of the key's confirmed bucket. There is at most one.
     fn tat(&self, key: u64) -> Option<Time> {
-        let words = self.slots().map(Slot::load).filter(|word| word.fingerprint() == key);
+        let of_hash = |word: &Word| word.fingerprint() % (1 << IN_FINGERPRINT);
+        let words = self.slots().map(Slot::load).filter(|word| of_hash(word) == key);
         let tats: Vec<_> = words.filter_map(Word::tat).collect();
         assert!(tats.len() <= 1, "two buckets of one key: {tats:?}");
         tats.first().copied()
@@ -683,7 +684,11 @@ const WINDOW: Window = Window::new(1, 0, CLOCK.saturating_add(Nanos(100)));
 
 /// What a bucket holds with this count in the window.
 fn counted(cells: u64) -> Time {
-    Used::none(WINDOW.end(), 3).with_cells(cells).to_value()
+    counted_of(3, cells)
+}
+
+fn counted_of(most: u32, cells: u64) -> Time {
+    Used::none(WINDOW.end(), most).with_cells(cells).to_value()
 }
 
 impl Actor {
@@ -747,7 +752,7 @@ fn first_counts() {
     table.put(0, OTHER, OWES_1);
     let allowed = together(&table, [|table, actor| actor.count(table, K, 1); 2]);
     assert_eq!(allowed.iter().sum::<u64>(), 1, "1 in the window");
-    assert_eq!(table.tat(K), Some(counted(1)));
+    assert_eq!(table.tat(K), Some(counted_of(1, 1)));
 }
 
 /// The table is moved to another one while cells are counted in a window.
