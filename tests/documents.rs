@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use support::log_sentences::{Level, Sentence, first_words, sentences_of_the_log, words};
 use support::{
     Agent, Client, Haproxy, agent_binary, directory, haproxy_binary, needs, wait_until,
 };
@@ -375,103 +376,15 @@ fn a_client_that_invents_api_keys_is_limited_and_an_office_is_not() {
     }
 }
 
-/// The string literals in a piece of source code outside its tests and comments, with what comes
-/// before each of them.
-fn literals(source: &str) -> Vec<(String, String)> {
-    let source = source.split("\n#[cfg(test)]\nmod ").next().unwrap();
-    let code: String = source
-        .lines()
-        .filter(|line| !line.trim_start().starts_with("//"))
-        .flat_map(|line| [line, "\n"])
-        .collect();
-    let (mut literals, mut rest) = (Vec::new(), &code[..]);
-    while let Some((before, after)) = rest.split_once('"') {
-        if before.ends_with('\'') || before.ends_with("b'") {
-            rest = after;
-            continue;
-        }
-        let (mut text, mut end, mut escaped) = (String::new(), after.len(), false);
-        for (index, character) in after.char_indices() {
-            match (escaped, character) {
-                (true, 'n') => text.push('\n'),
-                (true, other) => text.push(other),
-                (false, '"') => {
-                    end = index;
-                    break;
-                }
-                (false, '\\') => {}
-                (false, other) => text.push(other),
-            }
-            escaped = !escaped && character == '\\';
-        }
-        literals.push((before.trim_end().to_owned(), text));
-        rest = after.get(end + 1..).unwrap_or_default();
-    }
-    literals
-}
-
-/// The words of a text, without what marks code in Markdown.
-fn words(text: &str) -> String {
-    let text = text.replace(['`', '\''], "");
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
-}
-
-/// The first words of a message: of its first piece between placeholders that has at least three.
-fn first_words(message: &str) -> Option<String> {
-    message.split(['{', '}']).step_by(2).find_map(|piece| {
-        let piece = words(piece.trim_start_matches([' ', ',', ';', ':', '.', '(', ')']));
-        let first: Vec<_> = piece.split(' ').take(4).collect();
-        let first = (first.len() >= 3).then(|| first.join(" "))?;
-        Some(first.trim_end_matches([',', ';', ':', '.']).to_owned())
-    })
-}
-
-/// Files in which sentences for the log are put together.
-const SENTENCES: [&str; 4] = [
-    "crates/gcra-spoa/agreement.rs",
-    "crates/gcra-spoa/store_reports.rs",
-    "crates/gcra-spoa/undecided.rs",
-    "crates/spop-agent/src/end.rs",
-];
-
 #[test]
 fn every_warning_and_error_of_the_log_is_explained() {
     let page = words(&fs::read_to_string(root().join("docs/TROUBLESHOOTING.md")).unwrap());
-    let mut folders: Vec<PathBuf> = [
-        "crates/gcra-spoa",
-        "crates/spop-agent/src",
-        "crates/spop-codec/src",
-        "crates/gcra-table/src",
-        "crates/gcra-store/src",
-    ]
-    .map(|folder| root().join(folder))
-    .into();
     let (mut found, mut missing) = (0, Vec::new());
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                folders.push(path);
-                continue;
-            }
-            if path.extension().is_none_or(|extension| extension != "rs") {
-                continue;
-            }
-            let name = path.strip_prefix(root()).unwrap().to_str().unwrap();
-            for (before, text) in literals(&fs::read_to_string(&path).unwrap()) {
-                let is_logged =
-                    ["log::warn!(", "log::error!(", ".warn(format_args!(", ".panicked("]
-                        .iter()
-                        .any(|call| before.ends_with(call));
-                if !is_logged && !SENTENCES.contains(&name) {
-                    continue;
-                }
-                let Some(first) = first_words(&text) else { continue };
-                found += 1;
-                if !page.contains(&first) {
-                    missing.push(format!("{name}: {first}"));
-                }
-            }
+    for Sentence { file, level, text } in sentences_of_the_log() {
+        let Some(first) = first_words(&text).filter(|_| level != Level::Info) else { continue };
+        found += 1;
+        if !page.contains(&first) {
+            missing.push(format!("{file}: {first}"));
         }
     }
     assert!(missing.is_empty(), "docs/TROUBLESHOOTING.md does not have: {missing:#?}");

@@ -14,6 +14,7 @@
 
 pub mod admin;
 pub mod host;
+pub mod log_sentences;
 pub mod proxy;
 pub mod server_groups;
 mod skip;
