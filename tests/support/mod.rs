@@ -16,6 +16,7 @@ pub mod admin;
 pub mod host;
 pub mod log_sentences;
 pub mod proxy;
+pub mod recorded;
 pub mod server_groups;
 mod skip;
 pub mod spop;

@@ -42,6 +42,27 @@ impl Spop {
 
     /// The same, for several that are sent together.
     pub fn ask_all(&mut self, notifies: &[Messages<'_>]) -> Vec<Vec<(Scope, String, bool)>> {
+        self.ask_all_by(notifies, |scope, name, value| match value {
+            Value::Bool(bool) => (scope, name, bool),
+            other => panic!("{name}: {other:?}"),
+        })
+    }
+
+    /// The variables that one NOTIFY sets, each as `read` understands it. A variable that is unset
+    /// has the value null.
+    pub fn ask_by<T>(
+        &mut self,
+        messages: Messages<'_>,
+        read: impl FnMut(Scope, String, Value<'_>) -> T,
+    ) -> Vec<T> {
+        self.ask_all_by(&[messages], read).remove(0)
+    }
+
+    fn ask_all_by<T>(
+        &mut self,
+        notifies: &[Messages<'_>],
+        mut read: impl FnMut(Scope, String, Value<'_>) -> T,
+    ) -> Vec<Vec<T>> {
         let first = self.next_stream;
         let mut bytes = Vec::new();
         for messages in notifies {
@@ -64,11 +85,12 @@ impl Spop {
                     let Frame::Ack(ack) = frame else { panic!("{frame:?}") };
                     assert_eq!(ack.id, FrameId { stream, frame: 1 });
                     ack.actions()
-                        .map(|action| match action {
-                            Action::SetVar { scope, name, value: Value::Bool(bool) } => {
-                                (scope, String::from_utf8(name.to_vec()).unwrap(), bool)
-                            }
-                            other => panic!("{other:?}"),
+                        .map(|action| {
+                            let (scope, name, value) = match action {
+                                Action::SetVar { scope, name, value } => (scope, name, value),
+                                Action::UnsetVar { scope, name } => (scope, name, Value::Null),
+                            };
+                            read(scope, String::from_utf8(name.to_vec()).unwrap(), value)
                         })
                         .collect()
                 })
