@@ -730,6 +730,13 @@ fn layouts_digests_and_fingerprints() {
                  limits;\nand where the buckets of two clients are in a table of 4096 slots with \
                  the hash key 00 01 ... 0f.";
     compare("layouts.txt", about, &content);
+
+    for (document, layout) in [("TABLE.md", layout(table)), ("LEASES.md", leases)] {
+        let text = fs::read_to_string(root().join("docs/internals").join(document)).unwrap();
+        let row = text.lines().find(|line| line.contains("| layout ")).unwrap();
+        let said = row.split('|').nth(4).unwrap().trim();
+        assert_eq!(said, layout.to_string(), "the layout in docs/internals/{document}");
+    }
 }
 
 #[test]
