@@ -398,6 +398,28 @@ fn cells_that_are_held_when_the_numbers_change_are_owed_by_nobody() {
     assert!(allowed.iter().all(|allowed| *allowed <= 34), "{allowed:?}");
 }
 
+/// A client is denied by what it owes under its earlier key. That is not remembered for its new
+/// group.
+#[test]
+fn a_client_does_not_block_its_new_group() {
+    needs!(valkey());
+    let policy = |prefix: u32| {
+        format!(
+            "[policy.api]\nshared = true\nwithout_store = \"closed\"\nkey = [\"ip\"]\n\
+             limits = \"2/h burst 3\"\nmax_delay = \"1ms\"\nipv4_prefix = {prefix}\n"
+        )
+    };
+    let shared = Shared::start(&policy(32));
+    let [one, other] = [Ipv4Addr::new(192, 0, 2, 3), Ipv4Addr::new(192, 0, 2, 4)];
+    assert_eq!(shared.allowed(one, &[1; 4]), [true, true, true, false]);
+    shared.reload(&policy(24));
+    for _ in 0..3 {
+        assert_eq!(shared.allowed(one, &[1]), [false]);
+        assert_eq!(shared.allowed(other, &[1]), [true]);
+    }
+    assert_eq!(shared.allowed(other, &[1]), [false], "the group has used up its limit");
+}
+
 /// The store forgets what a client owes under whatever numbers its messages have said.
 #[test]
 fn a_reset_clears_the_buckets_of_all_numbers_that_messages_said() {

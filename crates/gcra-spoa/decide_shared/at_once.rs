@@ -17,6 +17,8 @@ use crate::answer::{Standing, Standings};
 use crate::borrower::Loan;
 use crate::decide::in_window;
 use crate::decide_shared::{Attempt, Claim, Decided, MustWait, Patience, Shared};
+use crate::earlier::Asked;
+use crate::limit_bucket::LimitBucket;
 use crate::policy::{Limit, MAX_LIMITS, Policy};
 use crate::reserved::Reservation;
 use crate::verdict::{Reason, Verdict};
@@ -498,15 +500,27 @@ impl<'p> Shared<'p, '_, '_> {
     }
 
     /// Remembers that a charge was denied. A penalty is charged for each request, so that each of
-    /// them asks.
+    /// them asks. And a client that had another key before a change may have been denied by what
+    /// it owes under that, which does not concern others of its new key.
     fn note_denial(&self, claims: &[Claim<'p>], done: &Done) {
         let Done { charge, charged, at, limit, .. } = done;
         if let Some(claim) = claims.get(done.place)
             && !charged.allowed
             && self.policy().penalty.is_none()
+            && !self.had_another_key(*claim)
         {
             self.borrower.denials.note(claim.key, limit, charge, *charged, HostTime::from(*at));
         }
+    }
+
+    /// Whether the client of a claim had another key before a change.
+    fn had_another_key(&self, claim: Claim<'_>) -> bool {
+        let Self { table, in_force, question, message, .. } = *self;
+        let Claim { limit, quota, local, .. } = claim;
+        let current = LimitBucket { key: local, quota };
+        let asked = Asked { table, rule: question.rule, limit, current, message };
+        let mut former = in_force.earlier.limits(question.policy, asked);
+        former.any(|(.., key)| key != local)
     }
 
     /// After one limit has denied the request: gives back what others have charged, and waits
