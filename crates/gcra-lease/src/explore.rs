@@ -9,6 +9,7 @@
 //!
 //! `cargo test` looks at small models; `make lease-explore` at those that take minutes.
 
+mod changes;
 mod fingerprint;
 mod packed;
 mod search;

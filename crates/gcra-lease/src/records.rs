@@ -4,6 +4,7 @@ use crate::charge::{Charge, Charged};
 use crate::limit::{Limit, Units};
 use crate::message::{Ask, Reply};
 use crate::record::Record;
+use crate::rule::{Rule, without};
 use crate::time::{Micros, StoreTime};
 
 /// The records of one key under one limit: one for each of the numbers under which it owes
@@ -75,7 +76,8 @@ impl Records {
         let Opened { own, carried, record } = self.open((limit, change), now, elsewhere, begin);
         let opened = record.owed;
         let reply = record.ask_beside(limit, now, ask, carried.beside(opened));
-        let is_granted = reply.is_some_and(|reply| reply.granted > 0);
+        let is_granted =
+            reply.is_some_and(|reply| reply.granted > 0) && !without(Rule::GrantIsWritten);
         if record.owed == opened && !is_granted {
             record.owed = own;
         }

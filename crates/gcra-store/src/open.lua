@@ -9,8 +9,8 @@
 --       because of others. 4: 1 if the store is strict, else 0.
 --
 -- Each of the numbers under which something is owed has a record. It is these numbers, as ARGV[1]
--- has them, the number of leases, a header, and a lease for each host. The record that was used last
--- comes first. Times are in whole µs, and what is owed is in units, of which `scale` (a power
+-- has them, the number of leases, a header, and a lease for each host. The record that was used
+-- last comes first. Times are in whole µs, and what is owed is in units, of which `scale` (a power
 -- of two) are one µs. All of them stay below 2^53, so doubles are exact. Lua's own text of a
 -- number has only 14 digits, so none is made.
 --
