@@ -5,12 +5,14 @@ use std::collections::BTreeSet;
 use std::collections::hash_map::Entry;
 use std::fmt;
 use std::path::Path;
+use std::time::Duration;
 
 use ahash::AHashMap;
 use spop_agent::{Limits, Scope};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use crate::duration::Short;
 use crate::policy::key_args::{key_parts, not_an_arg};
 use crate::policy::limits::{self, NAME_RULE, OfPolicy, is_name};
 use crate::policy::max_delay;
@@ -514,6 +516,7 @@ impl<'t> File<'t> {
         if let Some((at, _)) = bandwidth {
             bandwidth::check(&mut self.reader, at, &policy);
         }
+        self.slots_are_enough(at, &policy);
         if let Some((at, _)) = shared {
             let trial = trial.as_deref().unwrap_or_default();
             sharing::check(&mut self.reader, at, &policy, trial);
@@ -527,6 +530,29 @@ impl<'t> File<'t> {
             self.reader.wrong(observe.map_or(at, |value| value.span().start), &what);
         }
         Some((policy, trial))
+    }
+
+    /// Warns of a policy whose clients keep their slots of the table for so long that the usual
+    /// number of slots may be used up.
+    fn slots_are_enough(&mut self, at: usize, policy: &Policy) {
+        const LONG: Duration = Duration::from_secs(7 * 86_400);
+        let kept_for = |limit: &Limit| match &limit.calendar {
+            Some(calendar) => Duration::from_secs(calendar.unit().nominal_s().into()),
+            None => limit.quota.drain_time().into(),
+        };
+        // What machines share is in the store.
+        let local = policy.limits().filter(|_| policy.shared.is_none());
+        let longest = local.map(kept_for).max().unwrap_or_default();
+        if longest >= LONG {
+            let what = format!(
+                "each client of policy '{}' can keep a slot of the table for {}; start the agents \
+                 with --slots of at least twice the clients of that time (the usual table has \
+                 1048576), or some are forgotten",
+                policy.name,
+                Short(longest)
+            );
+            self.reader.warn(at, &what);
+        }
     }
 
     /// The limits of a policy's trial.

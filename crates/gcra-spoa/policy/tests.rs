@@ -21,6 +21,37 @@ fn warnings(text: &str) -> Vec<String> {
     warnings.iter().map(|warning| warning.strip_prefix(start).unwrap().to_owned()).collect()
 }
 
+/// The same without those about slots, which long limits have.
+fn not_about_slots(text: &str) -> Vec<String> {
+    let mut warnings = warnings(text);
+    warnings.retain(|warning| !warning.contains("a slot of the table"));
+    warnings
+}
+
+#[test]
+fn long_limits_are_warned_of_because_of_their_slots() {
+    let file = |limits: &str, more: &str| {
+        format!("[policy.api]\nkey = [\"ip\"]\nlimits = {limits}\n{more}")
+    };
+    let day = "[\"100/s\", { count = 10000, window = \"day\" }, \"10000/d\"]";
+    assert_eq!(warnings(&file(day, "")), [""; 0]);
+    for (limits, long) in [
+        ("{ count = 10000, window = \"week\" }", "7.0 d"),
+        ("[\"100/s\", { count = 10000, window = \"month\" }]", "30 d"),
+        ("\"10/d burst 70\"", "7.0 d"),
+    ] {
+        let expected = format!(
+            "1: warning: each client of policy 'api' can keep a slot of the table for {long}; start the \
+             agents with --slots of at least twice the clients of that time (the usual table has \
+             1048576), or some are forgotten"
+        );
+        assert_eq!(warnings(&file(limits, "")), [expected]);
+        let shared = "shared = true\nwithout_store = \"closed\"\n\
+                      [store]\nurl = \"redis://127.0.0.1\"\n";
+        assert_eq!(warnings(&file(limits, shared)), [""; 0], "it is in the store");
+    }
+}
+
 #[test]
 fn a_file_in_words() {
     let policies = good(
@@ -2068,10 +2099,10 @@ fn a_max_debt_shorter_than_a_cell_is_a_warning() {
         ("\"1/d\"", "max_debt = \"1d\"", ""),
         ("{ count = 3, window = \"day\" }", "", ""),
         (
-            "[\"5/s\", \"1/d burst 9\"]",
+            "[\"5/s\", \"1/d burst 6\"]",
             "max_debt = \"1h\"",
             "5: warning: in policy 'api', responses charge nothing beyond the burst of the limit \
-             '1 per day, up to 9 at once', because one cell takes 1d to be paid off and max_debt \
+             '1 per day, up to 6 at once', because one cell takes 1d to be paid off and max_debt \
              is 1h; write max_debt = \"1d\" or more",
         ),
         (
@@ -2091,7 +2122,7 @@ fn a_max_debt_shorter_than_a_cell_is_a_warning() {
         ),
     ] {
         let expected: &[&str] = if warning.is_empty() { &[] } else { &[warning] };
-        assert_eq!(warnings(&text(limits, more)), expected, "{limits}");
+        assert_eq!(not_about_slots(&text(limits, more)), expected, "{limits}");
     }
 }
 
@@ -2322,7 +2353,7 @@ fn a_count_in_words_says_when_it_begins_again() {
 fn counts_that_nobody_needs_get_a_warning() {
     let count = |count, window| format!("{{ count = {count}, window = \"{window}\" }}");
     let warned =
-        |one: String, other: String| warnings(&api(&format!("limits = [{one}, {other}]")));
+        |one: String, other: String| not_about_slots(&api(&format!("limits = [{one}, {other}]")));
     assert!(warned(count(5, "day"), count(5, "week")).is_empty());
     assert!(warned(count(5, "day"), "\"1/h burst 5\"".to_owned()).is_empty());
     assert_eq!(
