@@ -41,9 +41,9 @@ fn long_limits_are_warned_of_because_of_their_slots() {
         ("\"10/d burst 70\"", "7.0 d"),
     ] {
         let expected = format!(
-            "1: warning: each client of policy 'api' can keep a slot of the table for {long}; start the \
-             agents with --slots of at least twice the clients of that time (the usual table has \
-             1048576), or some are forgotten"
+            "1: warning: each client of policy 'api' can keep a slot of the table for {long}; \
+             start the agents with --slots of at least twice the clients of that time (the usual \
+             table has 1048576), or some are forgotten"
         );
         assert_eq!(warnings(&file(limits, "")), [expected]);
         let shared = "shared = true\nwithout_store = \"closed\"\n\
