@@ -4,6 +4,7 @@ use core::time::Duration;
 use std::io;
 use std::sync::Arc;
 
+use gcra_lease::StoreTime;
 use redis::{Pipeline, Value};
 use tokio::time::Instant;
 
@@ -13,6 +14,7 @@ use crate::connection::{Connection, Connector};
 use crate::fault::{Fault, in_words};
 use crate::finder::{Finder, add_wait, confirmed, probed, text};
 use crate::script::{self, By};
+use crate::standing::time;
 
 /// One thing that [`check`] has found out.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -222,7 +224,7 @@ impl Findings {
         commands.cmd("TIME");
         let Ok(answers) = connection.send(&commands, config.connect_timeout).await else { return };
         let since_1970 = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
-        let Some(micros) = answers.first().and_then(time) else { return };
+        let Some(Ok(StoreTime(micros))) = answers.first().map(time) else { return };
         let apart = (micros / 1_000_000).abs_diff(since_1970.as_secs());
         if apart > 5 {
             self.remark(format!(
@@ -307,7 +309,7 @@ impl Clock {
             let sent = now();
             let answers = connection.send(&commands, within).await.ok()?;
             let received = now();
-            let said = i64::try_from(answers.first().and_then(time)?).ok()?;
+            let said = i64::try_from(time(answers.first()?).ok()?.0).ok()?;
             let [least, most] = [received, sent].map(|at| said.saturating_sub(at));
             let is_better =
                 |it: &Self| most.saturating_sub(least) < it.most.saturating_sub(it.least);
@@ -334,13 +336,6 @@ async fn replicas_of(connection: &mut Connection, within: Duration) -> Vec<Addre
         _ => None,
     };
     replicas.iter().filter_map(address).take(MOST_REPLICAS).collect()
-}
-
-/// The answer to `TIME`, in microseconds since 1970.
-fn time(answer: &Value) -> Option<u64> {
-    let Value::Array(parts) = answer else { return None };
-    let number = |place: usize| text(parts.get(place)?)?.parse::<u64>().ok();
-    number(0)?.checked_mul(1_000_000)?.checked_add(number(1)?)
 }
 
 /// How many calls of the script are made.

@@ -154,7 +154,7 @@ fn record_of(answers: &[Value], bucket: &Bucket, kind: Kind) -> Result<Option<Re
 }
 
 /// Reads the answer to `TIME`: seconds and microseconds.
-fn time(answer: &Value) -> Result<StoreTime, NotAReply> {
+pub(crate) fn time(answer: &Value) -> Result<StoreTime, NotAReply> {
     let Value::Array(parts) = answer else { return Err(NotAReply) };
     let number = |place: usize| match parts.get(place) {
         Some(Value::BulkString(bytes)) => {
