@@ -10,9 +10,7 @@ use std::{iter, mem};
 use arrayvec::ArrayVec;
 use gcra_lease::{HostTime, Step};
 use gcra_store::{Bucket, Names};
-use gcra_table::{
-    KeyHash, LeaseKey, LeaseNeed, LeaseNumbers, Leases, Nanos, Quota, Reading, Table,
-};
+use gcra_table::{KeyHash, LeaseKey, LeaseNeed, Leases, Nanos, Quota, Reading, Table};
 use spop_agent::Message;
 
 use crate::answer::{Standing, Standings};
@@ -330,13 +328,19 @@ impl<'p> Shared<'p, '_, '_> {
         Some(Loan { key, limit: lent_limit, bucket, quota, shares_after })
     }
 
+    /// The client of a claim, for whom former buckets are looked for.
+    fn asked<'a>(&'a self, claim: Claim<'a>) -> Asked<'a, 'a> {
+        let Claim { limit, quota, local, .. } = claim;
+        let current = LimitBucket { key: local, quota };
+        let Self { table, question, message, .. } = *self;
+        Asked { table, rule: question.rule, limit, current, message }
+    }
+
     /// What the borrower has to know about the buckets that the client of a claim had before a
     /// change.
     fn former_loans(&self, claim: Claim<'_>, second: i64) -> ArrayVec<Loan, MOST_FORMER> {
-        let Self { table, in_force, question, message, .. } = *self;
-        let Claim { limit, quota, local, .. } = claim;
-        let current = LimitBucket { key: local, quota };
-        let asked = Asked { table, rule: question.rule, limit, current, message };
+        let Self { in_force, question, message, .. } = *self;
+        let (Claim { limit, local, .. }, asked) = (claim, self.asked(claim));
         let buckets = in_force.earlier.buckets(question.policy, asked);
         let Some(loan) = self.loan_at(claim, second).filter(|_| !buckets.is_empty()) else {
             return ArrayVec::new();
@@ -350,7 +354,7 @@ impl<'p> Shared<'p, '_, '_> {
             let limit_in_store = lent(quota).ok()?;
             let name = limit.record_name.clone();
             let bucket = self.borrower.names.bucket(name, bytes, limit_in_store);
-            let key = LeaseKey::new(key, LeaseNumbers::new(&limit_in_store.numbers()));
+            let key = LimitBucket { key, quota }.lease_key(limit);
             Some(Loan { key, limit: limit_in_store, bucket, quota, ..loan.clone() })
         };
         buckets.into_iter().filter_map(loan).take(MOST_FORMER).collect()
@@ -533,23 +537,12 @@ impl Client<'_, '_> {
             bucket = bucket.with_change(at, most);
         }
         for (old, limit, _) in earlier.limits(index, asked) {
-            if let Some(before) = former_bucket(names, old, limit, message, second) {
+            if let Some(before) = bucket_of(names, old, limit, limit.quota, message, second) {
                 bucket = bucket.moved_from(&before);
             }
         }
         Some(bucket)
     }
-}
-
-/// The bucket of a message's key under a limit that a policy had before.
-fn former_bucket(
-    names: &Names,
-    policy: &Policy,
-    limit: &Limit,
-    message: &Message<'_>,
-    second: i64,
-) -> Option<Bucket> {
-    bucket_of(names, policy, limit, limit.quota, message, second)
 }
 
 /// The bucket in the store of a message's key under a limit of the policy that has these numbers,

@@ -160,8 +160,7 @@ fn charged_bucket(
     let is_it =
         |key: KeyHash, quota: Quota| marks.contains(&key.mark(quota)).then_some((key, quota));
     let LimitBucket { key, quota } = asked.current;
-    let changes = in_force.earlier.of(policy);
-    let mut former = changes.iter().flat_map(|changes| changes.buckets(asked));
+    let mut former = in_force.earlier.buckets(policy, asked).into_iter();
     is_it(key, quota).or_else(|| former.find_map(|former| is_it(former.key, former.quota)))
 }
 

@@ -17,8 +17,6 @@ use crate::answer::{Standing, Standings};
 use crate::borrower::Loan;
 use crate::decide::in_window;
 use crate::decide_shared::{Attempt, Claim, Decided, MustWait, Patience, Shared};
-use crate::earlier::Asked;
-use crate::limit_bucket::LimitBucket;
 use crate::policy::{Limit, MAX_LIMITS, Policy};
 use crate::reserved::Reservation;
 use crate::verdict::{Reason, Verdict};
@@ -515,12 +513,8 @@ impl<'p> Shared<'p, '_, '_> {
 
     /// Whether the client of a claim had another key before a change.
     fn had_another_key(&self, claim: Claim<'_>) -> bool {
-        let Self { table, in_force, question, message, .. } = *self;
-        let Claim { limit, quota, local, .. } = claim;
-        let current = LimitBucket { key: local, quota };
-        let asked = Asked { table, rule: question.rule, limit, current, message };
-        let mut former = in_force.earlier.limits(question.policy, asked);
-        former.any(|(.., key)| key != local)
+        let mut former = self.in_force.earlier.limits(self.question.policy, self.asked(claim));
+        former.any(|(.., key)| key != claim.local)
     }
 
     /// After one limit has denied the request: gives back what others have charged, and waits
