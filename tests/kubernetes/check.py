@@ -211,7 +211,10 @@ def rates():
         limit = json.dumps({"rate": rate, "burst": burst})
         [found] = of_kind(template("--set-json", f"limit={limit}"), "ConfigMap")
         valid, said = checked(found["data"]["gcra-spoa.toml"])
-        assert valid and "0 warnings" in said, f"{limit}: {said}"
+        assert valid, f"{limit}: {said}"
+        # The only remark that such a number can deserve is that buckets drain slowly.
+        for line in said.splitlines():
+            assert " warning: " not in line or "can keep a slot of the table" in line, line
 
     # There is nothing to share then, which the agent says itself.
     for rate in "deny", "unlimited":
