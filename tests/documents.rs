@@ -92,7 +92,14 @@ fn recipes(document: &str) -> BTreeMap<String, Recipe> {
 }
 
 /// The documents with configurations.
-const DOCUMENTS: [&str; 3] = ["docs/CONFIG.md", "docs/CLUSTER.md", "docs/MIGRATING.md"];
+fn documents() -> Vec<String> {
+    let mut documents: Vec<_> =
+        ["CONFIG", "RECIPES", "CLUSTER", "MIGRATING"].map(|it| format!("docs/{it}.md")).into();
+    for guide in fs::read_dir(root().join("docs/guides")).unwrap() {
+        documents.push(format!("docs/guides/{}", guide.unwrap().file_name().display()));
+    }
+    documents
+}
 
 /// Writes a complete haproxy.cfg around a block, and the spoe-gcra.conf beside it. Returns the
 /// path of the former.
@@ -169,7 +176,7 @@ fn every_configuration_in_the_documents_is_valid() {
     needs!(support::haproxy());
     let directory = directory();
     let folder = directory.path();
-    for recipe in DOCUMENTS.iter().flat_map(|document| recipes(document).into_values()) {
+    for recipe in documents().iter().flat_map(|document| recipes(document).into_values()) {
         for policies in &recipe.policies {
             let file = folder.join("gcra-spoa.toml");
             fs::write(&file, policies).unwrap();
@@ -293,7 +300,7 @@ fn a_policy_allows_what_the_stick_table_allowed() {
 #[test]
 fn only_failed_logins_are_counted() {
     needs!(support::haproxy());
-    let recipes = recipes("docs/CONFIG.md");
+    let recipes = recipes("docs/RECIPES.md");
     let recipe = &recipes["Only failed logins"];
     let running = Running::start(recipe, &recipe.frontends[0]);
     let wrong = [("X-Password", "wrong")];
@@ -313,9 +320,9 @@ fn only_failed_logins_are_counted() {
 #[test]
 fn of_two_messages_either_blocks() {
     needs!(support::haproxy());
-    let mut recipes = recipes("docs/CONFIG.md");
+    let mut recipes = recipes("docs/RECIPES.md");
     let mut recipe = recipes.remove("Logins, by address and by account").unwrap();
-    recipe.messages = recipes.remove("Combining messages").unwrap().messages;
+    recipe.messages = self::recipes("docs/guides/keys.md")["Combining messages"].messages.clone();
     let rule = "    http-request deny status 429 if { var(txn.gcra.blocked) -m bool }\n";
     for is_reversed in [false, true] {
         if is_reversed {
@@ -342,7 +349,7 @@ fn of_two_messages_either_blocks() {
 #[test]
 fn the_plan_of_an_api_key_comes_from_a_map() {
     needs!(support::haproxy());
-    let recipes = recipes("docs/CONFIG.md");
+    let recipes = recipes("docs/RECIPES.md");
     let recipe = &recipes["API plans"];
     let running = Running::start(recipe, &recipe.frontends[0]);
     assert_eq!(running.statuses(1, "/", &[], 1), [401]);
@@ -357,7 +364,7 @@ fn the_plan_of_an_api_key_comes_from_a_map() {
 #[test]
 fn a_client_that_invents_api_keys_is_limited_and_an_office_is_not() {
     needs!(support::haproxy());
-    let recipes = recipes("docs/CONFIG.md");
+    let recipes = recipes("docs/RECIPES.md");
     for (section, is_exempt) in
         [("By API key, or by address where there is no key", false), ("Exempt our offices", true)]
     {

@@ -980,15 +980,19 @@ fn an_exemption_is_followed_also_after_a_resize() {
     assert_eq!(followed.said("is exempt"), 1);
 }
 
-/// HAProxy runs with every example of the manual.
+/// HAProxy runs with every example of the manual, its guides and its recipes.
 #[test]
 fn the_examples_of_the_manual_are_run() {
     needs!(support::haproxy());
-    let manual =
-        fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/CONFIG.md")).unwrap();
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs");
+    let guides = fs::read_dir(docs.join("guides")).unwrap().map(|guide| guide.unwrap().path());
+    let manual: String = guides
+        .chain([docs.join("CONFIG.md"), docs.join("RECIPES.md")])
+        .map(|path| fs::read_to_string(path).unwrap())
+        .collect();
     let examples: Vec<_> =
         manual.split("```toml\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
-    assert!(examples.len() >= 6, "{}", examples.len());
+    assert!(examples.len() >= 20, "{}", examples.len());
     let can_pause = support::haproxy_since((3, 2)).is_ok();
     // The store of an example does not exist.
     for example in examples.into_iter().filter(|example| !example.contains("[store]")) {
