@@ -1,5 +1,6 @@
 //! The documents: every configuration that they show is valid, those that promise numbers are run
-//! behind a real HAProxy, every line of the log is explained, and every link leads somewhere.
+//! behind a real HAProxy, the commands of the tasks print what their page says, every line of the
+//! log is explained, and every link leads somewhere.
 //!
 //! A block marked `toml` is a complete file of policies. A block marked `spoe` has messages and
 //! groups for the `.conf`, and a block marked `haproxy` has frontends, backends, or rules of a
@@ -16,8 +17,10 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use support::log_sentences::{Level, Sentence, first_words, sentences_of_the_log, words};
+use support::valkey::{Server, valkey};
 use support::{
-    Agent, Client, Haproxy, agent_binary, directory, haproxy_binary, needs, wait_until,
+    Agent, Client, Haproxy, agent_binary, directory, haproxy_binary, haproxy_folder, needs,
+    wait_until,
 };
 use tempfile::TempDir;
 
@@ -104,7 +107,6 @@ fn documents() -> Vec<String> {
 /// Writes a complete haproxy.cfg around a block, and the spoe-gcra.conf beside it. Returns the
 /// path of the former.
 fn write_configuration(folder: &Path, frontend: &str, messages: &str) -> PathBuf {
-    fs::write(folder.join("plans.map"), "key-4711 gold\n").unwrap();
     fs::write(folder.join("offices.lst"), "127.0.0.9\n").unwrap();
     fs::write(folder.join("countries.map"), "127.0.0.0/8 XX\n").unwrap();
     let in_folder =
@@ -349,16 +351,56 @@ fn of_two_messages_either_blocks() {
 #[test]
 fn the_plan_of_an_api_key_comes_from_a_map() {
     needs!(support::haproxy());
-    let recipes = recipes("docs/RECIPES.md");
-    let recipe = &recipes["API plans"];
-    let running = Running::start(recipe, &recipe.frontends[0]);
-    assert_eq!(running.statuses(1, "/", &[], 1), [401]);
-    let gold = running.statuses(1, "/", &[("X-Api-Key", "key-4711")], 100);
-    assert_eq!(passed(&gold), 100);
+    let directory = directory();
+    let policies = haproxy_folder().join("api-plans.toml");
+    let args = ["--config", policies.to_str().unwrap()];
+    let agent = Agent::start(&directory.path().join("table"), &args);
+    let environment = [("GCRA_AGENT1", &agent.address[..]), ("GCRA_AGENT2", &agent.address)];
+    let haproxy = Haproxy::start("api-plans.cfg", &environment);
+    let statuses = |headers: &[(&str, &str)], count| -> Vec<u16> {
+        let mut client = Client::new(haproxy.frontend);
+        (0..count).map(|_| client.get_with("/", headers).unwrap().status).collect()
+    };
+    assert_eq!(statuses(&[], 1), [401]);
+    assert_eq!(statuses(&[("X-Api-Key", "invented")], 1), [401]);
+    assert_eq!(passed(&statuses(&[("X-Api-Key", "key-4711")], 100)), 100);
     let start = Instant::now();
-    let free = running.statuses(1, "/", &[("X-Api-Key", "key-1")], 50);
+    let free = statuses(&[("X-Api-Key", "key-4712")], 50);
     let due = usize::try_from(start.elapsed().as_millis() / 200).unwrap();
     assert!((10..=10 + due).contains(&passed(&free)), "{free:?}");
+}
+
+/// Only the CDN's own word counts about an address: what a client writes into the header, through
+/// the CDN or past it, gives it no other bucket.
+#[test]
+fn the_address_in_a_header_counts_if_the_proxy_has_written_it() {
+    needs!(support::haproxy());
+    let directory = directory();
+    let agent = Agent::start(&directory.path().join("table"), &["--rate", "5/h"]);
+    let environment = [("GCRA_AGENT1", &agent.address[..]), ("GCRA_AGENT2", &agent.address)];
+    let haproxy = Haproxy::start("behind-proxy.cfg", &environment);
+    let passing = |connection: u8, header: fn(usize) -> String| {
+        let ip: IpAddr = Ipv4Addr::new(127, 0, 0, connection).into();
+        let mut client = Client::from(haproxy.frontend, ip);
+        (0..7)
+            .filter(|number| {
+                let header = header(*number);
+                let headers = [("X-Forwarded-For", &header[..])];
+                let sent = if header.is_empty() { &headers[..0] } else { &headers };
+                client.get_with("/", sent).unwrap().status == 200
+            })
+            .count()
+    };
+    assert_eq!(passing(1, |_| "203.0.113.1".to_owned()), 5);
+    assert_eq!(passing(1, |_| "203.0.113.1".to_owned()), 0);
+    assert_eq!(passing(1, |number| format!("198.51.100.{number}, 203.0.113.2")), 5);
+    assert_eq!(passing(1, |number| format!("203.0.113.2, 203.0.113.{}", 10 + number)), 7);
+    // Past the CDN, a client is its own address, whatever it writes.
+    assert_eq!(passing(2, |number| format!("203.0.113.{}", 20 + number)), 5);
+    assert_eq!(passing(2, |_| String::new()), 0);
+    // Without an address in the header all count as the CDN.
+    assert_eq!(passing(1, |_| "unknown".to_owned()), 5);
+    assert_eq!(passing(1, |_| String::new()), 0);
 }
 
 #[test]
@@ -381,6 +423,166 @@ fn a_client_that_invents_api_keys_is_limited_and_an_office_is_not() {
         let statuses: Vec<_> = (0..400).map(|_| send(9, 1)).collect();
         assert_eq!(passed(&statuses) == 400, is_exempt, "{section}: one key of an office");
     }
+}
+
+/// A task of docs/TASKS.md.
+struct Task {
+    name: String,
+    /// The files of `haproxy/` that it links.
+    files: Vec<String>,
+    /// What is typed, and what that prints.
+    commands: Vec<(String, String)>,
+}
+
+fn tasks() -> Vec<Task> {
+    let text = fs::read_to_string(root().join("docs/TASKS.md")).unwrap();
+    let task = |section: &str| {
+        let files = section.split("](../haproxy/").skip(1);
+        let mut commands: Vec<(String, String)> = Vec::new();
+        for line in section.split_once("```console\n").unwrap().1.lines() {
+            if let Some(command) = line.strip_prefix("$ ") {
+                commands.push((command.to_owned(), String::new()));
+            } else if let Some(more) = line.strip_prefix("> ") {
+                let (command, _) = commands.last_mut().unwrap();
+                *command += &format!("\n{more}");
+            } else if line == "```" {
+                break;
+            } else {
+                let (_, printed) = commands.last_mut().unwrap();
+                *printed += &format!("{line}\n");
+            }
+        }
+        Task {
+            name: section.lines().next().unwrap().to_owned(),
+            files: files.map(|rest| rest.split(')').next().unwrap().to_owned()).collect(),
+            commands,
+        }
+    };
+    text.split("\n## ").skip(1).map(task).collect()
+}
+
+/// An application whose logins all fail, and each of whose other responses costs 60 000 tokens.
+const APPLICATION: &str = "defaults\n    mode http\n    timeout connect 5s\n    \
+    timeout client 30s\n    timeout server 30s\nfrontend web\n    bind \"${GCRA_HTTP}\"\n    \
+    http-request return status 401 if { path /login }\n    \
+    http-request return status 200 hdr X-Tokens 60000\n";
+
+impl Task {
+    /// The words behind `gcra-spoa` and `haproxy -f`.
+    fn started(&self, program: &str) -> Vec<&str> {
+        let words = self.commands.iter().find_map(|(command, _)| command.strip_prefix(program));
+        let words = words.unwrap_or_else(|| panic!("{}: no {program}", self.name));
+        words.strip_suffix(" &").expect("it goes on").split_whitespace().collect()
+    }
+
+    /// Runs the commands on as many machines as they name, and compares what they print with the
+    /// page.
+    fn run(&self, store: &str, is_right: fn(&str, &str) -> bool) {
+        let directory = directory();
+        let application = directory.path().join("application.cfg");
+        fs::write(&application, APPLICATION).unwrap();
+        let application = Haproxy::start_as_shipped(application.to_str().unwrap(), &[]);
+        let application = application.frontend.to_string();
+        let start = Instant::now();
+        let names = |machine: &&str| {
+            *machine == "a.example" || self.commands.iter().any(|(it, _)| it.contains(machine))
+        };
+        let machines: Vec<_> = ["a.example", "b.example"]
+            .into_iter()
+            .filter(names)
+            .map(|machine| {
+                let given = self.started("gcra-spoa ").into_iter().map(|word| match word {
+                    "127.0.0.1:9101" => "127.0.0.1:0".to_owned(),
+                    "redis://store.example" => store.to_owned(),
+                    file if file.ends_with(".toml") => {
+                        haproxy_folder().join(file).display().to_string()
+                    }
+                    other => other.to_owned(),
+                });
+                let given: Vec<_> = given.collect();
+                let mut args: Vec<_> = given.iter().map(String::as_str).collect();
+                if args.contains(&"--store") {
+                    // A busy machine may stand still for longer than a request should wait.
+                    args.extend(["--store-wait", "10s"]);
+                }
+                let agent = Agent::start(&directory.path().join(machine), &args);
+                let environment = [
+                    ("GCRA_AGENT1", &agent.address[..]),
+                    ("GCRA_AGENT2", &agent.address),
+                    ("GCRA_APP", &application),
+                ];
+                let haproxy = Haproxy::start(self.started("haproxy -f ")[0], &environment);
+                (machine, agent, haproxy)
+            })
+            .collect();
+        let admin = machines[0].1.process.lines().into_iter().find_map(|line| {
+            Some(line.split_once("admin on http://")?.1.trim_end_matches('/').to_owned())
+        });
+        for (command, printed) in self.commands.iter().filter(|(it, _)| !it.ends_with(" &")) {
+            let mut command = command.replace("$host:8080", "$host");
+            for (machine, _, haproxy) in &machines {
+                command = command.replace(machine, &haproxy.frontend.to_string());
+            }
+            command = command.replace("localhost:8080", &machines[0].2.frontend.to_string());
+            if let Some(admin) = &admin {
+                command = command.replace("127.0.0.1:9101", admin);
+            }
+            let output = Command::new("sh").args(["-c", &command]).output().unwrap();
+            let said = String::from_utf8(output.stdout).unwrap().replace('\r', "");
+            // A cell comes back in 12 s.
+            if start.elapsed() < Duration::from_secs(10) {
+                let (said, printed) = (said.trim(), printed.trim());
+                assert!(is_right(said, printed), "{}: {command}\n{said}\n{printed}", self.name);
+            }
+        }
+    }
+}
+
+fn curl() -> Result<(), String> {
+    let output = Command::new("curl").arg("--version").output();
+    output.map(drop).map_err(|_| "curl is not installed".to_owned())
+}
+
+/// What a reader is promised: no more than two files, and the curl shows that they do it.
+#[test]
+fn each_task_is_done_by_its_files() {
+    needs!(support::haproxy());
+    needs!(curl());
+    let tasks = tasks();
+    assert_eq!(tasks.len(), 12);
+    let text = fs::read_to_string(root().join("docs/TASKS.md")).unwrap();
+    for task in tasks {
+        let [config] = task.started("haproxy -f ")[..] else { panic!("{}", task.name) };
+        let words = task.started("gcra-spoa ");
+        let used = words.into_iter().filter(|word| word.ends_with(".toml")).chain([config]);
+        let others = task.files.iter().filter(|file| file.ends_with(".conf")).count();
+        assert!(task.files.len() <= 2, "{}: {:?}", task.name, task.files);
+        let used: Vec<_> = used.collect();
+        assert!(used.iter().all(|file| task.files.iter().any(|it| it == file)), "{}", task.name);
+        assert_eq!(used.len() + others, task.files.len(), "{}", task.name);
+        let link = task.name.to_lowercase().replace(' ', "-").replace(',', "");
+        assert!(text.contains(&format!("* [{}](#{link})", task.name)), "{}", task.name);
+
+        let is_too_old = config == "delay.cfg" && support::haproxy_since((3, 2)).is_err();
+        if !is_too_old && !task.commands[0].0.contains("--store") {
+            task.run("", |said, printed| said == printed);
+        }
+    }
+}
+
+#[test]
+fn the_task_of_several_machines_is_done_by_its_files() {
+    needs!(support::haproxy());
+    needs!(curl());
+    needs!(valkey());
+    let server = Server::start(&[]);
+    let task = tasks().pop().unwrap();
+    assert!(task.commands[0].0.contains("--store"), "{}", task.name);
+    // Cells that one machine holds are of no use to the other one, so it may be less.
+    task.run(&server.url(), |said, printed| {
+        let [said, most] = [said, printed].map(|it| it.parse::<u32>().unwrap());
+        (1..=most).contains(&said)
+    });
 }
 
 #[test]
