@@ -29,6 +29,7 @@ test: ## all tests with the installed HAProxy: 9 minutes from a fresh clone
 	@tests/get-promtool.sh $(TARGET)/promtool || :
 	@tests/get-valkey.sh $(TARGET)/valkey || :
 	@tests/install.sh strace strace || :
+	@tests/install.sh curl curl || :
 	@tests/install.sh systemd-analyze systemd || :
 	tests/run --workspace --locked
 
