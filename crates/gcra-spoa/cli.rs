@@ -2,78 +2,36 @@
 
 use std::error::Error as _;
 use std::ffi::OsString;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroUsize;
-use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::str::FromStr;
-use std::sync::Once;
 use std::time::Duration;
-use std::{env, io};
 
-use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
-use gcra_store::Password;
-use gcra_table::{MAX_BURST, MAX_EXEMPTION, Rate, Slots, Table};
+use gcra_admin::top::command::{Top, not_a_socket_address, parse_host_and_port};
+use gcra_inspect::commands::audit::{AUDIT_HELP, Audit};
+use gcra_inspect::commands::exempt::{EXEMPT_HELP, Exempt};
+use gcra_inspect::commands::explain::{EXPLAIN_HELP, Explain};
+use gcra_inspect::commands::name::{NAME_HELP, Name};
+use gcra_inspect::commands::store::{StoreCommand, StoreSource};
+use gcra_inspect::commands::table::TableCommand;
+use gcra_inspect::flags::{At, ConfigFile, default_table};
+use gcra_policy::answers::Answers;
+use gcra_policy::flags::{
+    LimitFlags, Source, StoreFlags, parse_slots, parse_store_wait, parse_without_store,
+    policies_of_flags,
+};
+use gcra_policy::sharing::{Sharing, WithoutStore};
+use gcra_replay::args::{REPLAY_HELP, Replay};
+use gcra_table::Slots;
+use gcra_text::duration::{self, Exact};
+use gcra_text::output::complain;
+use gcra_text::version;
 use nix::unistd::Group;
 use spop_agent::{ListenAddress, Scope, SocketAccess, VarName};
-
-use crate::duration::{self, Exact};
-use crate::halt::is_used;
-use crate::key::{Key, NamedValue};
-use crate::output::{complain, print_note};
-use crate::policy::key_args::{key_args, not_an_arg};
-use crate::policy::meant::Meant;
-use crate::policy::secrets::Readers;
-use crate::policy::sharing::{self, Sharing, WithoutStore};
-use crate::policy::store::{StoreSettings, StoreUrl, VARIABLE_RULE, WAITS, is_variable};
-use crate::policy::variables::Answers;
-use crate::policy::{self, KeyParts, Limit, LimitIdentity, Overrides, Policies, Policy, Rule};
-use crate::rate_flags::RateFlags;
-use crate::replay::{Target, WantedArg, WantedMessage};
-use crate::table_error;
-use crate::version;
-
-/// The flags that make the one policy of an agent without a file.
-#[derive(Clone, Debug, clap::Args)]
-pub(crate) struct LimitFlags {
-    /// How many requests each key may make: 100/s, 5000/min, 0.5/s, 1/10s, 'deny' or 'unlimited'
-    ///
-    /// The period ends in ms, s, m, h or d (also sec, min, hour, day) and may have a number
-    /// before that: 10/h, 1000/day, 100/250ms. 'deny' blocks every request, and 'unlimited'
-    /// blocks none.
-    #[arg(long, value_name = "COUNT/PERIOD", allow_hyphen_values = true)]
-    rate: Option<RateArg>,
-
-    /// How many requests an idle key may make at once [default: the count of the rate, 100 for
-    /// 100/s]
-    ///
-    /// In any period, a key can make these and the count of the rate: with 1000/h at most 2000 in
-    /// an hour, and with --burst 50 at most 1050.
-    #[arg(long, value_name = "COUNT", value_parser = parse_burst)]
-    #[arg(allow_negative_numbers = true)]
-    burst: Option<u64>,
-
-    /// The args of the message whose values make the key, such as ip,path [default: all args but
-    /// that of --cost]
-    ///
-    /// If one of them is null or missing, the message gets no decision. 'else ARG' behind it
-    /// names the arg that stands for it then, as in --key 'key,else ip', and 'else null' says
-    /// that null is a value. Without --key, all args except that of --cost make the key, by
-    /// type and value, and null is a value.
-    #[arg(long, value_name = "ARG,…", value_delimiter = ',')]
-    key: Vec<String>,
-
-    /// The arg that says how many cells a request costs [default: each request costs 1]
-    ///
-    /// The cost is a whole number, charged in full or not at all. A cost of 0 is never blocked
-    /// and charges nothing, a cost above the burst is always blocked, and a message without
-    /// the arg (or with null) costs 1. The arg is not part of the key.
-    #[arg(long, value_name = "ARG")]
-    cost: Option<String>,
-}
 
 /// An exact rate limiter for HAProxy, as an SPOE agent.
 ///
@@ -342,506 +300,6 @@ enum Command {
     Store(StoreCommand),
 }
 
-/// What can be done to a store from the command line.
-#[derive(Debug, Subcommand)]
-pub(crate) enum StoreCommand {
-    /// Say whether a store can be used, and what is wrong with it
-    ///
-    /// It writes what an agent writes when it connects. The exit status is 1 if something is
-    /// wrong.
-    #[command(after_help = STORE_HELP)]
-    Check(StoreCheck),
-}
-
-/// Which store to check.
-#[derive(Debug, clap::Args)]
-#[group(id = "place", required = true, multiple = false, args = ["store", "config"])]
-pub(crate) struct StoreCheck {
-    #[command(flatten)]
-    store: StoreFlags,
-    /// The file of agents, for the store in it
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
-    /// Answer in JSON
-    #[arg(long)]
-    json: bool,
-}
-
-/// Where a store is.
-#[derive(Debug, clap::Args)]
-struct StoreFlags {
-    /// The store through which machines share a limit, such as redis://store.example
-    ///
-    /// It is Valkey or Redis. All machines that name the same store, rate and burst share one
-    /// limit. 'gcra-spoa help store check' says how an address is written.
-    #[arg(long, value_name = "URL", value_parser = StoreUrl::parse, conflicts_with = "config")]
-    store: Option<StoreUrl>,
-
-    /// A file with the password of the store's user in the first line
-    #[arg(long = "store-password-file", value_name = "FILE", requires = "store")]
-    #[arg(conflicts_with = "config")]
-    password_file: Option<PathBuf>,
-
-    /// A variable of the environment with the password of the store's user
-    #[arg(long = "store-password-env", value_name = "VARIABLE", value_parser = parse_variable)]
-    #[arg(requires = "store", conflicts_with_all = ["password_file", "config"])]
-    password_env: Option<String>,
-
-    /// With TLS: the certificates to trust (PEM) instead of the system's
-    #[arg(long = "store-ca", value_name = "FILE", requires = "store", conflicts_with = "config")]
-    ca: Option<PathBuf>,
-}
-
-impl StoreFlags {
-    /// The settings, if there is a store. The error is a sentence.
-    fn settings(&self) -> Result<Option<StoreSettings>, String> {
-        let Some(url) = &self.store else { return Ok(None) };
-        if self.ca.is_some() && !url.has_tls() {
-            return Err("--store-ca has no effect without TLS; write a --store that begins with \
-                        rediss://, or leave it out"
-                .to_owned());
-        }
-        let mut settings = StoreSettings::new(url.clone());
-        settings.password = match (&self.password_file, &self.password_env) {
-            (Some(file), _) => Password::File(file.clone()),
-            (None, Some(name)) => Password::Variable(name.clone()),
-            (None, None) => Password::None,
-        };
-        settings.authorities.clone_from(&self.ca);
-        Ok(Some(settings))
-    }
-}
-
-/// Where the settings of a store come from.
-#[derive(Debug)]
-pub(crate) enum StoreSource {
-    Flags(Box<StoreSettings>),
-    File(PathBuf),
-}
-
-impl StoreCheck {
-    /// clap takes care that there is one of the two.
-    fn source(self) -> Result<StoreSource, String> {
-        let settings = self.store.settings()?;
-        Ok(match settings {
-            Some(settings) => StoreSource::Flags(Box::new(settings)),
-            None => StoreSource::File(self.config.unwrap_or_default()),
-        })
-    }
-}
-
-/// The error must not have the text in it, which may be a password.
-fn parse_variable(text: &str) -> Result<String, String> {
-    if is_variable(text) { Ok(text.to_owned()) } else { Err(VARIABLE_RULE.to_owned()) }
-}
-
-fn parse_store_wait(text: &str) -> Result<Duration, String> {
-    duration::parse(text).filter(|time| WAITS.contains(time)).ok_or_else(|| {
-        let (least, most) = (Exact(*WAITS.start()), Exact(*WAITS.end()));
-        format!(
-            "'{text}' is not a time from {least} to {most}; write a whole number and a unit, \
-             such as 20ms"
-        )
-    })
-}
-
-fn parse_without_store(text: &str) -> Result<WithoutStore, String> {
-    let words = sharing::WORDS.join(", ");
-    let wrong = || format!("'{text}' is not a way to do without the store; write one of {words}");
-    WithoutStore::of_word(text).ok_or_else(wrong)
-}
-
-const STORE_HELP: &str = "\
-A store is Valkey 8 or 9 or Redis 7. Its address is one of
-  redis://[USER@]HOST[:PORT][/DATABASE]
-  unix://[USER@]PATH
-  redis+sentinel://[USER@]HOST[:PORT],HOST[:PORT].../NAME[/DATABASE]
-  redis+cluster://[USER@]HOST[:PORT],HOST[:PORT]...
-and with TLS it begins with rediss.
-
-Examples:
-  gcra-spoa store check --store redis://store.example
-  gcra-spoa store check --store rediss://gcra@store.example --store-ca ca.pem
-  gcra-spoa store check --config /etc/gcra-spoa/gcra-spoa.toml";
-
-/// A configuration file: `FILE`, or `--config FILE` as for an agent.
-#[derive(Debug, clap::Args)]
-struct ConfigFile {
-    /// The file that the agents are started with
-    #[arg(value_name = "FILE", required_unless_present = "config")]
-    file: Option<PathBuf>,
-    /// The same file, with the flag that agents have
-    #[arg(long, value_name = "FILE", conflicts_with = "file")]
-    config: Option<PathBuf>,
-}
-
-impl ConfigFile {
-    /// One of the two; clap takes care that there is one.
-    fn path(self) -> PathBuf {
-        self.file.or(self.config).unwrap_or_default()
-    }
-}
-
-/// Which agents to watch, and how.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Top {
-    /// The --admin address of an agent, which tells about all agents of its table
-    ///
-    /// May be given several times, for agents on several machines. Without it the addresses are
-    /// looked up in the table; if it has none, 127.0.0.1:9101 is asked.
-    #[arg(long, value_name = "HOST:PORT", value_parser = parse_host_and_port)]
-    pub(crate) admin: Vec<String>,
-    /// The table in which agents are looked up without --admin [default: as for 'table info']
-    #[arg(long, value_name = "PATH", conflicts_with = "admin")]
-    pub(crate) table: Option<PathBuf>,
-    /// Watch for one second and print the result as plain text
-    #[arg(long)]
-    pub(crate) once: bool,
-    /// With --once: print the result in JSON
-    #[arg(long, requires = "once")]
-    pub(crate) json: bool,
-}
-
-impl Top {
-    /// The table in which agents are looked up.
-    pub(crate) fn table(&self) -> PathBuf {
-        self.table.clone().unwrap_or_else(table_of_commands)
-    }
-}
-
-/// What can be done to a table from the command line.
-#[derive(Debug, Subcommand)]
-pub(crate) enum TableCommand {
-    /// Show how full the table is, which agents use it, and what was evicted when it was full
-    Info(At),
-    /// Show what clients owe, how many requests they have left, and whether they are blocked
-    #[command(after_help = GET_HELP)]
-    Get(Get),
-    /// Clear what clients owe, so that they have their full burst at once
-    #[command(after_help = RESET_HELP)]
-    Reset(Reset),
-    /// Change the number of slots
-    ///
-    /// Running agents move by themselves and keep their buckets. The file of leases beside the
-    /// table, of limits that machines share, stays as it is: remove it afterwards, and the agents
-    /// make one for the new size.
-    Resize {
-        #[command(flatten)]
-        at: At,
-        /// The new number of slots, rounded up to a power of two
-        #[arg(long, value_name = "N", value_parser = parse_slots)]
-        #[arg(allow_negative_numbers = true)]
-        slots: Slots,
-        /// Resize even if what some clients owe has to be forgotten
-        #[arg(long)]
-        force: bool,
-    },
-    /// Verify that the table is consistent
-    ///
-    /// The exit status is 1 if it has faults.
-    Check(At),
-}
-
-/// What to show of which clients.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Get {
-    #[command(flatten)]
-    pub(crate) at: At,
-    #[command(flatten)]
-    pub(crate) of: Of,
-    /// The --rate of agents that were started without --config [default: as the table knows it]
-    #[arg(long, value_parser = parse_rate, value_name = "COUNT/PERIOD")]
-    #[arg(allow_hyphen_values = true, conflicts_with = "config")]
-    pub(crate) rate: Option<Rate>,
-    /// The --burst of these agents, if they have one
-    #[arg(long, value_name = "COUNT", value_parser = parse_burst, conflicts_with = "config")]
-    #[arg(allow_negative_numbers = true)]
-    pub(crate) burst: Option<u64>,
-    /// The keys of the clients; see below
-    #[arg(value_name = "KEY", required = true, value_parser = key_parser())]
-    pub(crate) keys: Vec<Key>,
-}
-
-/// Which clients' debts to clear.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Reset {
-    #[command(flatten)]
-    pub(crate) at: At,
-    #[command(flatten)]
-    pub(crate) of: Of,
-    #[command(flatten)]
-    store: StoreFlags,
-    /// The keys of the clients; see below
-    #[arg(value_name = "KEY", required = true, value_parser = key_parser())]
-    pub(crate) keys: Vec<Key>,
-}
-
-impl Reset {
-    /// The store of the command line. The error is a sentence.
-    pub(crate) fn store(&self) -> Result<Option<StoreSettings>, String> {
-        self.store.settings()
-    }
-}
-
-/// Which message to explain.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Explain {
-    /// The file that the agents were started with
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["rate", "burst", "key", "cost"])]
-    pub(crate) config: Option<PathBuf>,
-    /// The spoe-message to explain [default: all messages of the file]
-    #[arg(long, value_name = "NAME", requires = "config")]
-    pub(crate) message: Option<String>,
-    #[command(flatten)]
-    pub(crate) limit: LimitFlags,
-    /// Ask the store of the file, or of --store, what it has about the client
-    #[arg(long)]
-    pub(crate) ask_store: bool,
-    #[command(flatten)]
-    store: StoreFlags,
-    #[command(flatten)]
-    pub(crate) at: At,
-    /// The args of the message; see below
-    #[arg(value_name = "ARG=VALUE", required = true, value_parser = named_value_parser())]
-    pub(crate) args: Vec<NamedValue>,
-}
-
-/// Which clients to exempt, and for how long.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Exempt {
-    #[command(flatten)]
-    pub(crate) of: Of,
-    #[command(flatten)]
-    pub(crate) at: At,
-    /// How long, from now on: a whole number and a unit (s, m, h or d), from 10s to 7d
-    #[arg(long = "for", value_name = "TIME", value_parser = parse_exemption)]
-    #[arg(required_unless_present_any = ["end", "list"], allow_hyphen_values = true)]
-    pub(crate) time: Option<Duration>,
-    /// End the exemptions of these clients now
-    #[arg(long, conflicts_with = "time")]
-    pub(crate) end: bool,
-    /// List the exemptions in force
-    #[arg(long, conflicts_with_all = ["time", "end", "keys"])]
-    pub(crate) list: bool,
-    /// The keys of the clients; see below
-    #[arg(value_name = "KEY", required_unless_present = "list", value_parser = key_parser())]
-    pub(crate) keys: Vec<Key>,
-}
-
-/// Which clients to name.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Name {
-    #[command(flatten)]
-    pub(crate) of: Of,
-    #[command(flatten)]
-    pub(crate) at: At,
-    /// The keys of the clients; see below
-    #[arg(value_name = "KEY", required = true, value_parser = key_parser())]
-    pub(crate) keys: Vec<Key>,
-}
-
-/// Which files to hold against which limit.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Audit {
-    /// The files of all agents that share the limit
-    #[arg(value_name = "FILE", required = true)]
-    pub(crate) files: Vec<PathBuf>,
-    /// The rate of the limit
-    #[arg(long, value_parser = parse_rate, value_name = "COUNT/PERIOD")]
-    #[arg(allow_hyphen_values = true)]
-    pub(crate) rate: Rate,
-    /// The burst of the limit, if it has one
-    #[arg(long, value_name = "COUNT", value_parser = parse_burst)]
-    #[arg(allow_negative_numbers = true)]
-    pub(crate) burst: Option<u64>,
-    /// Only the decisions of this policy [default: those of each policy, by themselves]
-    #[arg(long, value_name = "NAME")]
-    pub(crate) policy: Option<String>,
-    /// Answer in JSON
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-/// Which logs to replay, and by which limits.
-#[derive(Debug, clap::Args)]
-#[group(id = "what", required = true, multiple = true, args = ["config", "rate", "suggest"])]
-pub(crate) struct Replay {
-    /// HAProxy's logs; '-' is standard input
-    ///
-    /// They may be compressed with gzip or zstd, and come in any order: their lines are sorted by
-    /// time.
-    #[arg(value_name = "LOG", required = true)]
-    pub(crate) files: Vec<PathBuf>,
-    /// The file with the policies that decide
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["rate", "burst", "key", "cost"])]
-    pub(crate) config: Option<PathBuf>,
-    /// A second file, to say what changes against it
-    #[arg(long, value_name = "FILE")]
-    pub(crate) against: Option<PathBuf>,
-    #[command(flatten)]
-    limit: LimitFlags,
-    /// Suggest limits for clients with this key: ip, or several args as in --key
-    ///
-    /// It works without --config, too.
-    #[arg(long, value_name = "key=ARG,…")]
-    pub(crate) suggest: Option<String>,
-    /// What a suggested limit may touch: fewer than this share of clients, or '0.1% of requests'
-    /// [default: 0.1%]
-    #[arg(long, value_name = "SHARE", value_parser = Target::parse, requires = "suggest")]
-    pub(crate) target: Option<Target>,
-    /// Which field of the log gives an arg: ip=%ci, key=%hr.0; see below
-    ///
-    /// The flag may be given several times.
-    #[arg(long, value_name = "ARG=FIELD", value_parser = WantedArg::parse)]
-    pub(crate) map: Vec<WantedArg>,
-    /// The names of the captured request headers, in the order of haproxy.cfg, so that they are
-    /// found by name
-    #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
-    pub(crate) captures: Vec<String>,
-    /// The spoe-message that HAProxy sends about each request: NAME, 'NAME if ARG' or 'NAME
-    /// unless ARG' [default: all messages of the file]
-    ///
-    /// The flag may be given several times.
-    #[arg(long, value_name = "NAME", value_parser = WantedMessage::parse)]
-    pub(crate) message: Vec<WantedMessage>,
-    /// The log-format of haproxy.cfg, or http, https, tcp, clf or json [default: found by the
-    /// first lines]
-    #[arg(long, value_name = "STRING")]
-    pub(crate) log_format: Option<String>,
-    /// The time zone of dates that name none, such as +01:00 [default: UTC]
-    #[arg(long, value_name = "OFFSET", default_value = "+00:00", hide_default_value = true)]
-    #[arg(value_parser = parse_utc_offset, allow_hyphen_values = true)]
-    pub(crate) utc_offset: i32,
-    /// How long before a request that ended earlier another one may have begun, from 1s to 7d
-    /// [default: 1h]
-    ///
-    /// HAProxy writes a line when a request ends, and lines are sorted by when requests began.
-    #[arg(long, value_name = "TIME", value_parser = parse_window, allow_hyphen_values = true)]
-    pub(crate) window: Option<Duration>,
-    /// How many buckets are remembered, 16 bytes each [default: 4194304]
-    #[arg(long, value_name = "N", value_parser = parse_slots)]
-    #[arg(allow_negative_numbers = true)]
-    pub(crate) slots: Option<Slots>,
-    /// Write a page with pictures, which needs nothing else, to this file
-    #[arg(long, value_name = "FILE")]
-    pub(crate) html: Option<PathBuf>,
-    /// Answer in JSON
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-impl Replay {
-    /// Whether the command line has a limit.
-    pub(crate) fn has_flags(&self) -> bool {
-        self.limit.rate.is_some()
-    }
-
-    /// The policies of the flags. The error is a sentence.
-    pub(crate) fn flags(&self) -> Result<Policies, String> {
-        policies_of_flags(&self.limit, None, Answers::blocked_only())
-    }
-}
-
-/// Which policies the clients belong to.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Of {
-    /// The file that the agents were started with, unless that was --rate
-    #[arg(long, value_name = "FILE")]
-    pub(crate) config: Option<PathBuf>,
-    /// The policy in the file [default: each one whose key has as many parts as KEY]
-    #[arg(long, value_name = "NAME", requires = "config")]
-    pub(crate) policy: Option<String>,
-}
-
-impl Explain {
-    /// The store of the command line. The error is a sentence.
-    pub(crate) fn store(&self) -> Result<Option<StoreSettings>, String> {
-        self.store.settings()
-    }
-
-    /// Whether the command line has a limit.
-    pub(crate) fn has_flags(&self) -> bool {
-        self.limit.rate.is_some()
-    }
-
-    /// The policies of the flags, with the rate and burst of the agents where those are not
-    /// written. The error is a sentence.
-    pub(crate) fn flags(&self, known: Option<&RateFlags>) -> Result<Policies, String> {
-        let (mut flags, mut shared) = (self.limit.clone(), None);
-        match (known, flags.rate) {
-            (Some(known), None) => {
-                flags.rate = Some(RateArg::Rate(known.rate));
-                flags.burst = flags.burst.or(Some(known.burst));
-                shared = known.shared;
-            }
-            (None, None) => {
-                return Err("the limits are not known; name the agents' file with --config, or \
-                            write their --rate"
-                    .to_owned());
-            }
-            (_, Some(_)) => {}
-        }
-        policies_of_flags(&flags, shared, Answers::blocked_only())
-    }
-}
-
-/// The policy of agents that were started without a file, for commands that need its keys only.
-pub(crate) fn policies_without_limit() -> Result<Policies, String> {
-    let flags =
-        LimitFlags { rate: Some(RateArg::Unlimited), burst: None, key: Vec::new(), cost: None };
-    policies_of_flags(&flags, None, Answers::blocked_only())
-}
-
-/// The policy of agents that were started with `--rate deny`.
-pub(crate) fn policies_of_deny() -> Result<Policies, String> {
-    let flags = LimitFlags { rate: Some(RateArg::Deny), burst: None, key: Vec::new(), cost: None };
-    policies_of_flags(&flags, None, Answers::blocked_only())
-}
-
-/// The policy of agents that were started with this rate and burst, and no file.
-pub(crate) fn policies_of_rate(rate: Rate, burst: Option<u64>) -> Result<Policies, String> {
-    shared_policies_of_rate(rate, burst, None)
-}
-
-/// The same, for agents that share their limit in this way.
-fn shared_policies_of_rate(
-    rate: Rate,
-    burst: Option<u64>,
-    shared: Option<Sharing>,
-) -> Result<Policies, String> {
-    let flags = LimitFlags { rate: Some(RateArg::Rate(rate)), burst, key: Vec::new(), cost: None };
-    policies_of_flags(&flags, shared, Answers::blocked_only())
-}
-
-/// The policy of agents that were started with these flags and no others.
-pub(crate) fn policies_like(flags: &RateFlags) -> Result<Policies, String> {
-    shared_policies_of_rate(flags.rate, Some(flags.burst), flags.shared)
-}
-
-/// Which table, and how to answer.
-#[derive(Debug, clap::Args)]
-pub(crate) struct At {
-    /// The file with the buckets [default: the same as for the agent; if no agent uses that, the
-    /// one of the shipped systemd unit, /run/gcra-spoa/gcra-spoa.table]
-    #[arg(long, value_name = "PATH")]
-    table: Option<PathBuf>,
-    /// Answer in JSON
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-impl At {
-    /// Whether the command line names it.
-    pub(crate) fn names_table(&self) -> bool {
-        self.table.is_some()
-    }
-
-    /// The table's path. The first call says if it is not the default one.
-    pub(crate) fn path(&self) -> PathBuf {
-        self.table.clone().unwrap_or_else(table_of_commands)
-    }
-}
-
 /// How long an agent drains unless `--drain` says otherwise. HAProxy's check may take half of it
 /// to fail.
 const DRAIN: Duration = Duration::from_secs(3);
@@ -852,170 +310,6 @@ const MAX_DRAIN: Duration = Duration::from_secs(300);
 const MAX_SOCKET_PATH: usize = 107;
 
 const MAX_BUSY_POLL: Duration = Duration::from_secs(1);
-
-/// Agents follow within about two seconds, so a much shorter exemption would hold nowhere.
-const LEAST_EXEMPTION: Duration = Duration::from_secs(10);
-
-/// The table of the agents of `deploy/gcra-spoa@.service`.
-const TABLE_OF_UNIT: &str = "/run/gcra-spoa/gcra-spoa.table";
-
-/// The types of values, as an operator writes them.
-macro_rules! values_help {
-    () => {
-        "  192.0.2.7              an address
-  2001:db8::/64          a group of addresses that counts as one client
-  /login                 a string
-  str:192.0.2.7          a string that looks like an address
-  strhex:636166e9        a string by its bytes, which need not be text
-  int64:7  uint32:7  bool:true  hex:00ff  null:
-                         other types (an integer of HAProxy is int64, and hex:
-                         is binary, which is never the same as a string: text
-                         such as req.hdr() is a string, and sha2(256) binary)"
-    };
-}
-
-/// What a KEY is.
-macro_rules! key_help {
-    () => {
-        concat!(
-            "\
-A KEY has the values of the policy's key, in the same order, separated by
-commas, such as 192.0.2.7,/login. Names may be in front of them:
-ip=192.0.2.7,path=/login. A value is
-",
-            values_help!(),
-            "
-  else:192.0.2.7         a value that stands for an arg without one, by 'else
-                         ip' in the key; with --config also ip=192.0.2.7
-'gcra-spoa explain' prints the KEY of a client. Write a backslash before a comma
-or backslash within a value. If a KEY begins with '-', write '--' and all KEYs
-behind the flags. With --config, addresses are grouped and strings are put in
-lower case as the policy does. Without --config, an IPv6 address also stands for
-its /64 network, because the configurations in haproxy/ cut addresses to that. A
-value without a name also stands for the same value in a fallback of its arg.
-"
-        )
-    };
-}
-
-const GET_HELP: &str = concat!(
-    key_help!(),
-    "
-Examples:
-  gcra-spoa table get --config /etc/gcra-spoa/gcra-spoa.toml 192.0.2.7
-  gcra-spoa table get --config gcra-spoa.toml --policy login 192.0.2.7,alice
-  gcra-spoa table get --rate 100/s --burst 20 192.0.2.7
-
-Exit status: 0 if a bucket was found, 1 if there is none for any of the keys or
-something failed, 2 for wrong usage."
-);
-
-const RESET_HELP: &str = concat!(
-    key_help!(),
-    "
-Examples:
-  gcra-spoa table reset --config /etc/gcra-spoa/gcra-spoa.toml 192.0.2.7
-  gcra-spoa table reset 192.0.2.7
-      For agents that were started with --rate.
-
-The buckets under all limits of the policies are cleared, also those of earlier
-numbers of these limits, with and without overrides, as far as the table knows
-them. What clients owe under limits that machines share is cleared in the store:
-that of the file, or the one that --store names. There the client's present key
-is cleared, and not what it owed as a part of another network before a reload.
-
-Exit status: 0 if a bucket was found, 1 if there is none for any of the keys or
-something failed, 2 for wrong usage."
-);
-
-const EXPLAIN_HELP: &str = concat!(
-    "\
-ARG is the name of an arg, as in the spoe-message. Args that no policy uses
-change nothing, except for a policy whose key is all args: it needs them all, in
-the order of the spoe-message. VALUE is
-",
-    values_help!(),
-    "
-
-Examples:
-  gcra-spoa explain --config /etc/gcra-spoa/gcra-spoa.toml ip=192.0.2.7
-  gcra-spoa explain --config gcra-spoa.toml --message api key=alice plan=gold
-  gcra-spoa explain --rate 100/s --burst 20 ip=192.0.2.7
-  gcra-spoa explain --config gcra-spoa.toml --ask-store ip=192.0.2.7
-
-What is said about limits that machines share is what this machine knows. With
---ask-store, or --store URL for agents without a file, the store is asked, too.
-
-Nothing is charged. Exit status: 0 if a policy decides about a message, 1 if
-none does or something failed, 2 for wrong usage."
-);
-
-const EXEMPT_HELP: &str = concat!(
-    key_help!(),
-    "
-Examples:
-  gcra-spoa exempt --config /etc/gcra-spoa/gcra-spoa.toml --for 1h 192.0.2.7
-  gcra-spoa exempt --config /etc/gcra-spoa/gcra-spoa.toml --end 192.0.2.7
-  gcra-spoa exempt --for 1h 192.0.2.7
-      For agents that were started with --rate.
-  gcra-spoa exempt --list
-
-All agents of the table follow within about two seconds. Requests of an exempt
-client are allowed and charged nothing. An exemption survives restarts of agents
-and resizes of the table, and ends by itself. It holds on this machine only,
-also for limits that machines share."
-);
-
-const NAME_HELP: &str = concat!(
-    key_help!(),
-    "
-Logs, 'gcra-spoa top' and /status show addresses and numbers as they are. Of a
-string they show at most the first 4 characters (a quarter of it, if that is
-less), its length in bytes, and, behind the whole name, 6 hexadecimal digits of
-a hash of the whole key: sk_l…(24)#2dd53f. The hash has the secret key of the
-table in it, so that nobody can use the digits to guess the string. Therefore
-the same key has other digits in another table.
-
-Example:
-  gcra-spoa name --config gcra-spoa.toml --policy api sk_live_0123456789abcdef"
-);
-
-const AUDIT_HELP: &str = "\
-A line of an audit file has the time in nanoseconds since the machine booted
-(with an @, since 1970 by the clock of a store), the policy, the key, the cells,
-and the outcome: allowed, blocked, would-block or exempt. Lines that begin with
-# are about the clock. To check only some clients, choose their lines with grep,
-and keep the lines with #.
-
-Examples:
-  gcra-spoa audit /var/log/gcra-spoa/*.audit --rate 100/s --burst 20
-  gcra-spoa audit one.audit two.audit --policy check --rate 100/s --burst 20
-
-What an exempt client was allowed does not count. After 'table reset', a client
-may have its burst once more, and that is reported.
-
-Exit status: 0 if no more was allowed than the limit, 1 if more was, or
-decisions are missing, 2 if a file cannot be read or there are no decisions,
-and for wrong usage.";
-
-const REPLAY_HELP: &str = "\
-FIELD is a field of HAProxy's log-format, with or without '%': ci, HM, HU, hr.0
-(the first captured request header), a name of --captures, or the expression in
-%[...]; 'path' and 'method' are found in %r. In a JSON log it is a name. Behind
-it may be the converter ipmask(32,64), or the type ip, int or str. Instead of a
-field it can be a constant: str:gold, int64:1 or null:. Args that are not named
-are found by their names, and the report says how.
-
-Examples:
-  gcra-spoa replay --rate 100/s --burst 20 /var/log/haproxy.log
-  gcra-spoa replay --config new.toml --against old.toml haproxy.log*.gz
-  gcra-spoa replay --suggest key=ip --html report.html haproxy.log
-  gcra-spoa replay --config new.toml --map key=hr.0 --json haproxy.log
-  journalctl -u haproxy -o cat | gcra-spoa replay --config new.toml -
-
-docs/REPLAY.md says what the report means, and what a log cannot know. Exit
-status: 0 if requests were replayed, 1 if something failed, 2 for wrong usage
-and for logs of another format.";
 
 /// What the command line asks for.
 #[derive(Debug)]
@@ -1088,59 +382,6 @@ makes an agent log every connection. SIGTERM, SIGINT and SIGUSR1 stop it
 cleanly, and SIGHUP makes it read the file of --config again.
 Exit status: 0 after a stop by signal, 1 if the agent could not run, 2 for wrong
 usage.";
-
-/// What `--rate` may be.
-#[derive(Clone, Copy, Debug)]
-enum RateArg {
-    Deny,
-    Unlimited,
-    Rate(Rate),
-}
-
-fn parse_rate(text: &str) -> Result<Rate, String> {
-    text.parse().map_err(|error| {
-        let is_rate = |part: &str| part.trim().parse::<Rate>().is_ok();
-        if text.contains(',') && text.split(',').all(is_rate) {
-            return format!(
-                "'{text}' has several rates, and --rate takes one; write them as the limits of a \
-                 policy, in a file for --config"
-            );
-        }
-        let plain = text.replace(',', "");
-        if plain != text && is_rate(&plain) {
-            return format!("'{text}' is not a rate; write --rate {plain}");
-        }
-        match Meant::by(text) {
-            Some(Meant { rate, burst }) => {
-                let burst = burst.map(|burst| format!(" --burst {burst}")).unwrap_or_default();
-                format!("'{text}' is not a rate; write --rate {rate}{burst}")
-            }
-            None => table_error::rate(&error),
-        }
-    })
-}
-
-impl FromStr for RateArg {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "deny" => Ok(Self::Deny),
-            "unlimited" => Ok(Self::Unlimited),
-            _ if !text.contains(|c: char| c.is_ascii_digit()) => Err(format!(
-                "'{text}' is not a rate; write COUNT/PERIOD, such as 100/s, or deny or unlimited"
-            )),
-            _ => parse_rate(text).map(Self::Rate),
-        }
-    }
-}
-
-/// Where the policies come from.
-#[derive(Debug)]
-pub(crate) enum Source {
-    Flags(Box<Policies>),
-    File(PathBuf),
-}
 
 /// Everything that an agent needs to know.
 #[derive(Debug)]
@@ -1294,100 +535,6 @@ impl Config {
             admin_actions: args.admin_actions,
             audit: args.audit,
         })
-    }
-}
-
-/// The one policy of the flags, which is for every message.
-fn policies_of_flags(
-    args: &LimitFlags,
-    shared: Option<Sharing>,
-    answers: Answers,
-) -> Result<Policies, String> {
-    let rate = args.rate.as_ref().ok_or(
-        "there is no limit; write --rate COUNT/PERIOD, such as --rate 100/s, or --config FILE",
-    )?;
-    let rule = match (rate, args.burst) {
-        (RateArg::Rate(rate), burst) => {
-            let quota = rate.quota(burst).map_err(|error| table_error::rate(&error))?;
-            Rule::Limits(vec![Limit::new(
-                "default".to_owned(),
-                LimitIdentity::of_flags(),
-                rate,
-                quota,
-            )])
-        }
-        (RateArg::Deny, None) => Rule::Deny,
-        (RateArg::Unlimited, None) => Rule::Unlimited,
-        (RateArg::Deny | RateArg::Unlimited, Some(_)) => {
-            return Err(
-                "--burst has no effect with a rate of deny or unlimited; leave it out".to_owned()
-            );
-        }
-    };
-    if shared.is_some() {
-        let Rule::Limits(limits) = &rule else {
-            return Err(
-                "--store has no effect with a rate of deny or unlimited; leave it out".to_owned()
-            );
-        };
-        let not_shareable = |limit| sharing::not_shareable(limit, args.cost.is_some());
-        if let Some(mistake) = limits.iter().find_map(not_shareable) {
-            return Err(mistake);
-        }
-    }
-    let mut mistakes = Vec::new();
-    let entries: Vec<_> = args.key.iter().map(String::as_str).collect();
-    let key = key_args(&entries, "--key", "--key ip,path", |_, mistake| mistakes.push(mistake));
-    let key = mistakes.pop().map_or(Ok(KeyParts::exact(key)), Err)?;
-    if let Some(cost) = &args.cost {
-        if cost.is_empty() {
-            return Err("--cost has an empty name; write the name of an arg, such as --cost cost"
-                .to_owned());
-        }
-        if let Some(mistake) = not_an_arg(cost, "--cost") {
-            return Err(mistake);
-        }
-        if key.names().any(|name| *name == *cost.as_bytes()) {
-            return Err(format!(
-                "--key and --cost both name '{cost}', so each cost would have a bucket of its \
-                 own; leave it out of --key"
-            ));
-        }
-    }
-    let cost: Option<Box<[u8]>> = args.cost.as_ref().map(|name| name.as_bytes().into());
-    let overrides = Overrides::default();
-    let policy = Policy {
-        name: "default".into(),
-        message: None,
-        when: None,
-        key,
-        cost,
-        cells: 1,
-        rule,
-        overrides,
-        observes: false,
-        penalty: None,
-        bandwidth: None,
-        shared,
-        settle: None,
-        trial: None,
-        is_trial: false,
-    };
-    Ok(Policies::new(vec![policy], answers, Vec::new(), 0))
-}
-
-impl Source {
-    /// The policies, and the file that they come from; or one line for each mistake in it.
-    pub(crate) fn read(
-        self,
-        readers: Readers,
-    ) -> Result<(Policies, Option<PathBuf>), Vec<String>> {
-        match self {
-            Self::Flags(policies) => Ok((*policies, None)),
-            Self::File(file) => {
-                policy::file::read(&file, readers).map(|policies| (policies, Some(file)))
-            }
-        }
     }
 }
 
@@ -1616,109 +763,10 @@ fn flag_without_value<'a>(
     })
 }
 
-fn default_table() -> PathBuf {
-    // systemd may name several directories; the first is the service's own.
-    let runtime_directory = env::var("RUNTIME_DIRECTORY").unwrap_or_default();
-    match runtime_directory.split(':').next() {
-        Some(directory) if !directory.is_empty() => Path::new(directory).join("gcra-spoa.table"),
-        _ => format!("/dev/shm/gcra-spoa-{}.table", rustix::process::geteuid().as_raw()).into(),
-    }
-}
-
-/// The table of a command that names none: that of agents that this user starts, or, if no agent
-/// uses it, that of the agents of the shipped unit; a note says so.
-fn table_of_commands() -> PathBuf {
-    static NOTE: Once = Once::new();
-    let own = default_table();
-    let is_used = |path: &Path| Table::inspect(path).is_ok_and(|table| is_used(&table));
-    let path = chosen(&own, Path::new(TABLE_OF_UNIT), is_used).to_owned();
-    if path != own {
-        NOTE.call_once(|| {
-            let shown = own.display();
-            let why = match own.exists() {
-                true => format!("no agent uses the table {shown}"),
-                false => format!("there is no table {shown}"),
-            };
-            print_note(&format!(
-                "{why}, so this command uses {TABLE_OF_UNIT}, the table of the systemd unit"
-            ));
-        });
-    }
-    path
-}
-
-/// The second path if only that one exists, or if agents use only that one; else the first. A file
-/// that this user may not see exists: opening it says what to do.
-fn chosen<'a>(first: &'a Path, second: &'a Path, is_used: impl Fn(&Path) -> bool) -> &'a Path {
-    let exists = |path: &Path| path.try_exists().unwrap_or(true);
-    let takes_second = match (exists(first), exists(second)) {
-        (_, false) => false,
-        (false, true) => true,
-        // A start that failed can leave a table that no agent uses.
-        (true, true) => !is_used(first) && is_used(second),
-    };
-    if takes_second { second } else { first }
-}
-
 /// Whether a file lies in memory.
 pub(crate) fn is_on_tmpfs(path: &Path) -> io::Result<bool> {
     const TMPFS_MAGIC: i64 = 0x0102_1994;
     Ok(rustix::fs::statfs(path)?.f_type == TMPFS_MAGIC)
-}
-
-/// HAProxy sends strings of any bytes, so those of the command line are read as they are.
-fn key_parser() -> impl TypedValueParser<Value = Key> {
-    OsStringValueParser::new().try_map(|text| Key::from_bytes(text.as_bytes()))
-}
-
-fn named_value_parser() -> impl TypedValueParser<Value = NamedValue> {
-    OsStringValueParser::new().try_map(|text| NamedValue::from_bytes(text.as_bytes()))
-}
-
-fn parse_burst(text: &str) -> Result<u64, String> {
-    let burst = text.parse().ok().filter(|burst| (1..=MAX_BURST.into()).contains(burst));
-    burst.ok_or_else(|| {
-        format!("'{text}' is not a whole number of requests from 1 to {MAX_BURST}, such as 20")
-    })
-}
-
-fn parse_slots(text: &str) -> Result<Slots, String> {
-    let slots = text.parse().ok().and_then(|slots| Slots::new(slots).ok());
-    slots.ok_or_else(|| {
-        format!(
-            "'{text}' is not a number of slots from {} to {}, such as 1048576; twice the number \
-             of keys that are active within burst / rate is plenty",
-            Slots::MIN,
-            Slots::MAX
-        )
-    })
-}
-
-fn parse_window(text: &str) -> Result<Duration, String> {
-    let range = Duration::from_secs(1)..=Duration::from_secs(7 * 86_400);
-    duration::parse(text).filter(|time| range.contains(time)).ok_or_else(|| {
-        format!(
-            "'{text}' is not a time from 1s to 7d; write a whole number and a unit, such as 1h"
-        )
-    })
-}
-
-/// `+01:00` in seconds east of UTC.
-fn parse_utc_offset(text: &str) -> Result<i32, String> {
-    let wrong = || {
-        format!("'{text}' is not a time zone; write hours and minutes east of UTC, such as +01:00")
-    };
-    let sign = match text.as_bytes().first() {
-        Some(b'+') => 1,
-        Some(b'-') => -1,
-        _ => return Err(wrong()),
-    };
-    let digits = text[1..].replace(':', "");
-    let (true, Ok(number @ 0..=1459)) = (digits.len() == 4, digits.parse::<i32>()) else {
-        return Err(wrong());
-    };
-    let (hours, minutes) = (number / 100, number % 100);
-    if minutes < 60 { Ok(sign * (hours * 3600 + minutes * 60)) } else { Err(wrong()) }
 }
 
 fn parse_threads(text: &str) -> Result<NonZeroUsize, String> {
@@ -1770,20 +818,6 @@ fn parse_drain(text: &str) -> Result<Duration, String> {
     parse_time(text, Duration::from_secs(1), "s", MAX_DRAIN)
 }
 
-fn parse_exemption(text: &str) -> Result<Duration, String> {
-    let most = Duration::from(MAX_EXEMPTION);
-    let time = duration::parse(text).filter(|time| *time >= LEAST_EXEMPTION && *time <= most);
-    time.ok_or_else(|| {
-        let right = match duration::sum(text).filter(|sum| (LEAST_EXEMPTION..=most).contains(sum))
-        {
-            Some(sum) => format!("one unit: {}", Exact(sum)),
-            None => "a whole number and a unit, such as 30m or 1h".to_owned(),
-        };
-        let (least, most) = (Exact(LEAST_EXEMPTION), Exact(most));
-        format!("'{text}' is not a time from {least} to {most}; write {right}")
-    })
-}
-
 /// A duration with a unit, or a number of `bare` units, from 0 to `most`.
 fn parse_time(text: &str, bare: Duration, unit: &str, most: Duration) -> Result<Duration, String> {
     let with_unit = match text.parse::<u32>() {
@@ -1823,40 +857,6 @@ fn parse_size(text: &str) -> Result<usize, String> {
              256M or 1G"
         )),
     }
-}
-
-fn parse_host_and_port(text: &str) -> Result<String, String> {
-    const RIGHT: &str = "HOST:PORT, such as 127.0.0.1:9101 or localhost:9101";
-    if let Some(mistake) = not_a_socket_address(text, "[::1]:9101", RIGHT) {
-        return Err(mistake);
-    }
-    match text.rsplit_once(':') {
-        Some((host, _)) if !host.is_empty() => Ok(text.to_owned()),
-        _ => Err(format!("'{text}' has no host; write {RIGHT}")),
-    }
-}
-
-/// What is wrong with a text that is not `HOST:PORT` nor `IP:PORT`. It may be neither although
-/// this finds nothing. `v6` is an example with an IPv6 address, and `right` says what to write.
-fn not_a_socket_address(text: &str, v6: &str, right: &str) -> Option<String> {
-    if let Some((scheme, rest)) = text.split_once("://") {
-        let rest = rest.split('/').next().unwrap_or(rest);
-        return Some(format!("'{text}' begins with '{scheme}://'; write {rest}"));
-    }
-    let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
-    if bare.parse::<Ipv6Addr>().is_ok() {
-        return Some(format!("'{text}' is an IPv6 address without a port; write {v6}"));
-    }
-    let Some((_, port)) = text.rsplit_once(':').filter(|(_, port)| !port.is_empty()) else {
-        return Some(match text.parse::<u16>() {
-            Ok(port) => format!("'{text}' is only a port; write 127.0.0.1:{port}"),
-            Err(_) => format!("'{text}' has no port; write {right}"),
-        });
-    };
-    if port.parse::<u16>().is_err() {
-        return Some(format!("'{port}' in '{text}' is not a port from 1 to 65535; write {right}"));
-    }
-    None
 }
 
 /// What is wrong with a text that is not `IP:PORT`.
@@ -1944,6 +944,12 @@ fn parse_var(text: &str) -> Result<VarName<'static>, String> {
 
 #[cfg(test)]
 mod tests {
+    use gcra_inspect::commands::get_reset::Reset;
+    use gcra_policy::flags;
+    use gcra_policy::rate_flags::RateFlags;
+    use gcra_store::Password;
+    use gcra_table::Rate;
+
     use super::*;
 
     fn parse(args: &str) -> Result<Config, String> {
@@ -2335,8 +1341,8 @@ mod tests {
         ] {
             let config = parse(&format!("--rate 3/s{args}")).unwrap();
             let Source::Flags(policies) = config.policies else { panic!("not the flags") };
-            let is_it = |flags: &RateFlags| {
-                policies_like(flags).unwrap().limits_digest == policies.limits_digest
+            let is_it = |found: &RateFlags| {
+                flags::policies_like(found).unwrap().limits_digest == policies.limits_digest
             };
             let found = flags.shared_or_not().find(is_it).unwrap();
             assert_eq!(found.to_string(), format!("--rate 3/s --burst 3{shown}"));
@@ -2409,24 +1415,6 @@ mod tests {
             let Ok(Task::Check { config, .. }) = super::parse(args) else { panic!("no check") };
             assert_eq!(config, Path::new("x.toml"));
         }
-    }
-
-    #[test]
-    fn the_second_table_is_used_if_no_agent_uses_the_first() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = |name: &str| directory.path().join(name);
-        let (first, second, none) = (path("first"), path("second"), path("none"));
-        std::fs::write(&first, "").unwrap();
-        std::fs::write(&second, "").unwrap();
-        let chosen_if =
-            |used: &[&Path]| chosen(&first, &second, |path| used.contains(&path)).to_owned();
-        assert_eq!(chosen_if(&[]), first);
-        assert_eq!(chosen_if(&[&second]), second, "a failed start has left the first");
-        assert_eq!(chosen_if(&[&first]), first);
-        assert_eq!(chosen_if(&[&first, &second]), first);
-        let unused = |_: &Path| false;
-        assert_eq!(chosen(&none, &second, unused), second);
-        assert_eq!(chosen(&none, &path("other"), unused), none, "this is the one to be named");
     }
 
     #[test]

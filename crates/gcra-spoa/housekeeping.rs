@@ -14,35 +14,37 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use std::{io, thread};
 
 use arc_swap::ArcSwap;
+use gcra_admin::actions::Order;
+use gcra_admin::agreement;
+use gcra_admin::agreement::Agreement;
+use gcra_admin::status::MAX_SILENCE;
+use gcra_limiter::audit_lines::Audit;
+use gcra_limiter::borrower::{Background, Borrower};
+use gcra_limiter::earlier_policies;
+use gcra_limiter::policies_in_force::InForce;
+use gcra_limiter::stats::{PolicyStats, Stats};
+use gcra_limiter::undecided;
+use gcra_limiter::undecided::Undecided;
+use gcra_limiter::verdict;
+use gcra_policy::file::document;
+use gcra_policy::file::watch::Seen;
+use gcra_policy::secrets::Readers;
+use gcra_policy::sharing::{Sharing, WithoutStore, blocked_without_store, without_store_in_words};
+use gcra_policy::store::StoreSettings;
+use gcra_policy::{Policies, Policy};
 use gcra_table::{Evictions, Exemption, Name, Profile, ReloadAnswer, Table, Time};
+use gcra_text::count::Count;
+use gcra_text::duration::{Left, Utc};
+use gcra_text::table_error::TableError;
 use spop_agent::Counters;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::actions::Order;
-use crate::agreement::{self, Agreement};
-use crate::audit::Audit;
-use crate::borrower::{Background, Borrower};
-use crate::duration::{Left, Utc};
-use crate::earlier;
 use crate::hangup;
-use crate::in_force::InForce;
-use crate::plural::Count;
-use crate::policy::secrets::Readers;
-use crate::policy::sharing::{
-    Sharing, WithoutStore, blocked_without_store, without_store_in_words,
-};
-use crate::policy::store::StoreSettings;
-use crate::policy::{self, Policies, Policy};
 use crate::service_manager::ServiceManager;
-use crate::stats::{PolicyStats, Stats};
-use crate::status::MAX_SILENCE;
 use crate::store_reports::{Counted, StoreReports};
-use crate::table_error::TableError;
-use crate::undecided::{self, Undecided};
-use crate::verdict;
-use crate::watch::{Seen, Watch, see_all};
+use gcra_policy::file::watch::{Watch, see_all};
 
 /// What the housekeeping looks after.
 #[derive(Debug)]
@@ -232,7 +234,7 @@ impl Housekeeping {
     fn beat(&self, reported: &mut Reported) {
         self.table.load().beat();
         self.stats.beat();
-        earlier::register_said(&self.policies.load().policies, &self.table.load());
+        earlier_policies::register_said(&self.policies.load().policies, &self.table.load());
         self.remember();
         self.follow(reported);
         self.introduce();
@@ -464,7 +466,7 @@ impl Housekeeping {
         let has_store = self.store.is_some();
         Some(Work::new(asked, move || {
             let mut looked_at = Vec::new();
-            let read = policy::file::read_noting(&file, Readers::OfLog, &mut looked_at);
+            let read = document::read_noting(&file, Readers::OfLog, &mut looked_at);
             let outcome = read.and_then(|policies| {
                 if !has_store && let Some(policy) = policies.first_shared() {
                     return Err(vec![needs_store(&policy.name)]);
@@ -485,7 +487,7 @@ impl Housekeeping {
                 reported.lost_beats = 0;
                 if let Some(next) = next {
                     log::info!("the table was resized; it now has {} slots", next.slots().get());
-                    earlier::register_said(&self.policies.load().policies, &next);
+                    earlier_policies::register_said(&self.policies.load().policies, &next);
                     self.table.store(next);
                 }
             }

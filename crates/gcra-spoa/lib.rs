@@ -3,87 +3,16 @@
 //!
 //! `README.md` beside this file lists the modules in reading order.
 
-mod actions;
-mod admin;
-mod agents;
-mod agreement;
-mod answer;
-mod ask;
-mod audit;
-mod audit_command;
-mod away;
-mod borrower;
-mod check;
 mod cli;
-mod columns;
-mod cost;
-mod counting;
-mod decide;
-mod decide_shared;
-mod deciding;
-mod duration;
-mod earlier;
-mod events;
-mod exempt;
-mod explain;
-mod explain_command;
-mod halt;
 mod hangup;
-mod heaviest;
-mod held;
-mod history;
 mod housekeeping;
-mod in_force;
-mod in_store;
-mod inspected;
-mod key;
-mod limit_bucket;
-mod limiter;
-mod listed;
 mod logging;
-mod message_key;
-mod metrics;
-mod name;
-mod named_parts;
-mod output;
-mod page;
-mod plural;
-mod policy;
-mod question;
-mod rate_flags;
-mod redact;
-mod reload;
-mod remembering;
-mod replay;
-mod reserved;
 #[cfg(test)]
 mod scenarios;
-mod screen;
 mod service_manager;
-mod settle;
-mod stats;
-mod status;
-mod store_command;
 mod store_reports;
-mod store_status;
-mod suggest;
-mod table_commands;
-mod table_error;
-mod table_keys;
 #[doc(hidden)]
 pub mod testing;
-mod together;
-mod top;
-mod undecided;
-mod verdict;
-mod version;
-mod visible;
-mod waiting_request;
-mod waits;
-mod watch;
-mod written_message;
-mod written_net;
-mod wrong_tokens;
 
 use std::num::NonZeroUsize;
 use std::process::ExitCode;
@@ -92,24 +21,27 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use arc_swap::ArcSwap;
+use gcra_admin::actions::{Actions, Token};
+use gcra_admin::server;
+use gcra_admin::server::Answering;
+use gcra_admin::status::Watched;
+use gcra_inspect::commands::{audit, check, exempt, explain, name, reload, store, table};
+use gcra_limiter::audit_lines::Audit;
+use gcra_limiter::borrower::Borrower;
+use gcra_limiter::limiter::Limiter;
+use gcra_limiter::policies_in_force::InForce;
+use gcra_limiter::stats::Stats;
+use gcra_policy::secrets::Readers;
 use gcra_table::{Opened, Table};
+use gcra_text::table_error::TableError;
+use gcra_text::{output, version};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use spop_agent::{Agent, Limits, Sockets};
 use tokio::sync::mpsc;
 
-use crate::actions::{Actions, Token};
-use crate::admin::Answering;
-use crate::audit::Audit;
-use crate::borrower::Borrower;
 use crate::cli::{Config, Task};
 use crate::housekeeping::Housekeeping;
-use crate::in_force::InForce;
-use crate::limiter::Limiter;
-use crate::policy::secrets::Readers;
 use crate::service_manager::ServiceManager;
-use crate::stats::Stats;
-use crate::status::Watched;
-use crate::table_error::TableError;
 
 /// Runs the program: reads the command line, does what it asks for, and returns the exit status.
 pub fn run() -> ExitCode {
@@ -122,16 +54,16 @@ pub fn run() -> ExitCode {
     }
     let outcome = match task {
         Ok(Task::Serve(config)) => serve(*config),
-        Ok(Task::Table(command)) => table_commands::run(command),
+        Ok(Task::Table(command)) => table::run(command),
         Ok(Task::Check { config, print_haproxy }) => check::run(&config, print_haproxy),
         Ok(Task::Reload { config, at }) => reload::run(&config, &at),
-        Ok(Task::Explain(explain)) => explain_command::run(&explain),
+        Ok(Task::Explain(explain)) => explain::run(&explain),
         Ok(Task::Exempt(exempt)) => exempt::run(&exempt),
         Ok(Task::Name(name)) => name::run(&name),
-        Ok(Task::StoreCheck { store, json }) => store_command::run(store, json),
-        Ok(Task::Audit(audit)) => audit_command::run(&audit),
-        Ok(Task::Replay(command)) => replay::run(&command),
-        Ok(Task::Top(what)) => top::run(&what).map(|()| ExitCode::SUCCESS),
+        Ok(Task::StoreCheck { store, json }) => store::run(store, json),
+        Ok(Task::Audit(audit)) => audit::run(&audit),
+        Ok(Task::Replay(command)) => gcra_replay::command::run(&command),
+        Ok(Task::Top(what)) => gcra_admin::top::command::run(&what).map(|()| ExitCode::SUCCESS),
         Err(exit) => return exit,
     };
     match outcome {
@@ -155,7 +87,7 @@ fn serve(config: Config) -> anyhow::Result<ExitCode> {
     raise_file_limit();
     // Before the table is created: an agent whose address is taken leaves nothing behind.
     let sockets = Sockets::bind(&config.listen, config.socket_access)?;
-    let admin = config.admin.map(admin::bind).transpose()?;
+    let admin = config.admin.map(server::bind).transpose()?;
     let token = config.admin_actions.as_deref().map(Token::read).transpose()?;
     let (table, opened) =
         Table::open_or_create(&config.table, config.slots).map_err(TableError)?;
@@ -250,7 +182,7 @@ fn serve(config: Config) -> anyhow::Result<ExitCode> {
             Actions::new(watched.clone(), policies.clone(), config.table.clone(), token, orders);
         let answering =
             Answering::new(config.admin_hosts, watched, policies, config.table, actions);
-        housekeeping.admin = Some(admin::start(listener, answering)?);
+        housekeeping.admin = Some(server::start(listener, answering)?);
     }
     agent.run_on(config.threads, sockets, housekeeping.until_stopped(background))?;
     // The thread of --admin never drops the table, and it ends with the process.

@@ -6,9 +6,9 @@ use std::os::linux::fs::MetadataExt as _;
 use std::{env, fs};
 
 use env_logger::{Builder, Env};
+use gcra_admin::log_lines;
+use gcra_admin::log_lines::Kept;
 use log::Level;
-
-use crate::events::{self, Kept};
 
 /// Starts logging. `RUST_LOG` chooses the levels that are written; those for `/events` are kept in
 /// any case.
@@ -22,7 +22,7 @@ pub(crate) fn start() {
         });
     }
     let logger = builder.build();
-    let most = logger.filter().max(events::LEVEL);
+    let most = logger.filter().max(log_lines::LEVEL);
     // It fails only if there is a log already.
     if log::set_boxed_logger(Box::new(Kept(logger))).is_ok() {
         log::set_max_level(most);

@@ -15,26 +15,29 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use arc_swap::ArcSwap;
+use gcra_admin::client_waits::Of;
+use gcra_inspect::explanation::{Explanation, SharedSources, explain};
+use gcra_inspect::key_meanings::named;
+use gcra_limiter::heaviest::{Under, Window};
+use gcra_limiter::limiter::Limiter;
+use gcra_limiter::policies_in_force::InForce;
+use gcra_limiter::question::Question;
+use gcra_limiter::stats::{NEWLY_BLOCKED, Stats};
+use gcra_limiter::undecided::Undecided;
+use gcra_limiter::verdict::Outcome;
+use gcra_limiter::written_message::WrittenMessage;
+use gcra_policy::Policies;
+use gcra_policy::file::document;
+use gcra_policy::key::{NamedValue, Shown};
+use gcra_policy::policy::policy_id;
+use gcra_policy::secrets::Readers;
 use gcra_table::{Exemption, KeyHash, ManualClock, Nanos, Slots, Table};
 use proptest::prelude::*;
 use spop_agent::testing::{Answer, Client};
 use spop_agent::{Agent, Scope, Value};
 
-use crate::cli::{self, Task};
-use crate::explain::{Explanation, SharedSources, explain};
-use crate::heaviest::{Under, Window};
-use crate::in_force::InForce;
-use crate::key::{NamedValue, Shown};
-use crate::limiter::Limiter;
-use crate::named_parts::named;
-use crate::policy::secrets::Readers;
-use crate::policy::{Policies, file, policy_id};
-use crate::question::Question;
-use crate::stats::{NEWLY_BLOCKED, Stats};
-use crate::undecided::Undecided;
-use crate::verdict::Outcome;
-use crate::waits::Of;
-use crate::written_message::WrittenMessage;
+use crate::cli;
+use crate::cli::Task;
 
 struct Scenario {
     table: Arc<ArcSwap<Table>>,
@@ -46,7 +49,7 @@ struct Scenario {
 }
 
 fn policies(text: &str) -> Policies {
-    file::parse(Path::new("gcra-spoa.toml"), text)
+    document::parse(Path::new("gcra-spoa.toml"), text)
         .unwrap_or_else(|mistakes| panic!("{mistakes:#?}"))
 }
 
@@ -1620,7 +1623,7 @@ async fn what_a_response_cost_corrects_what_was_reserved() {
 async fn a_late_response_gives_nothing_back_and_still_charges() {
     let mut scenario = Scenario::new(TOKENS).await;
     let asked = scenario.estimate("a", 70_i32.into()).await;
-    let now = crate::reserved::wall_clock().as_millis();
+    let now = gcra_limiter::reservations::wall_clock().as_millis();
     let late = Scenario::reserved_at(&asked, now - 601_000);
     let answer = scenario.settle("a", 10_i32.into(), Some(&late)).await;
     assert_eq!(Scenario::integer(&answer, "remaining"), Some(30));
@@ -1831,7 +1834,7 @@ async fn the_header_field_says_when_the_burst_is_back_as_reset_does() {
                 [\"key\"]\nreserve = \"estimate\"\ncost = \"tokens\"\nsettle = \"usage\"\n";
     for (limit, is_counted) in [("\"3/m\"", false), ("{ count = 3, window = \"day\" }", true)] {
         let mut scenario = Scenario::new(&text.replace("LIMIT", limit)).await;
-        let now = crate::reserved::wall_clock().as_secs();
+        let now = gcra_limiter::reservations::wall_clock().as_secs();
         scenario.clock.set_wall((now - now % 86_400 + 86_400 - 1_000) * 1_000_000_000);
         let check = |answer: &Answer, left: u32, reset: u64| {
             let reset = if is_counted { 1_000 } else { reset };
@@ -1972,7 +1975,7 @@ async fn responses_settle_what_is_counted_in_a_window() {
                 \"tokens\"\nsettle = \"usage\"\n";
     let mut scenario = Scenario::new(text).await;
     // The moment of a reservation is that of the real clock.
-    let now = crate::reserved::wall_clock();
+    let now = gcra_limiter::reservations::wall_clock();
     let today = now.as_secs() - now.as_secs() % 86_400;
     let set = |scenario: &Scenario, at: u64| scenario.clock.set_wall(at * 1_000_000_000);
     set(&scenario, today + 86_399);

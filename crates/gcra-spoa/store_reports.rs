@@ -3,10 +3,9 @@
 
 use std::time::Duration;
 
+use gcra_text::count::Count;
+use gcra_text::duration::{Exact, Short};
 use log::Level;
-
-use crate::duration::{Exact, Short};
-use crate::plural::Count;
 
 /// How many beats, of a second each, are at least between two warnings of one kind.
 const BEATS_BETWEEN: u32 = 60;

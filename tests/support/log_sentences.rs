@@ -33,9 +33,9 @@ const CALLS: [(&str, Level); 5] = [
 
 /// Files in which sentences for the log are put together.
 const SENTENCES: [&str; 4] = [
-    "crates/gcra-spoa/agreement.rs",
+    "crates/gcra-admin/src/agreement.rs",
     "crates/gcra-spoa/store_reports.rs",
-    "crates/gcra-spoa/undecided.rs",
+    "crates/gcra-limiter/src/undecided.rs",
     "crates/spop-agent/src/end.rs",
 ];
 
@@ -44,6 +44,12 @@ pub fn sentences_of_the_log() -> Vec<Sentence> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut folders: Vec<PathBuf> = [
         "crates/gcra-spoa",
+        "crates/gcra-admin/src",
+        "crates/gcra-inspect/src",
+        "crates/gcra-limiter/src",
+        "crates/gcra-policy/src",
+        "crates/gcra-replay/src",
+        "crates/gcra-text/src",
         "crates/spop-agent/src",
         "crates/spop-codec/src",
         "crates/gcra-table/src",

@@ -25,7 +25,25 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow, bail};
 use arc_swap::ArcSwap;
+use gcra_inspect::agent_client::{Unheard, order};
+use gcra_inspect::commands::exempt;
+use gcra_inspect::commands::explain::add_list;
+use gcra_inspect::commands::get_reset;
+use gcra_inspect::commands::get_reset::Said;
+use gcra_inspect::explanation::{Explanation, SharedSources, decided};
+use gcra_inspect::inspected_table::{Client, Inspected, Wanted};
+use gcra_inspect::process_list;
+use gcra_inspect::process_list::is_this_process;
+use gcra_inspect::process_state::stopped_long_ago;
+use gcra_inspect::store_reader::InStore;
+use gcra_limiter::policies_in_force::InForce;
+use gcra_limiter::stats::lock;
+use gcra_policy::key::Key;
+use gcra_policy::policy::policy_id;
 use gcra_table::{Exemption, Process, Table, Time};
+use gcra_text::duration::Exact;
+use gcra_text::output::Output;
+use gcra_text::visible::Visible;
 use hyper::header::{
     AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, ORIGIN,
 };
@@ -37,23 +55,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{sleep, timeout};
 
-use crate::ask::{Unheard, order};
-use crate::duration::Exact;
-use crate::exempt;
-use crate::explain::{Explanation, SharedSources, decided};
-use crate::explain_command::add_list;
-use crate::halt::stopped_long_ago;
-use crate::in_force::InForce;
-use crate::in_store::InStore;
-use crate::inspected::{Client, Inspected, Wanted};
-use crate::key::Key;
-use crate::listed::{self, is_this_process};
-use crate::output::Output;
-use crate::policy::policy_id;
-use crate::stats::lock;
 use crate::status::Watched;
-use crate::table_keys::{self, Said};
-use crate::visible::Visible;
 use crate::wrong_tokens::{Noted, WINDOW, WrongTokens};
 
 /// The fewest characters of a token.
@@ -90,7 +92,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Only a digest of the token is kept.
 #[derive(Clone, Copy)]
-pub(crate) struct Token([u8; 32]);
+pub struct Token([u8; 32]);
 
 impl std::fmt::Debug for Token {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -105,7 +107,7 @@ impl Token {
     ///
     /// The file cannot be read or is no regular file, it belongs to another user, other users can
     /// read it, others than its owner can write it, or its token is too short or too long.
-    pub(crate) fn read(path: &Path) -> anyhow::Result<Self> {
+    pub fn read(path: &Path) -> anyhow::Result<Self> {
         use std::io::Read as _;
         let shown = path.display();
         // A link is followed, because Kubernetes makes links for its secrets. What counts is the
@@ -158,7 +160,7 @@ impl Token {
         Ok(Self::of(token.as_bytes()))
     }
 
-    pub(crate) fn of(token: &[u8]) -> Self {
+    pub fn of(token: &[u8]) -> Self {
         Self(Sha256::digest(token).into())
     }
 
@@ -198,7 +200,7 @@ impl Action {
 
 /// Why an action is refused, with the status for it.
 #[derive(Debug)]
-pub(crate) struct Refused(pub(crate) u16, pub(crate) String);
+pub struct Refused(pub u16, pub String);
 
 /// A sentence about what cannot be done as it was asked for.
 fn wrong(error: &anyhow::Error) -> Refused {
@@ -285,13 +287,13 @@ impl Body {
 
 /// What was done.
 #[derive(Debug, Default, Serialize)]
-pub(crate) struct Done {
+pub struct Done {
     /// Each sentence.
-    pub(crate) said: Vec<String>,
+    pub said: Vec<String>,
     /// Whether all of it was done.
-    pub(crate) whole: bool,
+    pub whole: bool,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(crate) agents: Vec<OfAgent>,
+    pub agents: Vec<OfAgent>,
     /// In the answer to another agent: what shows that this is the agent that was asked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) proof: Option<String>,
@@ -299,11 +301,11 @@ pub(crate) struct Done {
 
 /// What became of an action in another agent.
 #[derive(Debug, Serialize)]
-pub(crate) struct OfAgent {
-    pub(crate) agent: String,
-    pub(crate) done: bool,
+pub struct OfAgent {
+    pub agent: String,
+    pub done: bool,
     /// Why it was not done, or is not known to be.
-    pub(crate) why: Option<String>,
+    pub why: Option<String>,
     /// Whether it may be done yet, because the agent has the order and has not answered.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(crate) may_follow: bool,
@@ -325,7 +327,7 @@ impl OfAgent {
 
 /// An order to the housekeeping, which alone changes what is in force.
 #[derive(Debug)]
-pub(crate) enum Order {
+pub enum Order {
     Observe {
         policy: String,
         observe: bool,
@@ -340,7 +342,7 @@ pub(crate) enum Order {
 
 /// What actions work on.
 #[derive(Debug)]
-pub(crate) struct Actions {
+pub struct Actions {
     watched: Arc<Watched>,
     policies: Arc<ArcSwap<InForce>>,
     /// The path of the table.
@@ -352,7 +354,7 @@ pub(crate) struct Actions {
 }
 
 impl Actions {
-    pub(crate) fn new(
+    pub fn new(
         watched: Arc<Watched>,
         policies: Arc<ArcSwap<InForce>>,
         path: PathBuf,
@@ -372,7 +374,7 @@ impl Actions {
     /// # Errors
     ///
     /// Why it may not.
-    pub(crate) fn check(
+    pub fn check(
         &self,
         headers: &HeaderMap,
         is_order: bool,
@@ -449,7 +451,7 @@ impl Actions {
     }
 
     /// In how many seconds wrong tokens are answered with 401 again.
-    pub(crate) fn retry_after(&self) -> u64 {
+    pub fn retry_after(&self) -> u64 {
         lock(&self.wrong_tokens).left(Instant::now())
     }
 
@@ -512,7 +514,7 @@ impl Actions {
         let borrower = self.watched.borrower();
         let shared = SharedSources { leases: leases.as_deref(), store: None, borrower };
         let is_known = |client: &Client| {
-            table_keys::decide(&inspected, client).is_some_and(|decided| decided.is_known())
+            get_reset::decide(&inspected, client).is_some_and(|decided| decided.is_known())
         };
         let clients = inspected.clients(None, &key, Wanted::Known, is_known);
         let explained = |client: &Client| {
@@ -644,7 +646,7 @@ impl Actions {
             // It may have fallen silent just between the two looks.
             .filter(|process| !is_listed(process))
             .map(|process| OfAgent {
-                agent: listed::name(process),
+                agent: process_list::name(process),
                 done: false,
                 why: Some("it is stopped (SIGSTOP), so it was not asked".to_owned()),
                 may_follow: false,
@@ -655,7 +657,7 @@ impl Actions {
         for process in alive.into_iter().filter(|process| !is_this_process(process)) {
             let order = Ordered { policy, observe, at_ns, by, to: id(&process) };
             let (body, proof) = (order.body(&table), order.proof_of_answer(&table));
-            let agent = listed::name(&process);
+            let agent = process_list::name(&process);
             let admin = process.profile.and_then(|it| it.admin);
             others.spawn(async move {
                 let asked = match admin {
@@ -800,7 +802,7 @@ fn forgive(
 ) -> anyhow::Result<Done> {
     let store = inspected.in_force.policies.store.clone().map(InStore::new).transpose()?;
     let mut said = Vec::new();
-    let cleared = table_keys::clear(inspected, policy, key, store.as_ref(), |it| {
+    let cleared = get_reset::clear(inspected, policy, key, store.as_ref(), |it| {
         match it {
             Said::Note(note) => said.push(note),
             Said::Outputs(outputs) => {
@@ -834,8 +836,7 @@ fn exempt(
     by: &str,
 ) -> anyhow::Result<Done> {
     let is_exempt = |client: &Client| exempt::is_exempt(inspected, client);
-    let is_known =
-        |client: &Client| is_exempt(client) || table_keys::has_bucket(inspected, client);
+    let is_known = |client: &Client| is_exempt(client) || get_reset::has_bucket(inspected, client);
     let begins = time > Duration::ZERO;
     let (clients, mut said) = match begins {
         true => {
@@ -878,7 +879,7 @@ fn exempt(
 }
 
 /// Who asks, for the log.
-pub(crate) fn who(peer: Option<SocketAddr>) -> String {
+pub fn who(peer: Option<SocketAddr>) -> String {
     peer.map_or_else(|| "an unknown client".to_owned(), |peer| peer.to_string())
 }
 

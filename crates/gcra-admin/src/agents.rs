@@ -12,21 +12,23 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use gcra_inspect::agent_client::{Budget, ask};
+use gcra_inspect::process_list::{is_this_process, pid_namespace};
+use gcra_inspect::process_state::stopped_long_ago;
+use gcra_limiter::history;
+use gcra_limiter::history::Past;
+use gcra_limiter::stats::lock;
+use gcra_policy::{Policies, Policy};
 use gcra_table::{Exemption, Process};
 use hyper::body::Bytes;
 use serde::{Deserialize, Serialize, Serializer};
 use tokio::sync::Mutex;
 use tokio::task::{JoinHandle, JoinSet, spawn_blocking};
 
-use crate::ask::{Budget, ask};
-use crate::events::{self, Event};
-use crate::halt::stopped_long_ago;
-use crate::history::{self, Past};
-use crate::listed::{is_this_process, pid_namespace};
-use crate::policy::{Policies, Policy};
-use crate::stats::lock;
+use crate::log_lines;
+use crate::log_lines::Event;
 use crate::status::{Status, Watched};
-use crate::together::Together;
+use crate::status_sum::Together;
 
 /// How many agents are asked.
 const MOST_ASKED: usize = 64;
@@ -46,7 +48,7 @@ const MOST_BYTES: usize = 16 << 20;
 
 /// What is asked of the agents.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Wanted {
+pub enum Wanted {
     Status,
     /// Also the last half minute, and what happened in it.
     Recent,
@@ -81,25 +83,25 @@ impl Wanted {
 
 /// An agent of the table.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub(crate) struct Agent {
+pub struct Agent {
     /// Its process id in its own pid namespace.
-    pub(crate) pid: u32,
+    pub pid: u32,
     /// "ours" if the id means the same process to the agent that says this.
-    pub(crate) pid_namespace: String,
+    pub pid_namespace: String,
     /// Whether it is the agent that says this.
     pub(crate) this_agent: bool,
     /// Its place in the table's list, and the number of its attachment, which tell the agents of
     /// a table apart.
-    pub(crate) entry: Option<(usize, u32)>,
+    pub entry: Option<(usize, u32)>,
     /// Its `--admin`.
-    pub(crate) admin: Option<SocketAddr>,
+    pub admin: Option<SocketAddr>,
     /// Whether its limits are those of the agent that says this, if that is known.
     pub(crate) same_limits: Option<bool>,
     /// How long ago it last wrote into the table that it is alive.
     pub(crate) silent_seconds: f64,
-    pub(crate) status: Option<Status>,
+    pub status: Option<Status>,
     /// Why there is no status.
-    pub(crate) why: Option<String>,
+    pub why: Option<String>,
 }
 
 /// All that `/status` has: the agent's own status, and all agents of the table.
@@ -114,16 +116,16 @@ struct Everything {
 /// What an agent says about itself for the live pages of all agents.
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct Own {
-    pub(crate) status: Status,
-    pub(crate) past: Past,
+    pub status: Status,
+    pub past: Past,
     pub(crate) events: Vec<Event>,
 }
 
 impl Own {
     pub(crate) fn of(watched: &Watched, wanted: Wanted) -> Self {
-        let mut events = events::of_this_process();
+        let mut events = log_lines::of_this_process();
         if wanted == Wanted::Recent {
-            let since = events::now_ms().saturating_sub(RECENT_MS);
+            let since = log_lines::now_ms().saturating_sub(RECENT_MS);
             events.retain(|event| event.at_ms >= since);
         }
         Self { status: watched.status(), past: watched.past(wanted.slots()), events }
@@ -135,15 +137,15 @@ const RECENT_MS: u64 = 1_000 * history::STEP * history::RECENT as u64;
 
 /// An answer to clients.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Answer {
+pub struct Answer {
     /// What `/status` says.
-    pub(crate) status: Bytes,
+    pub status: Bytes,
     /// What `/history` says, unless only the status was wanted.
-    pub(crate) history: Bytes,
+    pub history: Bytes,
     /// What `/events` says, unless only the status was wanted.
     pub(crate) events: Bytes,
     /// What `/live` says, unless only the status was wanted.
-    pub(crate) live: Bytes,
+    pub live: Bytes,
 }
 
 /// What was counted by all agents of a table, with what is needed to read it.
@@ -322,7 +324,7 @@ async fn everything(
     }
     let table = watched.table();
     let since_boot = Duration::from(table.since_boot(table.now()));
-    let now_ms = events::now_ms();
+    let now_ms = log_lines::now_ms();
     // On another thread, because the others may have said a lot.
     let add_up = move || {
         let together = Together::of(agents.iter().filter_map(|agent| agent.status.as_ref()));
@@ -338,7 +340,8 @@ async fn everything(
         let history =
             History { step_seconds: history::STEP, start_seconds: start.as_secs_f64(), past };
         let history = serde_json::to_vec(&history).unwrap_or_default();
-        let events = serde_json::to_vec(&events::merged(events.into_iter())).unwrap_or_default();
+        let events =
+            serde_json::to_vec(&log_lines::merged(events.into_iter())).unwrap_or_default();
         let configuration = InWords::of(&watched, &described);
         let configuration = serde_json::to_vec(&configuration).unwrap_or_default();
         let parts: [(&str, &[u8]); 4] = [
@@ -489,7 +492,7 @@ mod tests {
     use tokio::time::sleep;
 
     use super::*;
-    use crate::stats::Stats;
+    use gcra_limiter::stats::Stats;
 
     /// A viewer can leave while the agents are asked, and the next one may come much later.
     #[tokio::test]

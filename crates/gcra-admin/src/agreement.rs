@@ -4,9 +4,8 @@
 //! of them allows. That is normal for a moment, while limits change; it is a mistake when it
 //! lasts.
 
+use gcra_inspect::process_list::{agents, name};
 use gcra_table::{Process, Table};
-
-use crate::listed::{agents, name};
 
 /// For how many beats agents have to differ before the log says so. A change of limits takes a
 /// second or two to arrive everywhere.
@@ -14,7 +13,7 @@ const PATIENCE: u32 = 5;
 
 /// The agents that use the table now and have other limits than those with this digest. Agents of
 /// older versions do not say which they have, and are left out.
-pub(crate) fn differing(table: &Table, limits: u64) -> Vec<Process> {
+pub fn differing(table: &Table, limits: u64) -> Vec<Process> {
     let mut processes = table.processes();
     processes.retain(|process| process.profile.is_some_and(|profile| profile.limits != limits));
     processes
@@ -22,7 +21,7 @@ pub(crate) fn differing(table: &Table, limits: u64) -> Vec<Process> {
 
 /// What one agent knows about the others.
 #[derive(Debug, Default)]
-pub(crate) struct Agreement {
+pub struct Agreement {
     /// The agents that the log has named.
     reported: Vec<(usize, u32)>,
     /// The agents that differed at the last beat, and for how many beats they were the same ones.
@@ -33,7 +32,7 @@ pub(crate) struct Agreement {
 
 /// What there is to say about the other agents.
 #[derive(Debug, Eq, PartialEq)]
-pub(crate) enum Report {
+pub enum Report {
     /// They have other limits than this one.
     Differ(String),
     /// All have the same again.
@@ -42,7 +41,7 @@ pub(crate) enum Report {
 
 impl Agreement {
     /// Takes note of the agents that differ now. This is called with every beat.
-    pub(crate) fn beat(&mut self, differing: &[Process]) -> Option<Report> {
+    pub fn beat(&mut self, differing: &[Process]) -> Option<Report> {
         let now: Vec<_> =
             differing.iter().map(|process| (process.place, process.attachment)).collect();
         // At the start nothing is changing, and whoever has started this agent is still looking.

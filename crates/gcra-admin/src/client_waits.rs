@@ -2,15 +2,14 @@
 //! their keys is known.
 
 use gcra_lease::{HostTime, Look, Micros};
+use gcra_limiter::borrower::Borrower;
+use gcra_limiter::heaviest::Under;
+use gcra_limiter::limit_bucket::LimitBucket;
+use gcra_limiter::policies_in_force::InForce;
+use gcra_limiter::verdict::Outcome;
+use gcra_policy::sharing::WithoutStore;
+use gcra_policy::{Limit, Policy, Rule};
 use gcra_table::{KeyHash, Leases, Nanos, Table};
-
-use crate::borrower::Borrower;
-use crate::heaviest::Under;
-use crate::in_force::InForce;
-use crate::limit_bucket::LimitBucket;
-use crate::policy::sharing::WithoutStore;
-use crate::policy::{Limit, Policy, Rule};
-use crate::verdict::Outcome;
 
 /// How many overrides of a policy are looked at if it is not known which one is for the client. (A
 /// client has buckets under the limits of its own rule only, and which one that is cannot be seen
@@ -19,14 +18,14 @@ const MOST_RULES: usize = 16;
 
 /// What becomes of a request of a client now.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub(crate) struct Waiting {
+pub struct Waiting {
     /// How long it takes until one is allowed. `None` if it is allowed now, or if that is not
     /// known.
-    pub(crate) wait: Option<Nanos>,
+    pub wait: Option<Nanos>,
     /// Why it is blocked: "limit", with a wait; "denied"; or "store", because the store is away
     /// and the policy is closed without it. "share" is for a client of which it is not known,
     /// because a share of the limit decides. `None` if it is allowed.
-    pub(crate) reason: Option<&'static str>,
+    pub reason: Option<&'static str>,
 }
 
 impl Waiting {
@@ -46,12 +45,12 @@ impl Waiting {
 
 /// What is known about the clients of the policy at a place in the list of those in force.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Of<'a> {
-    pub(crate) in_force: &'a InForce,
-    pub(crate) place: usize,
-    pub(crate) table: &'a Table,
-    pub(crate) leases: Option<&'a Leases>,
-    pub(crate) borrower: Option<&'a Borrower>,
+pub struct Of<'a> {
+    pub in_force: &'a InForce,
+    pub place: usize,
+    pub table: &'a Table,
+    pub leases: Option<&'a Leases>,
+    pub borrower: Option<&'a Borrower>,
 }
 
 impl Of<'_> {
@@ -59,7 +58,7 @@ impl Of<'_> {
     /// `under` is the rule by which its last request was decided. `listed_as` is the outcome for
     /// which it is listed: a client that was blocked waits until a request is allowed, and one
     /// that would have been, until it would not be.
-    pub(crate) fn waiting(&self, key: KeyHash, under: Under, listed_as: Outcome) -> Waiting {
+    pub fn waiting(&self, key: KeyHash, under: Under, listed_as: Outcome) -> Waiting {
         let policy = &self.in_force.policies.list[self.place];
         if (policy.observes && listed_as == Outcome::Blocked) || self.is_exempt(key) {
             return Waiting::NOT;

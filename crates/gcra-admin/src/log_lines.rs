@@ -9,11 +9,10 @@ use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use gcra_limiter::stats::lock;
+use gcra_text::visible::visible_lines;
 use log::{Level, LevelFilter, Log, Metadata, Record};
 use serde::{Deserialize, Serialize};
-
-use crate::stats::lock;
-use crate::visible::visible_lines;
 
 /// How many lines are kept.
 const LINES: usize = 200;
@@ -25,20 +24,20 @@ const LONGEST: usize = 500;
 const LINES_OF_ALL: usize = 400;
 
 /// The levels that are kept.
-pub(crate) const LEVEL: LevelFilter = LevelFilter::Info;
+pub const LEVEL: LevelFilter = LevelFilter::Info;
 
 /// A line of the log.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
-pub(crate) struct Event {
+pub struct Event {
     /// Milliseconds since 1970.
     pub(crate) at_ms: u64,
     /// The process id of the agent.
-    pub(crate) pid: u32,
+    pub pid: u32,
     /// The first line of a process has the number 0.
-    pub(crate) number: u64,
+    pub number: u64,
     /// "info", "warn" or "error".
-    pub(crate) level: String,
-    pub(crate) text: String,
+    pub level: String,
+    pub text: String,
 }
 
 /// The last lines of a log.
@@ -60,7 +59,7 @@ pub(crate) fn of_this_process() -> Vec<Event> {
 }
 
 /// Milliseconds since 1970.
-pub(crate) fn now_ms() -> u64 {
+pub fn now_ms() -> u64 {
     ms(SystemTime::now())
 }
 
@@ -106,7 +105,7 @@ fn cut(mut text: String) -> String {
 
 /// The lines of several agents, the oldest first. What other processes say may be anything, so it
 /// is bounded.
-pub(crate) fn merged(agents: impl Iterator<Item = Vec<Event>>) -> Vec<Event> {
+pub fn merged(agents: impl Iterator<Item = Vec<Event>>) -> Vec<Event> {
     let mut all: Vec<Event> = Vec::new();
     for events in agents {
         all.extend(events.into_iter().take(LINES).map(|event| Event {
@@ -123,7 +122,7 @@ pub(crate) fn merged(agents: impl Iterator<Item = Vec<Event>>) -> Vec<Event> {
 }
 
 /// A log that keeps what it writes.
-pub(crate) struct Kept<L>(pub(crate) L);
+pub struct Kept<L>(pub L);
 
 impl<L: Log> Log for Kept<L> {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {

@@ -10,13 +10,13 @@ use hyper::header::{
 };
 
 /// A file of the page.
-pub(crate) struct File {
-    pub(crate) kind: &'static str,
-    pub(crate) content: &'static str,
+pub struct File {
+    pub kind: &'static str,
+    pub content: &'static str,
 }
 
 /// The file of the page at this path.
-pub(crate) fn file(path: &str) -> Option<File> {
+pub fn file(path: &str) -> Option<File> {
     let (kind, content) = match path {
         "/" => ("text/html; charset=utf-8", include_str!("page/index.html")),
         "/page.css" => ("text/css; charset=utf-8", include_str!("page/page.css")),

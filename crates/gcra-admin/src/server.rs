@@ -20,6 +20,10 @@ use std::{io, thread};
 
 use anyhow::{Context as _, anyhow};
 use arc_swap::ArcSwap;
+use gcra_inspect::explanation::{SharedSources, explain_all};
+use gcra_limiter::policies_in_force::InForce;
+use gcra_policy::key::NamedValue;
+use gcra_text::visible::{escaped_json, visible_lines};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{
@@ -36,15 +40,12 @@ use tokio::sync::Semaphore;
 use tokio::task::{AbortHandle, yield_now};
 use tokio::time::{sleep, timeout};
 
-use crate::actions::{self, Action, Actions, Refused};
+use crate::actions;
+use crate::actions::{Action, Actions, Refused};
 use crate::agents::{Agents, Own, Wanted};
-use crate::explain::{SharedSources, explain_all};
-use crate::in_force::InForce;
-use crate::key::NamedValue;
 use crate::metrics;
 use crate::page;
 use crate::status::Watched;
-use crate::visible::{escaped_json, visible_lines};
 
 /// How many connections there are at once.
 const CONNECTIONS: usize = 32;
@@ -91,7 +92,7 @@ const PATHS: &str = "\
 /// # Errors
 ///
 /// The address cannot be used.
-pub(crate) fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
+pub fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
     let listener = TcpListener::bind(address).map_err(|error| match error.kind() {
         io::ErrorKind::AddrInUse => anyhow!(
             "could not listen on {address} for --admin: {error}; give each agent a port of its \
@@ -112,7 +113,7 @@ pub(crate) fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
 /// # Errors
 ///
 /// There can be no further thread.
-pub(crate) fn start(listener: TcpListener, answering: Answering) -> anyhow::Result<SocketAddr> {
+pub fn start(listener: TcpListener, answering: Answering) -> anyhow::Result<SocketAddr> {
     let address = listener.local_addr()?;
     let runtime = Builder::new_current_thread()
         .enable_all()
@@ -134,7 +135,7 @@ pub(crate) fn start(listener: TcpListener, answering: Answering) -> anyhow::Resu
 }
 
 /// What requests are answered from, and under which names.
-pub(crate) struct Answering {
+pub struct Answering {
     watched: Arc<Watched>,
     policies: Arc<ArcSwap<InForce>>,
     agents: Agents,
@@ -148,7 +149,7 @@ pub(crate) struct Answering {
 impl Answering {
     /// Answers requests that are for this machine by its name, or for one of these further names.
     /// `table` is the path of the table.
-    pub(crate) fn new(
+    pub fn new(
         mut names: Vec<String>,
         watched: Arc<Watched>,
         policies: Arc<ArcSwap<InForce>>,
@@ -224,7 +225,7 @@ async fn serve(listener: TcpListener, answering: Answering) {
 ///
 /// The request cannot be read, or the connection has failed. The client has got as much of an
 /// answer as it took at once.
-pub(crate) async fn converse<S: AsyncRead + AsyncWrite + Unpin>(
+pub async fn converse<S: AsyncRead + AsyncWrite + Unpin>(
     stream: S,
     peer: Option<SocketAddr>,
     answering: Arc<Answering>,

@@ -9,25 +9,25 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use arc_swap::{ArcSwap, Guard};
+use gcra_inspect::process_list::is_this_process;
+use gcra_limiter::borrower::Borrower;
+use gcra_limiter::heaviest::{Found, HeavyClient, Under, Window};
+use gcra_limiter::history::Past;
+use gcra_limiter::policies_in_force::InForce;
+use gcra_limiter::stats::{NEWLY_BLOCKED, OUTCOMES, PolicyStats, Readiness, Stats, lock};
+use gcra_limiter::undecided::Undecided;
+use gcra_limiter::verdict::Outcome;
+use gcra_policy::limit_from_arg::ArgValue;
+use gcra_policy::policy::is_trial_name;
 use gcra_table::{Evictions, KeyHash, LeaseCounts, Leases, Name, Nanos, Occupancy, Table};
+use gcra_text::version;
 use serde::{Deserialize, Serialize};
 use spop_agent::{Counters, Latency as LatencyCounts, Snapshot};
 use tokio::sync::Mutex;
 
 use crate::agreement::differing;
-use crate::borrower::Borrower;
-use crate::heaviest::{Found, HeavyClient, Under, Window};
-use crate::history::Past;
-use crate::in_force::InForce;
-use crate::listed::is_this_process;
-use crate::policy::by_arg::ArgValue;
-use crate::policy::is_trial_name;
-use crate::stats::{NEWLY_BLOCKED, OUTCOMES, PolicyStats, Readiness, Stats, lock};
+use crate::client_waits::{Of, Waiting};
 use crate::store_status::StoreStatus;
-use crate::undecided::Undecided;
-use crate::verdict::Outcome;
-use crate::version;
-use crate::waits::{Of, Waiting};
 
 /// How many of the heaviest clients are listed.
 pub(crate) const TOP: usize = 20;
@@ -49,11 +49,11 @@ const LARGEST: f64 = 1e15;
 const PROTOCOL_ERRORS: RangeInclusive<usize> = 3..=13;
 
 /// After this time without a beat, a worker counts as stuck.
-pub(crate) const MAX_SILENCE: Duration = Duration::from_secs(10);
+pub const MAX_SILENCE: Duration = Duration::from_secs(10);
 
 /// The parts of an agent that its status is gathered from.
 #[derive(Debug)]
-pub(crate) struct Watched {
+pub struct Watched {
     table: Arc<ArcSwap<Table>>,
     counters: Arc<Counters>,
     undecided: Arc<Undecided>,
@@ -77,53 +77,53 @@ struct Scan {
 }
 
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
-pub(crate) struct Status {
-    pub(crate) version: String,
-    pub(crate) pid: u32,
-    pub(crate) state: String,
+pub struct Status {
+    pub version: String,
+    pub pid: u32,
+    pub state: String,
     pub(crate) start_time_seconds: f64,
     pub(crate) uptime_seconds: f64,
     /// The length of the window in which the heaviest clients were counted.
     pub(crate) window_seconds: f64,
-    pub(crate) policies: Vec<Policy>,
+    pub policies: Vec<Policy>,
     /// Messages for which there is no policy.
-    pub(crate) unmatched: u64,
-    pub(crate) notifies: Notifies,
-    pub(crate) latency: Latency,
-    pub(crate) connections: Connections,
-    pub(crate) table: TableStatus,
+    pub unmatched: u64,
+    pub notifies: Notifies,
+    pub latency: Latency,
+    pub connections: Connections,
+    pub table: TableStatus,
     /// `None` without a store.
-    pub(crate) store: Option<StoreStatus>,
+    pub store: Option<StoreStatus>,
     /// By result.
     pub(crate) config_reloads: BTreeMap<String, u64>,
     /// Requests for actions that were refused because their token was wrong.
     #[serde(default)]
-    pub(crate) wrong_tokens: u64,
+    pub wrong_tokens: u64,
 }
 
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub(crate) struct Policy {
-    pub(crate) name: String,
+pub struct Policy {
+    pub name: String,
     /// By outcome.
-    pub(crate) decisions: BTreeMap<String, u64>,
+    pub decisions: BTreeMap<String, u64>,
     /// Of a trial: how many messages it would block that its policy has allowed. `None` for other
     /// policies.
     #[serde(default)]
-    pub(crate) newly_blocked: Option<u64>,
+    pub newly_blocked: Option<u64>,
     /// How many messages were allowed with a delay; of a policy that only observes, how many would
     /// have been. Each is among `decisions`, too.
     #[serde(default)]
-    pub(crate) delayed: u64,
+    pub delayed: u64,
     /// What messages said about limits whose numbers are in an arg: how many said a valid limit,
     /// one that was lowered, an invalid one, and none. Empty if the policy has no such limit.
     #[serde(default)]
-    pub(crate) limit_args: BTreeMap<String, u64>,
+    pub limit_args: BTreeMap<String, u64>,
     /// How many messages of responses have settled requests, by how. Empty if none has.
     #[serde(default)]
-    pub(crate) settled: BTreeMap<String, u64>,
+    pub settled: BTreeMap<String, u64>,
     /// How many cells these have charged and given back. Empty if no message has settled requests.
     #[serde(default)]
-    pub(crate) settled_cells: BTreeMap<String, u64>,
+    pub settled_cells: BTreeMap<String, u64>,
     /// The clients with the most requests that were blocked.
     pub(crate) top_blocked: Vec<Client>,
     /// The clients with the most requests that have passed, and would have been blocked if the
@@ -134,91 +134,91 @@ pub(crate) struct Policy {
     pub(crate) top_is_exact: Exact,
     /// Whether it only observes because of an action.
     #[serde(default)]
-    pub(crate) switched: bool,
+    pub switched: bool,
     /// What a policy that is shared does without the store: "share", "closed" or "open". `None` if
     /// it is not shared.
-    pub(crate) shared: Option<String>,
+    pub shared: Option<String>,
     /// The decisions that were made without the store, by outcome. Empty if it is not shared.
     #[serde(default)]
-    pub(crate) without_store: BTreeMap<String, u64>,
+    pub without_store: BTreeMap<String, u64>,
 }
 
 /// Whether every request of an outcome was counted, so that the numbers of clients are exact.
 /// Otherwise each is a cautious estimate, and clients of which too little is known are left out.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
-pub(crate) struct Exact {
-    pub(crate) blocked: bool,
-    pub(crate) would_block: bool,
-    pub(crate) allowed: bool,
+pub struct Exact {
+    pub blocked: bool,
+    pub would_block: bool,
+    pub allowed: bool,
 }
 
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
-pub(crate) struct Client {
-    pub(crate) client: String,
-    pub(crate) requests: u64,
+pub struct Client {
+    pub client: String,
+    pub requests: u64,
     /// The same divided by the length of the window.
-    pub(crate) per_second: f64,
+    pub per_second: f64,
     /// How long it takes until a request of it is allowed, if it is over a limit now. Only where
     /// clients are listed because they were blocked, or would have been.
     #[serde(default)]
-    pub(crate) wait_ms: Option<u64>,
+    pub wait_ms: Option<u64>,
     /// Why a request of it is blocked now: see [`Waiting::reason`].
     #[serde(default)]
-    pub(crate) reason: Option<String>,
+    pub reason: Option<String>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
-pub(crate) struct Notifies {
-    pub(crate) answered: u64,
+pub struct Notifies {
+    pub answered: u64,
     pub(crate) shed: u64,
     pub(crate) reassembled: u64,
     pub(crate) overdue: u64,
-    pub(crate) waiting: u64,
+    pub waiting: u64,
     pub(crate) handler_panics: u64,
     pub(crate) ack_bytes: u64,
 }
 
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
-pub(crate) struct Latency {
+pub struct Latency {
     /// Each counts the NOTIFYs that took longer than the bound of the one before.
-    pub(crate) buckets: Vec<Bucket>,
+    pub buckets: Vec<Bucket>,
     pub(crate) sum_seconds: f64,
 }
 
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
-pub(crate) struct Bucket {
+pub struct Bucket {
     /// The upper bound; `None` for the last bucket, which has none.
     pub(crate) at_most_seconds: Option<f64>,
-    pub(crate) count: u64,
+    pub count: u64,
 }
 
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
-pub(crate) struct Connections {
-    pub(crate) open: u64,
+pub struct Connections {
+    pub open: u64,
     pub(crate) accepted: u64,
     pub(crate) accept_errors: u64,
     /// Of incomplete frames and unread answers.
     pub(crate) buffered_bytes: u64,
     /// How many ended, by how.
-    pub(crate) ended: BTreeMap<String, u64>,
+    pub ended: BTreeMap<String, u64>,
     /// How many were ended with each status (SPOE.txt section 3.5).
     pub(crate) protocol_errors: BTreeMap<String, u64>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
-pub(crate) struct TableStatus {
+pub struct TableStatus {
     /// The same for all agents that share the table, before and after a resize.
-    pub(crate) id: String,
-    pub(crate) slots: u64,
+    pub id: String,
+    pub slots: u64,
     /// How many slots are in each state. Empty if the slots have not been counted.
     pub(crate) states: BTreeMap<String, u64>,
     /// How old the numbers of states are.
     pub(crate) scanned_seconds_ago: f64,
-    pub(crate) evictions: u64,
+    pub evictions: u64,
     pub(crate) forgiven_seconds: f64,
-    pub(crate) gave_up: u64,
+    pub gave_up: u64,
     /// The number of agents that use it.
-    pub(crate) processes: u64,
+    pub processes: u64,
     /// How many of them have other limits than this one.
     pub(crate) disagreeing_agents: u64,
     /// Its file was removed or replaced, so agents that start now use another table.
@@ -226,7 +226,7 @@ pub(crate) struct TableStatus {
 }
 
 impl Watched {
-    pub(crate) fn new(
+    pub fn new(
         table: Arc<ArcSwap<Table>>,
         counters: Arc<Counters>,
         undecided: Arc<Undecided>,
@@ -238,7 +238,7 @@ impl Watched {
     }
 
     /// The same, with what there is to say about policies that are shared.
-    pub(crate) fn with_store(
+    pub fn with_store(
         self,
         policies: Arc<ArcSwap<InForce>>,
         borrower: Option<Arc<Borrower>>,
@@ -268,32 +268,32 @@ impl Watched {
     }
 
     /// What this agent does for shared limits, if there is a store.
-    pub(crate) fn borrower(&self) -> Option<&Borrower> {
+    pub fn borrower(&self) -> Option<&Borrower> {
         self.borrower.as_deref()
     }
 
     /// What the machine holds of shared limits, if there is a store.
-    pub(crate) fn leases(&self) -> Option<Guard<Arc<Leases>>> {
+    pub fn leases(&self) -> Option<Guard<Arc<Leases>>> {
         self.borrower.as_ref().map(|borrower| borrower.leases())
     }
 
-    pub(crate) fn table(&self) -> Arc<Table> {
+    pub fn table(&self) -> Arc<Table> {
         self.table.load_full()
     }
 
     /// The policies, if they are known.
-    pub(crate) fn in_force(&self) -> Option<Guard<Arc<InForce>>> {
+    pub fn in_force(&self) -> Option<Guard<Arc<InForce>>> {
         self.policies.as_ref().map(|policies| policies.load())
     }
 
     /// What was counted in the last `most` slots of the last minutes.
-    pub(crate) fn past(&self, most: usize) -> Past {
+    pub fn past(&self, most: usize) -> Past {
         let table = self.table.load();
         self.stats.past(table.since_boot(table.now()).into(), most)
     }
 
     /// Everything, now, with the table as it was last [scanned](Self::scan).
-    pub(crate) fn status(&self) -> Status {
+    pub fn status(&self) -> Status {
         let scan = *lock(&self.latest_scan);
         let window = self.stats.window();
         let snapshot = self.counters.snapshot();
@@ -420,7 +420,7 @@ impl Watched {
 
     /// Counts the table's slots, unless that was done a moment ago. Requests that come in the
     /// meantime wait for the same result.
-    pub(crate) async fn scan(&self) {
+    pub async fn scan(&self) {
         let _permit = self.scanning.lock().await;
         let last = *lock(&self.latest_scan);
         if last.is_some_and(|scan| scan.at.elapsed() < MAX_AGE.max(scan.took * SHARE)) {
@@ -442,7 +442,7 @@ impl Watched {
 
 impl Policy {
     /// How many messages have passed that it would have blocked if it did not only observe.
-    pub(crate) fn would_block(&self) -> u64 {
+    pub fn would_block(&self) -> u64 {
         let all = || self.decisions.get("would_block").copied().unwrap_or(0);
         self.newly_blocked.unwrap_or_else(all)
     }

@@ -12,14 +12,14 @@ use crate::store_status::StoreStatus;
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(crate) struct Together {
     /// How many agents these are.
-    pub(crate) agents: u64,
-    pub(crate) policies: Vec<Policy>,
-    pub(crate) unmatched: u64,
-    pub(crate) notifies: Notifies,
-    pub(crate) latency: Latency,
-    pub(crate) connections: Connections,
+    pub agents: u64,
+    pub policies: Vec<Policy>,
+    pub unmatched: u64,
+    pub notifies: Notifies,
+    pub latency: Latency,
+    pub connections: Connections,
     /// `None` if no agent has a store.
-    pub(crate) store: Option<StoreStatus>,
+    pub store: Option<StoreStatus>,
     pub(crate) config_reloads: BTreeMap<String, u64>,
 }
 
@@ -208,7 +208,7 @@ fn add_all(sums: &mut BTreeMap<String, u64>, more: &BTreeMap<String, u64>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::screen::tests::status;
+    use crate::top::screen::tests::status;
 
     fn named(list: &[Client]) -> Vec<(&str, u64)> {
         list.iter().map(|client| (&*client.client, client.requests)).collect()

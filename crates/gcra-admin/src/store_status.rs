@@ -5,69 +5,68 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use gcra_limiter::borrower::Borrower;
 use gcra_table::{LeaseCounts, Time};
 use serde::{Deserialize, Serialize};
 
-use crate::borrower::Borrower;
-
 /// What an agent says about its store. Counters begin at 0 with the agent.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
-pub(crate) struct StoreStatus {
+pub struct StoreStatus {
     /// Whether the store can be asked about every key.
-    pub(crate) up: bool,
+    pub up: bool,
     /// For how long no server could be used; `None` while there is one.
     pub(crate) away_seconds: Option<f64>,
     /// For how long there was none, all times together.
     pub(crate) away_seconds_total: f64,
     /// Why servers cannot be used, a sentence for each.
-    pub(crate) faults: Vec<String>,
+    pub faults: Vec<String>,
     /// Asks that were sent.
-    pub(crate) asks: u64,
+    pub asks: u64,
     /// Charges that were sent: requests that were charged at once, and what settles them.
-    pub(crate) charges: u64,
+    pub charges: u64,
     /// Of these, the ones without a reply that can be used.
     pub(crate) charges_unknown: u64,
     /// Charges that were not sent.
     pub(crate) charges_away: u64,
     /// The asks of one round that go to one server are one call.
-    pub(crate) calls: u64,
+    pub calls: u64,
     /// Replies that can be used.
     pub(crate) replies: u64,
     /// The time until these replies, all together.
     pub(crate) answer_seconds: f64,
     pub(crate) granted_cells: u64,
     /// Asks that the store has ignored, because it knows a later one.
-    pub(crate) ignored: u64,
+    pub ignored: u64,
     /// Asks without a reply that can be used.
-    pub(crate) void: u64,
+    pub void: u64,
     /// Of these, the ones that were not answered in time.
-    pub(crate) late: u64,
+    pub late: u64,
     /// Asks that were not sent, because no server could be used or too many were under way.
     pub(crate) not_sent: u64,
     /// How often the clock of a server has leapt, by direction.
     pub(crate) clock_leaps: BTreeMap<String, u64>,
     /// Requests that wait for a reply now.
-    pub(crate) waiting: u64,
+    pub waiting: u64,
     /// Requests that have waited for a reply.
-    pub(crate) waited: u64,
+    pub waited: u64,
     /// Of these, the ones that stopped waiting because `--store-wait` was over.
-    pub(crate) timed_out: u64,
+    pub timed_out: u64,
     /// What the machine holds. It is the same for all agents of a table.
-    pub(crate) leases: LeasesStatus,
+    pub leases: LeasesStatus,
 }
 
 /// What a machine holds of shared limits.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
-pub(crate) struct LeasesStatus {
-    pub(crate) entries: u64,
+pub struct LeasesStatus {
+    pub entries: u64,
     /// How many entries are in each state. Empty if they have not been counted.
     pub(crate) states: BTreeMap<String, u64>,
     /// Cells that can be spent, when the entries were counted.
-    pub(crate) held_cells: u64,
+    pub held_cells: u64,
     /// How many machines share limits with this one, itself included; 0 if that is not known.
-    pub(crate) machines: u64,
+    pub machines: u64,
     /// Entries that another key took although their own key needed them.
-    pub(crate) evicted: u64,
+    pub evicted: u64,
 }
 
 impl StoreStatus {

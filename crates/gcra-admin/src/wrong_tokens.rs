@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use crate::plural::Count;
+use gcra_text::count::Count;
 
 /// Wrong tokens are counted over this time, which begins with the first of them.
 pub(crate) const WINDOW: Duration = Duration::from_secs(60);
@@ -25,10 +25,10 @@ pub(crate) struct WrongTokens {
 
 /// What follows from a wrong token.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Noted {
+pub struct Noted {
     /// It is the first of a window, so the log names it, and [`WrongTokens::end`] is to be called
     /// when the window is over.
-    pub(crate) is_first: bool,
+    pub is_first: bool,
     /// There were many before it.
     pub(crate) is_too_many: bool,
 }

@@ -6,21 +6,20 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use gcra_text::version;
+use gcra_text::visible::{is_hidden, printable_json};
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use crate::version;
-use crate::visible::{is_hidden, printable_json};
-
 /// How many bytes may be read in all. Several questions can share it.
 #[derive(Debug)]
-pub(crate) struct Budget(AtomicUsize);
+pub struct Budget(AtomicUsize);
 
 impl Budget {
-    pub(crate) const fn new(bytes: usize) -> Self {
+    pub const fn new(bytes: usize) -> Self {
         Self(AtomicUsize::new(bytes))
     }
 
@@ -36,7 +35,7 @@ impl Budget {
 /// # Errors
 ///
 /// Why there is no answer, or none of this kind, in words.
-pub(crate) async fn ask<T: DeserializeOwned + Send + 'static>(
+pub async fn ask<T: DeserializeOwned + Send + 'static>(
     address: SocketAddr,
     path: &str,
     patience: Duration,
@@ -67,14 +66,14 @@ const MOST_OF_ORDER: usize = 16 << 10;
 
 /// Why an agent has not said that it follows an order.
 #[derive(Debug)]
-pub(crate) struct Unheard {
-    pub(crate) why: String,
+pub struct Unheard {
+    pub why: String,
     /// Whether it may have got the order, and may follow it yet.
-    pub(crate) is_sent: bool,
+    pub is_sent: bool,
 }
 
 impl Unheard {
-    pub(crate) fn refused(why: &str) -> Self {
+    pub fn refused(why: &str) -> Self {
         Self { why: why.to_owned(), is_sent: false }
     }
 }
@@ -84,7 +83,7 @@ impl Unheard {
 /// # Errors
 ///
 /// Why it has not, in words.
-pub(crate) async fn order(
+pub async fn order(
     address: SocketAddr,
     path: &str,
     body: &str,

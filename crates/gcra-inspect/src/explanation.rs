@@ -4,69 +4,70 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use gcra_limiter::borrower::Borrower;
+use gcra_limiter::cost;
+use gcra_limiter::counting::write_client;
+use gcra_limiter::decide::local::{Foreseen, foresee};
+use gcra_limiter::decide::shared::{Client, Shared};
+use gcra_limiter::limit_bucket;
+use gcra_limiter::policies_in_force::InForce;
+use gcra_limiter::question::{Question, Unanswerable};
+use gcra_limiter::verdict::{Reason, Verdict};
+use gcra_policy::key::{InKey, NamedValue, Part as Written, Shown};
+use gcra_policy::key_args::{KeyArg, NoValue};
+use gcra_policy::sharing::Sharing;
+use gcra_policy::{Limit, OverrideKey, Part, Policies, Policy, Rule, RuleAt, When};
 use gcra_table::{Leases, Nanos, Table};
+use gcra_text::count::Count;
+use gcra_text::duration::Left;
+use gcra_text::network::VALUE;
+use gcra_text::visible::quoted;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use spop_agent::{Message, Value};
 
-use crate::away::{Away, is_used};
-use crate::borrower::Borrower;
-use crate::cost;
-use crate::counting::write_client;
-use crate::decide::{Foreseen, foresee};
-use crate::decide_shared::{Client, Shared};
-use crate::duration::Left;
-use crate::held::{Held, Stored};
-use crate::in_force::InForce;
-use crate::in_store::InStore;
-use crate::key::{InKey, NamedValue, Part as Written, Shown};
-use crate::limit_bucket;
-use crate::named_parts::{exact_key, ungrouped};
-use crate::plural::Count;
-use crate::policy::key_args::{KeyArg, NoValue};
-use crate::policy::{Limit, OverrideKey, Part, Policies, Policy, Rule, RuleAt, Sharing, When};
-use crate::question::{Question, Unanswerable};
-use crate::verdict::{Reason, Verdict};
-use crate::visible::quoted;
-use crate::written_message::WrittenMessage;
-use crate::written_net::VALUE;
+use crate::key_meanings::{exact_key, ungrouped};
+use crate::lease_state::{Held, Stored};
+use crate::outage_words::{Away, is_used};
+use crate::store_reader::InStore;
+use gcra_limiter::written_message::WrittenMessage;
 
 /// What is decided about a message now, and why.
 #[derive(Debug, Default, Deserialize, Serialize)]
-pub(crate) struct Explanation {
+pub struct Explanation {
     /// The name of the message; empty for an agent without a file, whose policy is for all.
-    pub(crate) message: String,
+    pub message: String,
     /// The policy that decides; `None` if none is for the message.
-    pub(crate) policy: Option<String>,
+    pub policy: Option<String>,
     /// Which policies for the message were passed over, and what decided about that, in words.
-    pub(crate) passed_over: Vec<String>,
+    pub passed_over: Vec<String>,
     /// Why there is no decision, in words.
-    pub(crate) undecided: Option<String>,
+    pub undecided: Option<String>,
     #[serde(flatten)]
-    pub(crate) decided: Option<Decided>,
+    pub decided: Option<Decided>,
 }
 
 /// What the policy for a message says.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub(crate) struct Decided {
-    pub(crate) key: Vec<KeyPart>,
+pub struct Decided {
+    pub key: Vec<KeyPart>,
     /// The name of the client in logs, in `top` and in /status.
-    pub(crate) client: String,
+    pub client: String,
     /// The key as `table get`, `table reset` and `exempt` take it.
     pub(crate) written_key: String,
-    pub(crate) cells: u32,
+    pub cells: u32,
     #[serde(rename = "override")]
     pub(crate) applied_override: Option<AppliedOverride>,
     /// "limits", "deny" or "unlimited".
-    pub(crate) rule: String,
-    pub(crate) limits: Vec<LimitState>,
+    pub rule: String,
+    pub limits: Vec<LimitState>,
     /// The limits of `observe`, which never block.
-    pub(crate) observed: Vec<LimitState>,
+    pub observed: Vec<LimitState>,
     /// If machines share the policy: what happens without the store, in words.
-    pub(crate) without_store: Option<String>,
+    pub without_store: Option<String>,
     /// If machines share the policy: its limits, which are not in `limits` then.
     #[serde(default)]
-    pub(crate) held: Vec<Held>,
+    pub held: Vec<Held>,
     /// The same of `observe`.
     #[serde(default)]
     pub(crate) observed_held: Vec<Held>,
@@ -79,39 +80,39 @@ pub(crate) struct Decided {
     pub(crate) store_is_there: bool,
     /// What is so because the store is away, if it would have to be asked.
     #[serde(default)]
-    pub(crate) away: Option<Away>,
+    pub away: Option<Away>,
     /// Whether a request now would be blocked, by the exemption too.
-    pub(crate) blocked: bool,
+    pub blocked: bool,
     /// The value of the variable `would_block`.
-    pub(crate) would_block: bool,
+    pub would_block: bool,
     /// The value of the variable `reason`.
-    pub(crate) reason: Option<String>,
+    pub reason: Option<String>,
     /// How long a request now would have to wait before it goes on, if it is not blocked.
     #[serde(default)]
-    pub(crate) delay_ms: u64,
+    pub delay_ms: u64,
     /// How long the client has to wait, if it sends no request in that time.
-    pub(crate) retry_after_ms: u64,
+    pub retry_after_ms: u64,
     /// The wait in the answer to a request now, which has the penalty in it.
-    pub(crate) retry_after_ms_if_asked: u64,
+    pub retry_after_ms_if_asked: u64,
     /// Whether the policy only observes, and blocks no request.
-    pub(crate) observes: bool,
+    pub observes: bool,
     /// The message that settles what a request costs, if the policy has `settle`.
     #[serde(default)]
-    pub(crate) settled_by: Option<String>,
+    pub settled_by: Option<String>,
     /// How long the client is exempt from the policy's limits yet.
-    pub(crate) exempt_ms: Option<u64>,
+    pub exempt_ms: Option<u64>,
     /// Whether a request now would be blocked without the exemption.
     pub(crate) blocked_otherwise: bool,
 }
 
 /// A part of a key.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub(crate) struct KeyPart {
+pub struct KeyPart {
     /// The name of the arg; `None` if the key is all args.
-    pub(crate) arg: Option<String>,
+    pub arg: Option<String>,
     /// The arg that has no value, if this one stands for it.
-    pub(crate) instead_of: Option<String>,
-    pub(crate) value: String,
+    pub instead_of: Option<String>,
+    pub value: String,
     /// What the policy makes of the value: its network, or lower case.
     pub(crate) counted_as: String,
 }
@@ -120,63 +121,63 @@ pub(crate) struct KeyPart {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct AppliedOverride {
     /// The network or value that it is for.
-    pub(crate) entry: String,
+    pub entry: String,
     /// Its limits, in words.
-    pub(crate) limits: String,
+    pub limits: String,
     /// The list that it comes from, and the line. The caller finds it, because that takes reading
     /// files.
-    pub(crate) list: Option<String>,
+    pub list: Option<String>,
     #[serde(skip)]
-    pub(crate) key: Option<OverrideKey>,
+    pub key: Option<OverrideKey>,
 }
 
 /// What a client owes under a limit.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub(crate) struct LimitState {
+pub struct LimitState {
     /// The name of the limit in header fields.
-    pub(crate) limit: String,
+    pub limit: String,
     /// "10 per second, up to 20 at once".
-    pub(crate) text: String,
+    pub text: String,
     /// Whether there is a bucket.
-    pub(crate) bucket: bool,
+    pub bucket: bool,
     /// Whether the client owes more than its bucket says, because limits were changed.
     pub(crate) carried_over: bool,
     /// Whether one cell would be denied.
-    pub(crate) blocked: bool,
-    pub(crate) remaining: u32,
-    pub(crate) burst: u32,
+    pub blocked: bool,
+    pub remaining: u32,
+    pub burst: u32,
     /// How long a request of one cell would have to wait before it goes on, if it is not denied.
     #[serde(default)]
-    pub(crate) delay_ms: u64,
+    pub delay_ms: u64,
     /// If it is denied: how long the next one that is allowed would have to wait before it goes
     /// on. It is the longest delay of the policy.
     #[serde(default)]
     pub(crate) next_delay_ms: u64,
-    pub(crate) retry_after_ms: u64,
+    pub retry_after_ms: u64,
     pub(crate) full_after_ms: u64,
     /// How much of the debt is beyond the burst and the longest delay, and so can only be penalty,
     /// or charged by responses.
-    pub(crate) penalty_ms: u64,
+    pub penalty_ms: u64,
     /// Whether responses can charge beyond the burst.
     #[serde(default)]
-    pub(crate) settled: bool,
+    pub settled: bool,
     /// If it counts in windows: which, as they are written in the file.
     #[serde(default)]
-    pub(crate) window: Option<String>,
+    pub window: Option<String>,
     /// When that ends, in words.
     #[serde(default)]
-    pub(crate) window_ends: Option<String>,
+    pub window_ends: Option<String>,
 }
 
 /// Where it is known what is so under limits that machines share.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct SharedSources<'a> {
+pub struct SharedSources<'a> {
     /// What this machine holds.
-    pub(crate) leases: Option<&'a Leases>,
+    pub leases: Option<&'a Leases>,
     /// The store, if it is to be asked.
-    pub(crate) store: Option<&'a InStore>,
+    pub store: Option<&'a InStore>,
     /// What this process does for shared limits, if it is an agent.
-    pub(crate) borrower: Option<&'a Borrower>,
+    pub borrower: Option<&'a Borrower>,
 }
 
 /// Explains what is decided now about a message with these args: for each message that the
@@ -185,7 +186,7 @@ pub(crate) struct SharedSources<'a> {
 /// # Errors
 ///
 /// No policy is for the message, or a message cannot have that many args. The error is a sentence.
-pub(crate) fn explain_all(
+pub fn explain_all(
     in_force: &InForce,
     table: &Table,
     shared: SharedSources<'_>,
@@ -279,7 +280,7 @@ fn checked(args: &[NamedValue], policies: &[&Policy]) -> Result<Vec<NamedValue>,
 }
 
 /// Explains what is decided about a message now.
-pub(crate) fn explain(
+pub fn explain(
     in_force: &InForce,
     table: &Table,
     shared: SharedSources<'_>,
@@ -316,7 +317,7 @@ pub(crate) fn explain(
 
 /// Says what the limits of a client are and what it owes, for a question about one of its
 /// messages.
-pub(crate) fn decided(
+pub fn decided(
     in_force: &InForce,
     table: &Table,
     shared: SharedSources<'_>,
@@ -592,7 +593,7 @@ fn why_undecided(policy: &Policy, message: &Message<'_>) -> String {
 }
 
 /// The values of a message's key, and what the policy makes of them.
-pub(crate) fn key_parts(policy: &Policy, message: &Message<'_>) -> Vec<KeyPart> {
+pub fn key_parts(policy: &Policy, message: &Message<'_>) -> Vec<KeyPart> {
     let (mut values, mut parts) = (Vec::new(), Vec::new());
     let _ = policy.for_each_value(message, |value, fallback| values.push((value, fallback)));
     let _ = policy.for_each_part(message, &mut parts, Vec::push, |_, _| {});
@@ -795,7 +796,7 @@ impl Explanation {
     }
 
     /// The explanation on a few lines.
-    pub(crate) fn in_words(&self) -> String {
+    pub fn in_words(&self) -> String {
         let mut words = match &*self.message {
             "" => String::new(),
             message => format!("message '{message}': "),
@@ -833,12 +834,12 @@ impl Decided {
 
     /// Whether the client has a bucket, or owes something; under limits that machines share:
     /// whether this machine knows it.
-    pub(crate) fn has_bucket(&self) -> bool {
+    pub fn has_bucket(&self) -> bool {
         self.limits.iter().any(LimitState::is_known) || self.held.iter().any(|held| held.known)
     }
 
     /// Whether the table knows anything about the client.
-    pub(crate) fn is_known(&self) -> bool {
+    pub fn is_known(&self) -> bool {
         self.has_bucket() || self.exempt_ms.is_some()
     }
 

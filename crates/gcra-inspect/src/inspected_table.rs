@@ -4,53 +4,55 @@
 //! at other buckets, and say that all is well about a client that is blocked. So it is refused
 //! where that is known, and notes the difference where the policies are similar.
 
+use gcra_policy::file::document;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::bail;
+use gcra_limiter::counting::write_client;
+use gcra_limiter::policies_in_force::InForce;
+use gcra_limiter::question::Question;
+use gcra_policy::key::{Key, NamedValue, Part};
+use gcra_policy::rate_flags::{RateFlags, numbers_in_words};
+use gcra_policy::secrets::Readers;
+use gcra_policy::sharing::Sharing;
+use gcra_policy::{KeyParts, Limit, Policies, Policy};
 use gcra_table::{Leases, Quota, Registered, Table};
+use gcra_text::count::Count;
+use gcra_text::output::{Mistakes, WrongUsage, print_note};
+use gcra_text::table_error::TableError;
+use gcra_text::visible::Visible;
 use spop_agent::Message;
 
-use crate::counting::write_client;
-use crate::explain::{key_parts, of_a_group, written_key};
-use crate::halt::is_used;
-use crate::in_force::InForce;
-use crate::key::{Key, NamedValue, Part};
-use crate::named_parts::{self, Meaning};
-use crate::output::{Mistakes, WrongUsage, print_note};
-use crate::plural::Count;
-use crate::policy::secrets::Readers;
-use crate::policy::sharing::Sharing;
-use crate::policy::{self, KeyParts, Limit, Policies, Policy};
-use crate::question::Question;
-use crate::rate_flags::{RateFlags, numbers_in_words};
-use crate::table_error::TableError;
-use crate::visible::Visible;
-use crate::written_message::WrittenMessage;
+use crate::explanation::{key_parts, of_a_group, written_key};
+use crate::key_meanings;
+use crate::key_meanings::Meaning;
+use crate::process_state::is_used;
+use gcra_limiter::written_message::WrittenMessage;
 
 /// A table, and the policies by which the command looks at it.
-pub(crate) struct Inspected {
-    pub(crate) table: Arc<Table>,
-    pub(crate) path: PathBuf,
-    pub(crate) in_force: Arc<InForce>,
+pub struct Inspected {
+    pub table: Arc<Table>,
+    pub path: PathBuf,
+    pub in_force: Arc<InForce>,
     /// What the machine holds of shared limits, if there is anything.
-    pub(crate) leases: Option<Arc<Leases>>,
+    pub leases: Option<Arc<Leases>>,
     /// The file that the policies come from; `None` if they come from the command line.
-    pub(crate) file: Option<PathBuf>,
+    pub file: Option<PathBuf>,
     /// Whether the policies are all that agents have, and not only a rate.
     is_whole: bool,
 }
 
 /// A client of a policy.
 #[derive(Debug)]
-pub(crate) struct Client {
+pub struct Client {
     /// A request of this client, without the cost and the arg of `when`.
     message: WrittenMessage,
     /// The args of the key, as they are written.
     args: Vec<NamedValue>,
-    pub(crate) question: Question,
+    pub question: Question,
     /// Whether a KEY means this client in any case, or only where the table knows it.
     is_likely: bool,
     /// Whether an address of it is cut to its /64 network, and not as it was written.
@@ -61,7 +63,7 @@ pub(crate) struct Client {
 
 /// Which of the clients that a KEY can mean a command is about.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Wanted {
+pub enum Wanted {
     /// Those that the table knows; if there are none, the one that is most likely.
     Known,
     /// Also those that the table does not know yet.
@@ -166,7 +168,7 @@ impl Inspected {
     ///
     /// There is no such table, the file has mistakes, or the agents of the table get their limits
     /// in the other way.
-    pub(crate) fn open(
+    pub fn open(
         path: PathBuf,
         file: Option<&Path>,
         flags: impl FnOnce() -> Result<Policies, String>,
@@ -202,7 +204,7 @@ impl Inspected {
 
     /// What an agent itself has. The keys of a client are those of its policies, whether they come
     /// from a file or from its flags; `source` names that in sentences.
-    pub(crate) fn of_agent(
+    pub fn of_agent(
         table: Arc<Table>,
         path: PathBuf,
         in_force: Arc<InForce>,
@@ -218,7 +220,7 @@ impl Inspected {
     /// # Errors
     ///
     /// There is no such policy, or the key is not one of any of the policies.
-    pub(crate) fn clients(
+    pub fn clients(
         &self,
         policy: Option<&str>,
         key: &Key,
@@ -263,7 +265,7 @@ impl Inspected {
     /// # Errors
     ///
     /// As for [`clients`](Self::clients).
-    pub(crate) fn clients_to_change(
+    pub fn clients_to_change(
         &self,
         policy: Option<&str>,
         key: &Key,
@@ -299,7 +301,7 @@ impl Inspected {
     ) -> anyhow::Result<Vec<Vec<Client>>> {
         let policies = &self.in_force.policies.list;
         let Some(file) = self.file.as_deref().map(Path::display) else {
-            let shape = named_parts::nameless(key);
+            let shape = key_meanings::nameless(key);
             let at = policies.iter().position(|policy| policy.key.args == shape);
             let clients = self.clients_of(at.unwrap_or_default(), key).map_err(WrongUsage)?;
             return Ok(vec![clients]);
@@ -349,8 +351,8 @@ impl Inspected {
     /// Every client that a key can mean in the policy at this place. The error is a sentence.
     fn clients_of(&self, at: usize, key: &Key) -> Result<Vec<Client>, String> {
         let meanings = match &self.file {
-            Some(_) => named_parts::named(key, &self.in_force.policies.list[at].key.args)?,
-            None => named_parts::unnamed(key)?,
+            Some(_) => key_meanings::named(key, &self.in_force.policies.list[at].key.args)?,
+            None => key_meanings::unnamed(key)?,
         };
         let typed = meanings.first().map(|first| first.args.clone()).unwrap_or_default();
         let client = |meaning: Meaning| {
@@ -390,7 +392,7 @@ impl Inspected {
                 .message()
                 .and_then(|message| Question::under(&self.in_force, &self.table, at, &message));
             let question = question.ok_or_else(|| {
-                let args = named_parts::in_words(&policy.key.args);
+                let args = key_meanings::in_words(&policy.key.args);
                 format!("'{}' is not a whole key, or has null in it; it is {args}", key.text)
             })?;
             Ok((message, question))
@@ -449,7 +451,7 @@ impl Inspected {
     }
 
     /// The policy that a client is of.
-    pub(crate) fn policy(&self, client: &Client) -> &Policy {
+    pub fn policy(&self, client: &Client) -> &Policy {
         &self.in_force.policies.list[client.question.policy]
     }
 
@@ -568,7 +570,7 @@ impl Inspected {
     }
 
     /// The name of a client in logs, in `top` and in /status.
-    pub(crate) fn name(&self, client: &Client) -> String {
+    pub fn name(&self, client: &Client) -> String {
         let mut name = String::new();
         let Question { key, .. } = client.question;
         write_client(&mut name, self.policy(client), key, client.message());
@@ -577,7 +579,7 @@ impl Inspected {
 
     /// A key as it was written, with what is meant by it and what the policy makes of it, if that
     /// is something else.
-    pub(crate) fn shown(&self, client: &Client, key: &Key) -> String {
+    pub fn shown(&self, client: &Client, key: &Key) -> String {
         let parts = client.message().map(|message| key_parts(self.policy(client), &message));
         let parts = parts.unwrap_or_default();
         let mut notes = Vec::from_iter(Some(client.note.clone()).filter(|note| !note.is_empty()));
@@ -602,14 +604,14 @@ impl Inspected {
 
 impl Client {
     /// A message of this client. (It is always there.)
-    pub(crate) fn message(&self) -> Option<Message<'_>> {
+    pub fn message(&self) -> Option<Message<'_>> {
         self.message.message()
     }
 }
 
 /// These args with their IPv6 addresses cut to the /64 network, as by `ipmask(32,64)`; `None` if
 /// that changes nothing.
-pub(crate) fn masked(args: &[NamedValue]) -> Option<Vec<NamedValue>> {
+pub fn masked(args: &[NamedValue]) -> Option<Vec<NamedValue>> {
     let mask = |NamedValue { name, value }: &NamedValue| NamedValue {
         name: name.clone(),
         value: value.masked().unwrap_or_else(|| value.clone()),
@@ -623,8 +625,8 @@ pub(crate) fn masked(args: &[NamedValue]) -> Option<Vec<NamedValue>> {
 /// # Errors
 ///
 /// The mistakes in the file, and what can be done while it has them.
-pub(crate) fn read(file: &Path) -> Result<Policies, Mistakes> {
-    policy::file::read(file, Readers::OfFile).map_err(|mut mistakes| {
+pub fn read(file: &Path) -> Result<Policies, Mistakes> {
+    document::read(file, Readers::OfFile).map_err(|mut mistakes| {
         mistakes.push(format!(
             "{} cannot be used by this command; running agents keep the policies that they loaded \
              before; name a copy of the file that they loaded with --config, or mend this one",
@@ -672,7 +674,7 @@ fn shaped(policies: Policies, keys: &[Key]) -> Policies {
     let [policy] = &policies.list[..] else { return policies };
     let mut list: Vec<Policy> = Vec::new();
     for key in keys {
-        let args = named_parts::nameless(key);
+        let args = key_meanings::nameless(key);
         if list.iter().all(|known| known.key.args != args) {
             let mut policy = policy.with_rule(policy.rule.clone());
             policy.key = KeyParts::exact(args);

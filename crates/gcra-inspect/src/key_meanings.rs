@@ -3,24 +3,23 @@
 use std::net::IpAddr;
 use std::slice;
 
+use gcra_policy::key::{Key, NamedValue, Part, Written, write_mark};
+use gcra_policy::key_args::KeyArg;
+use gcra_text::count::Count;
+use gcra_text::network::VALUE;
 use ipnet::IpNet;
-
-use crate::key::{Key, NamedValue, Part, Written, write_mark};
-use crate::plural::Count;
-use crate::policy::key_args::KeyArg;
-use crate::written_net::VALUE;
 
 /// The most keys that a KEY can mean.
 const MOST_MEANINGS: usize = 64;
 
 /// One of the keys that a KEY can mean, as the args of a message.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) struct Meaning {
-    pub(crate) args: Vec<NamedValue>,
+pub struct Meaning {
+    pub args: Vec<NamedValue>,
     /// Whether it is meant in any case. If not, it is meant only where the table knows it.
     pub(crate) is_likely: bool,
     /// How this one is written, where the KEY does not say it: "as ip=192.0.2.1".
-    pub(crate) note: String,
+    pub note: String,
 }
 
 /// What a part of a KEY can mean: the number of the fallback that the value came from (0: from the
@@ -32,7 +31,7 @@ type Choice = (u8, Part);
 ///
 /// A value without the name of its arg can be the value of the arg or of one of its fallbacks, and
 /// HAProxy can send an address as a string or cut to its network, or a number as an integer.
-pub(crate) fn named(key: &Key, args: &[KeyArg]) -> Result<Vec<Meaning>, String> {
+pub fn named(key: &Key, args: &[KeyArg]) -> Result<Vec<Meaning>, String> {
     let text = &key.text;
     // HAProxy's args have no names with a space.
     let nameless: Vec<_> =
@@ -292,7 +291,7 @@ fn stray_name<'k>(
 }
 
 /// What a KEY consists of: "ip,path".
-pub(crate) fn in_words(args: &[KeyArg]) -> String {
+pub fn in_words(args: &[KeyArg]) -> String {
     if args.is_empty() {
         return "all args of the message, in their order".to_owned();
     }
@@ -313,7 +312,7 @@ fn text(name: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::key_args::key_args;
+    use gcra_policy::key_args::key_args;
 
     fn meanings_of(key: &str) -> impl Fn(&str) -> Result<Vec<Meaning>, String> {
         let entries: Vec<_> = key.split(',').collect();

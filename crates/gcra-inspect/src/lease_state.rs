@@ -4,65 +4,65 @@
 use std::time::Duration;
 
 use gcra_lease::{HostTime, Look, Micros};
+use gcra_limiter::limit_bucket;
+use gcra_limiter::limit_bucket::LimitBucket;
+use gcra_limiter::question::Question;
+use gcra_limiter::reservations::wall_clock;
+use gcra_policy::store::WAITS;
+use gcra_policy::{Limit, Policy};
 use gcra_store::Standing;
 use gcra_table::{Leases, Nanos, Table};
+use gcra_text::count::Count;
+use gcra_text::duration::{Left, nanoseconds};
 use serde::{Deserialize, Serialize};
 use spop_agent::Message;
 
-use crate::duration::{Left, nanoseconds};
-use crate::limit_bucket::{self, LimitBucket};
-use crate::plural::Count;
-use crate::policy::store::WAITS;
-use crate::policy::{Limit, Policy};
-use crate::question::Question;
-use crate::reserved::wall_clock;
-
 /// What this machine holds of a client under one shared limit.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
-pub(crate) struct Held {
+pub struct Held {
     /// The name of the limit in header fields.
-    pub(crate) limit: String,
+    pub limit: String,
     /// "10 per second, up to 20 at once".
-    pub(crate) text: String,
+    pub text: String,
     /// "allowed", "blocked", "oversize"; "asks": the store is asked, and decides; or "away": the
     /// store would have to be asked, and is away.
-    pub(crate) now: String,
+    pub now: String,
     /// Cells that can be spent without asking.
-    pub(crate) cells: u32,
-    pub(crate) burst: u32,
+    pub cells: u32,
+    pub burst: u32,
     /// How long they can be spent yet.
     pub(crate) valid_ms: u64,
     /// Cells that were spent, and of which the store has not confirmed that it knows it.
-    pub(crate) unreported: u32,
+    pub unreported: u32,
     /// How long this machine does not ask the store, because the store said so.
     pub(crate) blocked_ms: u64,
     /// How long a request now would have to wait, if it is allowed with a delay.
-    pub(crate) delay_ms: u64,
+    pub delay_ms: u64,
     /// Whether an ask is under way.
-    pub(crate) asking: bool,
+    pub asking: bool,
     /// Whether this machine knows anything about the client.
-    pub(crate) known: bool,
+    pub known: bool,
     /// Whether the store is asked about each request, so that no cells are lent.
-    pub(crate) at_once: bool,
+    pub at_once: bool,
     /// Whether the limit counts in windows.
-    pub(crate) counts: bool,
+    pub counts: bool,
     /// What the store has, if it was asked.
-    pub(crate) store: Option<Stored>,
+    pub store: Option<Stored>,
     /// Why the store could not be asked.
     pub(crate) store_fault: Option<String>,
 }
 
 /// What the store has about a client under one shared limit.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
-pub(crate) struct Stored {
+pub struct Stored {
     /// Cells that are owed, without those that are lent.
-    pub(crate) owed: u32,
+    pub owed: u32,
     /// Cells that machines hold.
-    pub(crate) lent: u32,
+    pub lent: u32,
     /// Cells that are neither owed nor lent.
-    pub(crate) free: u32,
+    pub free: u32,
     /// Machines that have asked in the last seconds.
-    pub(crate) machines: u32,
+    pub machines: u32,
     /// How long it takes until nothing is owed any more.
     pub(crate) full_after_ms: u64,
 }

@@ -3,14 +3,13 @@
 use std::time::Duration;
 
 use gcra_lease::{HostTime, Micros};
+use gcra_limiter::decide::shared::{ForeseenWithoutStore, Instead};
+use gcra_limiter::verdict::Reason;
+use gcra_policy::sharing::Sharing;
 use gcra_table::{Leases, Nanos, Table};
+use gcra_text::count::Count;
+use gcra_text::duration::{Left, Short};
 use serde::{Deserialize, Serialize};
-
-use crate::decide_shared::{ForeseenWithoutStore, Instead};
-use crate::duration::{Left, Short};
-use crate::plural::Count;
-use crate::policy::Sharing;
-use crate::verdict::Reason;
 
 /// Agents note several times a second that they use the store. One may be stopped for a moment.
 const NOTED_EVERY: Micros = Micros::from_millis(3_000);
@@ -23,24 +22,24 @@ const NO_SHARE_YET: &str =
 
 /// What happens to a request now that would have to ask the store.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
-pub(crate) struct Away {
+pub struct Away {
     /// For how long the store has been away, as an agent says; or for how long no agent of this
     /// machine has used it.
     pub(crate) for_ms: u64,
     /// Whether an agent says so.
     pub(crate) agent_says_so: bool,
     /// Why the request is allowed or blocked. `None` if only an agent knows what is decided.
-    pub(crate) because: Option<String>,
+    pub because: Option<String>,
 }
 
 /// Whether an agent of this machine has used the store just now.
-pub(crate) fn is_used(leases: &Leases, table: &Table) -> bool {
+pub fn is_used(leases: &Leases, table: &Table) -> bool {
     leases.any_part_used_ago(HostTime::from(table.now())) <= NOTED_EVERY
 }
 
 impl Away {
     /// What an agent foresees. `least_burst` is that of the policy's limits.
-    pub(crate) fn of_agent(foreseen: &ForeseenWithoutStore, least_burst: u32) -> Self {
+    pub fn of_agent(foreseen: &ForeseenWithoutStore, least_burst: u32) -> Self {
         let ForeseenWithoutStore { away, instead, machines, reason, .. } = foreseen;
         let share = format!(
             "this machine's share (the limit divided by {})",
@@ -89,7 +88,7 @@ impl Away {
     }
 
     /// "the store has been away for 17 s; a request now is blocked, because ...".
-    pub(crate) fn in_words(&self, is_blocked: bool, would_block: bool, wait_ms: u64) -> String {
+    pub fn in_words(&self, is_blocked: bool, would_block: bool, wait_ms: u64) -> String {
         let time = Short(Duration::from_millis(self.for_ms));
         let away = match self.agent_says_so {
             true => format!("the store has been away for {time}"),

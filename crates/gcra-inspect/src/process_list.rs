@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use gcra_table::{PidNamespace, Process, Table};
 
 /// A process by its id, for people.
-pub(crate) fn name(process: &Process) -> String {
+pub fn name(process: &Process) -> String {
     match process.pid_namespace {
         PidNamespace::Another => format!("{} in another pid namespace", process.pid),
         PidNamespace::Ours | PidNamespace::Unknown => process.pid.to_string(),
@@ -15,7 +15,7 @@ pub(crate) fn name(process: &Process) -> String {
 
 /// Agents by their names, with the verb that follows: "agent 7", "has"; "agents 7, 8 and 9",
 /// "have".
-pub(crate) fn agents(names: &[String]) -> (String, &'static str) {
+pub fn agents(names: &[String]) -> (String, &'static str) {
     match names {
         [one] => (format!("agent {one}"), "has"),
         [rest @ .., last] => (format!("agents {} and {last}", rest.join(", ")), "have"),
@@ -24,7 +24,7 @@ pub(crate) fn agents(names: &[String]) -> (String, &'static str) {
 }
 
 /// Whether a process id means something to the reader, for programs.
-pub(crate) fn pid_namespace(process: &Process) -> &'static str {
+pub fn pid_namespace(process: &Process) -> &'static str {
     match process.pid_namespace {
         PidNamespace::Ours => "ours",
         PidNamespace::Another => "another",
@@ -33,7 +33,7 @@ pub(crate) fn pid_namespace(process: &Process) -> &'static str {
 }
 
 /// Whether a process is the one that looks.
-pub(crate) fn is_this_process(process: &Process) -> bool {
+pub fn is_this_process(process: &Process) -> bool {
     // The namespace is unknown where there is no /proc.
     process.pid == std::process::id() && process.pid_namespace != PidNamespace::Another
 }

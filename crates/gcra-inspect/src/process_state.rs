@@ -32,7 +32,7 @@ pub(crate) fn halt_of(process: &Process) -> Option<Halt> {
 }
 
 /// Whether a process that runs uses the table.
-pub(crate) fn is_used(table: &Table) -> bool {
+pub fn is_used(table: &Table) -> bool {
     table.processes().iter().any(|process| halt_of(process).is_none())
 }
 
@@ -53,7 +53,7 @@ fn halt(pid: u32) -> Option<Halt> {
 
 /// The agents that have been silent for 5 s because they are stopped, the latest first: they will
 /// decide again when they continue. At most [`Table::MOST_PROCESSES`].
-pub(crate) fn stopped_long_ago(table: &Table, path: &Path) -> Vec<Process> {
+pub fn stopped_long_ago(table: &Table, path: &Path) -> Vec<Process> {
     let mut stopped = table.listed_processes();
     stopped.retain(|process| {
         process.silent.is_some()

@@ -9,16 +9,16 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use gcra_policy::Policy;
+use gcra_policy::key::{NamedValue, Part};
 use gcra_table::{Nanos, Process, Table, Time};
+use gcra_text::duration::Left;
 use tokio::runtime::Builder;
 use tokio::task::JoinSet;
 
-use crate::ask::{Budget, ask};
-use crate::duration::Left;
-use crate::explain::Explanation;
-use crate::key::{NamedValue, Part};
-use crate::listed;
-use crate::policy::Policy;
+use crate::agent_client::{Budget, ask};
+use crate::explanation::Explanation;
+use crate::process_list;
 
 /// What is said of a client without a bucket, if there may be one that the table does not list.
 pub(crate) const NO_LISTED_BUCKET: &str = "no bucket by the numbers that the table lists";
@@ -85,7 +85,7 @@ impl Remembering {
         let mut addresses: Vec<SocketAddr> = Vec::new();
         for agent in &self.agents {
             let admin = agent.profile.and_then(|profile| profile.admin);
-            let name = listed::name(agent);
+            let name = process_list::name(agent);
             addresses
                 .push(admin.ok_or_else(|| format!("agent {name} was started without --admin"))?);
         }
@@ -96,8 +96,8 @@ impl Remembering {
 
     /// Says that the table has no bucket, and that this does not mean that there is no debt.
     pub(crate) fn no_bucket(&self) -> String {
-        let names: Vec<_> = self.agents.iter().map(listed::name).collect();
-        let (agents, _) = listed::agents(&names);
+        let names: Vec<_> = self.agents.iter().map(process_list::name).collect();
+        let (agents, _) = process_list::agents(&names);
         if !self.is_sure {
             return format!(
                 "{NO_LISTED_BUCKET}; {agents} may count a debt by earlier ones: use 'gcra-spoa \
@@ -113,8 +113,8 @@ impl Remembering {
     /// Says that a client may owe more than a command can see, and what to do. `why` is why no
     /// agent was asked.
     pub(crate) fn note(&self, why: Option<&str>) -> String {
-        let names: Vec<_> = self.agents.iter().map(listed::name).collect();
-        let (agents, _) = listed::agents(&names);
+        let names: Vec<_> = self.agents.iter().map(process_list::name).collect();
+        let (agents, _) = process_list::agents(&names);
         let why = why.map(|why| format!(" ({why})")).unwrap_or_default();
         let remember = if names.len() == 1 { "remembers" } else { "remember" };
         let left = Left(self.left.into());

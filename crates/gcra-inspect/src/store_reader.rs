@@ -1,18 +1,17 @@
 //! [`InStore`]: what the store has about single clients, for commands.
 
 use anyhow::{Context as _, anyhow};
+use gcra_limiter::decide::shared::Client;
+use gcra_limiter::reservations::wall_clock;
+use gcra_policy::Limit;
+use gcra_policy::store::StoreSettings;
 use gcra_store::{Bucket, Names, Standing};
 use gcra_table::Quota;
 use tokio::runtime::{Builder, Runtime};
 
-use crate::decide_shared::Client;
-use crate::policy::Limit;
-use crate::policy::store::StoreSettings;
-use crate::reserved::wall_clock;
-
 /// A store, to be asked about single clients. Each question connects once.
 #[derive(Debug)]
-pub(crate) struct InStore {
+pub struct InStore {
     settings: StoreSettings,
     names: Names,
     runtime: Runtime,
@@ -24,7 +23,7 @@ impl InStore {
     /// # Errors
     ///
     /// The system has no resources left.
-    pub(crate) fn new(settings: StoreSettings) -> anyhow::Result<Self> {
+    pub fn new(settings: StoreSettings) -> anyhow::Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build();
         let runtime = runtime.context("could not ask the store")?;
         let names = Names::new(&settings.salt);
@@ -37,7 +36,7 @@ impl InStore {
     /// # Errors
     ///
     /// The store cannot be used.
-    pub(crate) fn read(
+    pub fn read(
         &self,
         client: Client<'_, '_>,
         limit: &Limit,
@@ -52,7 +51,7 @@ impl InStore {
     /// # Errors
     ///
     /// The store cannot be used.
-    pub(crate) fn clear(
+    pub fn clear(
         &self,
         client: Client<'_, '_>,
         limit: &Limit,

@@ -4,26 +4,27 @@
 use std::fmt::Write as _;
 
 use arrayvec::ArrayVec;
+use gcra_policy::answers::{Answers, MAX_LISTED, Var};
+use gcra_policy::bandwidth::Bandwidth;
+use gcra_policy::{Limit, LimitPlace, Policies, Policy};
 use gcra_table::{Nanos, Quota};
 use spop_agent::{BufferFull, HeaderListWriter, LateReply, Reply, Scope, Value, VarName};
 
-use crate::policy::variables::{Answers, Var};
-use crate::policy::{Bandwidth, Limit, LimitPlace, MAX_LIMITS, Policies, Policy};
-use crate::reserved::Reserved;
+use crate::reservations::Reserved;
 use crate::verdict::Verdict;
 
 /// The state of a key under one limit, after a decision.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Standing<'p> {
-    pub(crate) limit: &'p Limit,
+pub struct Standing<'p> {
+    pub limit: &'p Limit,
     /// The numbers of the limit for this request.
-    pub(crate) quota: Quota,
-    pub(crate) owed: Nanos,
+    pub quota: Quota,
+    pub owed: Nanos,
     /// How long the client has to wait until the same request would be allowed, perhaps with a
     /// delay; 0 when it was.
-    pub(crate) wait: Nanos,
+    pub wait: Nanos,
     /// How long it is until the window of the limit ends; 0 if it does not count in windows.
-    pub(crate) window_ends: Nanos,
+    pub window_ends: Nanos,
 }
 
 impl Standing<'_> {
@@ -42,7 +43,7 @@ impl Standing<'_> {
         }
     }
 
-    pub(crate) fn remaining(&self) -> u32 {
+    pub fn remaining(&self) -> u32 {
         self.quota.remaining(self.owed)
     }
 
@@ -55,15 +56,12 @@ impl Standing<'_> {
     }
 }
 
-/// The most limits that the header fields of one answer list: those of two policies.
-pub(crate) const MAX_LISTED: usize = 2 * MAX_LIMITS;
-
 /// What the limits of a request said, in the order in which they were asked.
 ///
 /// A policy that only observes must not change the answer of one that is enforced. So what its
 /// limits said is kept only as long as no limit of another policy was asked.
 #[derive(Debug, Default)]
-pub(crate) struct Standings<'p> {
+pub struct Standings<'p> {
     /// The first of them, for the header fields.
     listed: ArrayVec<Standing<'p>, MAX_LISTED>,
     /// The most restrictive of all of them.
@@ -76,12 +74,12 @@ pub(crate) struct Standings<'p> {
 
 impl<'p> Standings<'p> {
     /// What each limit said, as far as the header fields list it.
-    pub(crate) fn listed(&self) -> &[Standing<'p>] {
+    pub fn listed(&self) -> &[Standing<'p>] {
         &self.listed
     }
 
     /// Adds what a limit of a policy said.
-    pub(crate) fn add(&mut self, standing: Standing<'p>, policy: &Policy) {
+    pub fn add(&mut self, standing: Standing<'p>, policy: &Policy) {
         self.say(standing, policy.observes, policy.bandwidth);
     }
 
@@ -114,7 +112,7 @@ type KeptStanding = (LimitPlace, Quota, [Nanos; 3]);
 
 /// What limits said, without a reference to the policies: for a request that waits.
 #[derive(Debug, Default)]
-pub(crate) struct KeptStandings {
+pub struct KeptStandings {
     listed: Vec<KeptStanding>,
     tightest: Option<KeptStanding>,
     are_enforced: bool,
@@ -123,7 +121,7 @@ pub(crate) struct KeptStandings {
 
 impl Standings<'_> {
     /// The same without a reference to the policies, whose limits they are about.
-    pub(crate) fn keep(&self, policies: &Policies) -> KeptStandings {
+    pub fn keep(&self, policies: &Policies) -> KeptStandings {
         let keep = |standing: &Standing<'_>| {
             let place = policies.place_of(standing.limit)?;
             let Standing { limit: _, quota, owed, wait, window_ends } = *standing;
@@ -154,7 +152,7 @@ impl KeptStandings {
 }
 
 /// What variables are set in.
-pub(crate) trait SetVars {
+pub trait SetVars {
     fn set_var<'v>(
         &mut self,
         scope: Scope,
@@ -199,7 +197,7 @@ impl SetVars for LateReply {
 /// Writes the answer to a request. `standings` are those of all limits that were asked. If no
 /// message could be decided, nothing is set.
 #[inline(always)]
-pub(crate) fn write(
+pub fn write(
     policies: &Policies,
     verdict: Option<Verdict>,
     standings: &Standings<'_>,
@@ -418,10 +416,10 @@ mod tests {
     use spop_agent::AckWriter;
 
     use super::*;
-    use crate::cli;
-    use crate::policy::{LimitIdentity, file};
-    use crate::reserved::Reservation;
+    use crate::reservations::Reservation;
     use crate::verdict::Reason;
+    use gcra_policy::file::document;
+    use gcra_policy::{LimitIdentity, MAX_LIMITS, flags};
 
     /// An answer that was written down: each variable, and the bytes of its value if it was set.
     #[derive(Debug, Default)]
@@ -522,7 +520,7 @@ mod tests {
                 standings.say(standing, *observes, None);
             }
             let others = vec![Var::Headers, Var::RateLimit, Var::RateLimitPolicy, Var::RetryAfter];
-            let mut policies = cli::policies_of_rate("1/s".parse().unwrap(), None).unwrap();
+            let mut policies = flags::policies_of_rate("1/s".parse().unwrap(), None).unwrap();
             policies.answers = Answers { others, ..Answers::blocked_only() };
             let reserved = Reserved::default();
             let mut written = Written::default();
@@ -553,7 +551,7 @@ mod tests {
     fn what_is_kept_comes_back() {
         let text = "answer = [\"bandwidth\", \"headers\"]\n[policy.api]\nlimits = \"9/h\"\n\
                     bandwidth = { full = \"2m\", least = \"1m\" }\n";
-        let policies = file::parse(Path::new("gcra-spoa.toml"), text).unwrap();
+        let policies = document::parse(Path::new("gcra-spoa.toml"), text).unwrap();
         let policy = &policies.list[0];
         let limit = policy.limits().next().unwrap();
         let mut standings = Standings::default();
@@ -585,7 +583,7 @@ mod tests {
                  [policy.other]\nlimits = \"1/s\"\n",
                 limits.join(", ")
             );
-            file::parse(Path::new("gcra-spoa.toml"), &text).ok()
+            document::parse(Path::new("gcra-spoa.toml"), &text).ok()
         });
         let policies = longest.unwrap();
         let name = &policies.list[0].name;
@@ -619,7 +617,7 @@ mod tests {
             })
             .collect();
         let text = format!("answer = [\"ratelimit\"]\n{policies}");
-        let policies = file::parse(Path::new("gcra-spoa.toml"), &text).unwrap();
+        let policies = document::parse(Path::new("gcra-spoa.toml"), &text).unwrap();
         let (mut standings, mut reserved) = (Standings::default(), Reserved::default());
         let (owed, wait) = (Nanos(70_000_000_000_000_000), Nanos::ZERO);
         for (place, policy) in policies.list.iter().take(4).enumerate() {

@@ -16,7 +16,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, anyhow, bail};
 use arc_swap::ArcSwap;
+use gcra_policy::{Part, Policy};
 use gcra_table::{Table, Time};
+use gcra_text::version;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::process::{Resource, Uid, geteuid, getrlimit};
@@ -24,28 +26,26 @@ use rustix::time::{ClockId, clock_gettime};
 use sha2::{Digest as _, Sha256};
 use spop_agent::{Message, Value};
 
-use crate::policy::{Part, Policy};
 use crate::verdict::Outcome;
-use crate::version;
 
 /// The first words of a file, with the version of its format.
-pub(crate) const MAGIC: &str = "# gcra-spoa audit 1";
+pub const MAGIC: &str = "# gcra-spoa audit 1";
 
 /// The first words of a line that says how many decisions are missing at most.
-pub(crate) const GAP: &str = "# missing";
+pub const GAP: &str = "# missing";
 
 /// The outcome of cells that a response has charged, whether the limit had them or not.
-pub(crate) const CHARGED: &str = "charged";
+pub const CHARGED: &str = "charged";
 
 /// The outcome of cells that a response has given back.
-pub(crate) const GIVEN_BACK: &str = "given-back";
+pub const GIVEN_BACK: &str = "given-back";
 
 /// How many bytes of a digest stand for a string.
 const DIGEST_BYTES: usize = 16;
 
 /// An audit file that is being written.
 #[derive(Debug)]
-pub(crate) struct Audit {
+pub struct Audit {
     path: PathBuf,
     file: ArcSwap<File>,
     /// How many decisions could not be written.
@@ -60,7 +60,7 @@ impl Audit {
     /// # Errors
     ///
     /// The file cannot be written to.
-    pub(crate) fn open(path: PathBuf) -> anyhow::Result<Self> {
+    pub fn open(path: PathBuf) -> anyhow::Result<Self> {
         let file = open(&path)
             .with_context(|| format!("could not write the audit file {}", path.display()))?;
         Ok(Self {
@@ -78,7 +78,7 @@ impl Audit {
     ///
     /// The file at the path cannot be written to. Lines still go to the file that was opened
     /// before.
-    pub(crate) fn follow(&self) -> anyhow::Result<()> {
+    pub fn follow(&self) -> anyhow::Result<()> {
         let id = |metadata: io::Result<std::fs::Metadata>| {
             metadata.ok().map(|found| (found.dev(), found.ino()))
         };
@@ -89,12 +89,12 @@ impl Audit {
         Ok(())
     }
 
-    pub(crate) fn path(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         &self.path
     }
 
     /// How many decisions could not be written so far, because the disk was full, for example.
-    pub(crate) fn lost(&self) -> u64 {
+    pub fn lost(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
     }
 }
@@ -167,7 +167,7 @@ fn open(path: &Path) -> anyhow::Result<File> {
 
 /// When something was decided.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Moment {
+pub enum Moment {
     /// By the clock of the table. It is written as ns since the machine booted.
     Table(Time),
     /// By the clock of the store, in ns since 1970. It is written with [`BY_STORE`] before it.
@@ -175,24 +175,24 @@ pub(crate) enum Moment {
 }
 
 /// What a time begins with that is by the clock of the store.
-pub(crate) const BY_STORE: char = '@';
+pub const BY_STORE: char = '@';
 
 /// The lines of one burst of requests. They are written when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Lines {
+pub struct Lines {
     audit: Arc<Audit>,
     text: String,
     count: u64,
 }
 
 impl Lines {
-    pub(crate) fn new(audit: Arc<Audit>) -> Self {
+    pub fn new(audit: Arc<Audit>) -> Self {
         Self { audit, text: String::new(), count: 0 }
     }
 
     /// Adds what was decided about a message at `now`, or when it may go on if it is delayed.
     /// `outcome` is `None` for a client that is exempt.
-    pub(crate) fn add(
+    pub fn add(
         &mut self,
         table: &Table,
         now: Moment,

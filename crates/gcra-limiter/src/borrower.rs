@@ -6,9 +6,9 @@
 
 mod denials;
 mod due;
-mod loan;
+pub(crate) mod loan;
 mod outage;
-mod waiting;
+pub(crate) mod waiting;
 
 use std::mem;
 use std::pin::Pin;
@@ -20,22 +20,21 @@ use ahash::{AHashMap, RandomState};
 use anyhow::Context as _;
 use arc_swap::{ArcSwap, Guard};
 use gcra_lease::{AskNumber, Charge, Demand, HostTime, Limit, Micros, Sent, Wish};
+use gcra_policy::store::StoreSettings;
 use gcra_store::{Answer, Asker, Charging, Line, Names, Outcome, Store};
 use gcra_table::{
     LeaseCounts, LeaseKey, LeaseNumbers, Leases, Nanos, Quota, Replaced, StoreId, Table, Time,
 };
+use gcra_text::duration::nanoseconds;
+use gcra_text::table_error::TableError;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use crate::borrower::denials::Denials;
 use crate::borrower::due::{Due, What};
+use crate::borrower::loan::Loan;
 use crate::borrower::outage::{Connected, HOST_USES_IT_FOR, Outage};
 use crate::borrower::waiting::Waiting;
-use crate::duration::nanoseconds;
-use crate::policy::store::StoreSettings;
-use crate::table_error::TableError;
-
-pub(crate) use crate::borrower::loan::Loan;
-pub(crate) use crate::borrower::waiting::Waits;
+use crate::borrower::waiting::Waits;
 
 /// For how long the store counts as about to be reached after the start of the agent.
 const STARTING: Duration = Duration::from_secs(1);
@@ -77,11 +76,11 @@ const SHORT_LEASE: Micros = Micros::from_millis(200);
 
 /// The limits that this host shares with others.
 #[derive(Debug)]
-pub(crate) struct Borrower {
+pub struct Borrower {
     /// What the host holds. A file that was replaced gives way to another one.
     leases: ArcSwap<Leases>,
     asker: Asker,
-    pub(crate) names: Names,
+    pub names: Names,
     opened: Instant,
     /// How long a request waits for the store at most (`--store-wait`).
     wait: Micros,
@@ -98,12 +97,12 @@ pub(crate) struct Borrower {
     /// When this host was counted for the first time, and at last: when that was asked for, as a
     /// [`HostTime`].
     counted: [AtomicU64; 2],
-    pub(crate) counts: Counts,
+    pub counts: Counts,
 }
 
 /// What came of trying to ask.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Asking {
+pub enum Asking {
     /// The ask is on its way, or another one for the key is.
     UnderWay,
     /// The store cannot be asked.
@@ -112,18 +111,18 @@ pub(crate) enum Asking {
 
 /// What has happened so far.
 #[derive(Debug, Default)]
-pub(crate) struct Counts {
+pub struct Counts {
     /// Requests that waited for the store.
-    pub(crate) waited: AtomicU64,
+    pub waited: AtomicU64,
     /// Requests that stopped waiting because `--store-wait` was over.
-    pub(crate) timed_out: AtomicU64,
+    pub timed_out: AtomicU64,
     /// Requests that were allowed without a limit, because the store was away and the policy is
     /// open then.
-    pub(crate) open: AtomicU64,
+    pub open: AtomicU64,
 }
 
 /// What a [`Borrower`] does in the background, for ever.
-pub(crate) type Background = Pin<Box<dyn Future<Output = ()> + Send>>;
+pub type Background = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 impl Borrower {
     /// Opens what this host holds, beside the table, and begins to use the store. The second value
@@ -132,7 +131,7 @@ impl Borrower {
     /// # Errors
     ///
     /// The file beside the table, or a file that the settings name, cannot be used.
-    pub(crate) fn open(
+    pub fn open(
         settings: &StoreSettings,
         table: &Arc<ArcSwap<Table>>,
     ) -> anyhow::Result<(Arc<Self>, Background)> {
@@ -197,19 +196,19 @@ impl Borrower {
 
     /// What the host holds.
     #[inline]
-    pub(crate) fn leases(&self) -> Guard<Arc<Leases>> {
+    pub fn leases(&self) -> Guard<Arc<Leases>> {
         self.leases.load()
     }
 
     /// How long a request waits for the store at most.
     #[inline]
-    pub(crate) fn wait(&self) -> Micros {
+    pub fn wait(&self) -> Micros {
         self.wait
     }
 
     /// Whether the store cannot be asked about a key: no server can be used, or it is not time yet
     /// after an outage.
-    pub(crate) fn is_away(&self, table: &Table, loan: &Loan) -> bool {
+    pub fn is_away(&self, table: &Table, loan: &Loan) -> bool {
         let part = self.part(loan);
         match loan.shares_after {
             Some(after) => !self.is_usable(table.now(), part, after),
@@ -235,12 +234,12 @@ impl Borrower {
     }
 
     /// Whether all parts of the store can be asked.
-    pub(crate) fn can_ask(&self, now: Time) -> bool {
+    pub fn can_ask(&self, now: Time) -> bool {
         (0..self.outages.len()).all(|part| self.is_usable(now, part, Nanos::ZERO))
     }
 
     /// Whether no part of the store can be asked, and the agent was not started just now.
-    pub(crate) fn is_wholly_away(&self, now: Time) -> bool {
+    pub fn is_wholly_away(&self, now: Time) -> bool {
         let is_starting =
             self.outages.iter().any(Outage::is_starting) && self.opened.elapsed() < STARTING;
         let usable = |part| self.is_usable(now, part, Nanos::ZERO);
@@ -255,27 +254,27 @@ impl Borrower {
 
     /// For how long an ask counts as under way.
     #[inline]
-    pub(crate) fn patience(&self) -> Micros {
+    pub fn patience(&self) -> Micros {
         self.patience
     }
 
     /// Counts what the host holds, one entry after the other.
-    pub(crate) fn count_leases(&self, table: &Table) -> LeaseCounts {
+    pub fn count_leases(&self, table: &Table) -> LeaseCounts {
         self.leases().counts(HostTime::from(table.now()), self.patience)
     }
 
     /// The store, for its counters and its health.
-    pub(crate) fn store(&self) -> &gcra_store::Store {
+    pub fn store(&self) -> &gcra_store::Store {
         self.asker.store()
     }
 
     /// How many requests wait now.
-    pub(crate) fn waiting(&self) -> u64 {
+    pub fn waiting(&self) -> u64 {
         self.waiting.requests()
     }
 
     /// Since when the store is away of a key. `None` if it can be asked.
-    pub(crate) fn away_since(&self, table: &Table, loan: &Loan) -> Option<Time> {
+    pub fn away_since(&self, table: &Table, loan: &Loan) -> Option<Time> {
         let (now, part) = (table.now(), self.part(loan));
         let outage = self.outage(loan)?;
         // It may have been lost just now.
@@ -297,7 +296,7 @@ impl Borrower {
 
     /// The hosts that a share is for: those that share limits with this one, itself included. 0 if
     /// not all of them know of each other.
-    pub(crate) fn hosts(&self, now: Time) -> u32 {
+    pub fn hosts(&self, now: Time) -> u32 {
         match self.outages.first() {
             Some(outage) if !outage.is_over(now, Nanos::ZERO) => outage.hosts(),
             _ => self.known_hosts(now),
@@ -326,13 +325,13 @@ impl Borrower {
     }
 
     /// Lets a request of this cost wait for a key.
-    pub(crate) fn join(&self, key: LeaseKey, cells: u32) -> Waits {
+    pub fn join(&self, key: LeaseKey, cells: u32) -> Waits {
         self.waiting.join(key, cells)
     }
 
     /// Asks the store for what the requests need that wait for a key, and for what this host
     /// expects to need. `least` is what the first of them lacks.
-    pub(crate) fn ask(&self, table: &Table, loan: Loan, least: u32) -> Asking {
+    pub fn ask(&self, table: &Table, loan: Loan, least: u32) -> Asking {
         let (leases, now) = (self.leases(), HostTime::from(table.now()));
         let waiting = self.waiting.cells(loan.key).max(least);
         let wish = leases.wish(loan.key, &loan.limit, now, waiting, least, self.round_trip());
@@ -341,7 +340,7 @@ impl Borrower {
 
     /// After cells of a key were spent: asks for more if what is left will not last, and reports
     /// what was spent if that cannot wait.
-    pub(crate) fn spent(&self, table: &Table, key: LeaseKey, loan: impl FnOnce() -> Option<Loan>) {
+    pub fn spent(&self, table: &Table, key: LeaseKey, loan: impl FnOnce() -> Option<Loan>) {
         if self.asker.is_away() {
             return;
         }
@@ -385,7 +384,7 @@ impl Borrower {
     /// # Errors
     ///
     /// The store cannot be asked.
-    pub(crate) fn charge(
+    pub fn charge(
         &self,
         table: &Table,
         loan: &Loan,
@@ -411,7 +410,7 @@ impl Borrower {
     }
 
     /// The cells of penalties that are noted and not reported.
-    pub(crate) fn noted(&self, table: &Table, key: LeaseKey) -> u32 {
+    pub fn noted(&self, table: &Table, key: LeaseKey) -> u32 {
         self.leases().holding(key, HostTime::from(table.now())).debt()
     }
 
@@ -460,7 +459,7 @@ impl Borrower {
     /// stay within the limit together. With it, the TAT that a key has at least. `None` if it is
     /// not known how many hosts these are, if the burst has fewer cells, or if the store may be
     /// back.
-    pub(crate) fn share(&self, table: &Table, loan: &Loan, quota: Quota) -> Option<(Quota, Time)> {
+    pub fn share(&self, table: &Table, loan: &Loan, quota: Quota) -> Option<(Quota, Time)> {
         let (now, outage) = (table.now(), self.outage(loan)?);
         let part = self.part(loan);
         let missed = Nanos(nanoseconds(self.store().missed_ago(part)));
@@ -478,7 +477,7 @@ impl Borrower {
     }
 
     /// Takes the answers of the store, and does what is due, for ever.
-    pub(crate) async fn run(self: Arc<Self>, mut line: Line, table: Arc<ArcSwap<Table>>) {
+    pub async fn run(self: Arc<Self>, mut line: Line, table: Arc<ArcSwap<Table>>) {
         let (mut answers, mut done) = (Vec::new(), Vec::new());
         let mut look = interval(LOOK_EVERY);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -574,7 +573,7 @@ impl Borrower {
     /// # Errors
     ///
     /// A file that took its place cannot be opened. The one before goes on.
-    pub(crate) fn follow(&self, table: &Table) -> Result<(), gcra_table::OpenError> {
+    pub fn follow(&self, table: &Table) -> Result<(), gcra_table::OpenError> {
         let leases = self.leases();
         let was_displaced = leases.is_displaced();
         if let Some(next) = leases.successor(table, table.slots())? {

@@ -4,12 +4,12 @@ use std::mem;
 use std::net::IpAddr;
 
 use arrayvec::ArrayVec;
+use gcra_policy::{Part, Policy};
 use gcra_table::KeyHash;
 use spop_agent::{Message, Value};
 
 use crate::heaviest::Under;
-use crate::in_force::InForce;
-use crate::policy::{Part, Policy};
+use crate::policies_in_force::InForce;
 use crate::question::{Question, Unanswerable};
 use crate::redact::{NamedPart, write_name};
 use crate::stats::Lane;
@@ -21,7 +21,7 @@ const MAX_NAMED_PARTS: usize = 8;
 
 /// Counts the verdict on a message.
 #[inline(always)]
-pub(crate) fn count<'m>(
+pub fn count<'m>(
     in_force: &InForce,
     lane: Lane,
     question: Question,
@@ -112,7 +112,7 @@ pub(crate) fn count_undecided(
 
 /// Writes the name of a message's client, for logs.
 #[cold]
-pub(crate) fn write_client<'m>(
+pub fn write_client<'m>(
     name: &mut String,
     policy: &Policy,
     key: KeyHash,

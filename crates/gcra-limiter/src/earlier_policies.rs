@@ -14,12 +14,12 @@ use std::iter;
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
+use gcra_policy::{Limit, Overrides, Policies, Policy, Rule, RuleAt};
 use gcra_table::{KeyHash, MAX_REGISTERED, Nanos, Quota, Registered, Table, Time, limit_id};
 use spop_agent::Message;
 
 use crate::limit_bucket::LimitBucket;
 use crate::message_key::hash_key;
-use crate::policy::{Limit, Overrides, Policies, Policy, Rule, RuleAt};
 
 /// Changes that are remembered for each policy, and earlier numbers that the table's register has
 /// of each limit.
@@ -36,7 +36,7 @@ const MOST_GONE: usize = 512;
 
 /// What was in force before.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Earlier {
+pub struct Earlier {
     /// For each policy in force.
     each: Vec<Changes>,
     /// For policies that are not in force now, by their names. They may come back.
@@ -50,7 +50,7 @@ type Numbers = (u64, bool, Quota);
 
 /// The changes of a policy.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Changes {
+pub struct Changes {
     /// What was in force, the latest first.
     former: Vec<Former>,
     /// From then on no client can owe anything because of them, if nothing changes again: the
@@ -84,20 +84,20 @@ enum What {
 
 /// A client under a limit that is in force, for whom former buckets are looked for.
 #[derive(Clone, Copy)]
-pub(crate) struct Asked<'a, 'm> {
-    pub(crate) table: &'a Table,
-    pub(crate) rule: RuleAt,
-    pub(crate) limit: &'a Limit,
+pub struct Asked<'a, 'm> {
+    pub table: &'a Table,
+    pub rule: RuleAt,
+    pub limit: &'a Limit,
     /// The bucket that the limit has for the message now.
-    pub(crate) current: LimitBucket,
-    pub(crate) message: &'a Message<'m>,
+    pub current: LimitBucket,
+    pub message: &'a Message<'m>,
 }
 
 /// A bucket that a client had under a limit.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct FormerBucket {
-    pub(crate) key: KeyHash,
-    pub(crate) quota: Quota,
+pub struct FormerBucket {
+    pub key: KeyHash,
+    pub quota: Quota,
     /// When others took the place of these numbers for this client, as far as that is known.
     changed: Option<Time>,
 }
@@ -204,7 +204,7 @@ impl Earlier {
     }
 
     /// Until when a client may owe something that only this process knows of.
-    pub(crate) fn remembered_until(&self) -> Time {
+    pub fn remembered_until(&self) -> Time {
         let each = self.each.iter().filter(|changes| changes.only_here);
         each.map(|changes| changes.matter_until).max().unwrap_or_default()
     }
@@ -268,7 +268,7 @@ impl Changes {
     /// numbers; 0 if it owes nothing by them. `keeps_debts` is whether what is owed beyond a burst
     /// stays owed: responses have charged that.
     #[cold]
-    pub(crate) fn least_tat(&self, asked: Asked<'_, '_>, keeps_debts: bool, now: Time) -> Time {
+    pub fn least_tat(&self, asked: Asked<'_, '_>, keeps_debts: bool, now: Time) -> Time {
         let Asked { table, current: LimitBucket { quota, .. }, .. } = asked;
         let found = self.buckets(asked);
         let Some(since) = found.iter().filter_map(|found| found.changed).max() else {
@@ -290,7 +290,7 @@ impl Changes {
     /// The current bucket is never one of them, even where numbers have come back: what is charged
     /// to it counts by itself.
     #[cold]
-    pub(crate) fn buckets(&self, asked: Asked<'_, '_>) -> ArrayVec<FormerBucket, MOST_BUCKETS> {
+    pub fn buckets(&self, asked: Asked<'_, '_>) -> ArrayVec<FormerBucket, MOST_BUCKETS> {
         let Asked { table, rule, limit, current, message, .. } = asked;
         let mut found = Found { current, buckets: ArrayVec::new() };
         // Another count of the same windows finds the same buckets, and in other windows it begins
@@ -555,7 +555,7 @@ fn is_known(limit: &Limit) -> bool {
 /// Writes down the numbers that messages can say by default, and those that they have said to
 /// this process, where the table's register does not have them: it is another table since, or
 /// others had more to write.
-pub(crate) fn register_said(policies: &Policies, table: &Table) {
+pub fn register_said(policies: &Policies, table: &Table) {
     let by_arg = policies.list.iter().flat_map(Policy::limits);
     let by_arg: Vec<_> =
         by_arg.filter_map(|limit| Some((limit, limit.by_arg.as_ref()?))).collect();

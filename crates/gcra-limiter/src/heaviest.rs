@@ -25,9 +25,8 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
+use gcra_policy::RuleAt;
 use gcra_table::KeyHash;
-
-use crate::policy::RuleAt;
 
 /// Clients in one sketch.
 const COUNTERS: usize = 128;
@@ -46,15 +45,15 @@ const NAMED_FROM: u64 = 3;
 
 /// By which rule of a policy a request was decided.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub(crate) struct Under {
+pub struct Under {
     /// Which of the policy's sets of rules this is, after reloads: later ones are larger.
-    pub(crate) rules: u64,
-    pub(crate) rule: RuleAt,
+    pub rules: u64,
+    pub rule: RuleAt,
 }
 
 impl Under {
     /// By the rule of a policy for all keys.
-    pub(crate) fn own() -> Self {
+    pub fn own() -> Self {
         Self { rules: 0, rule: RuleAt::new(None) }
     }
 }
@@ -62,13 +61,13 @@ impl Under {
 /// A client, and how many requests it sent: the exact number, or a cautious estimate if they were
 /// sampled.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) struct HeavyClient {
-    pub(crate) client: String,
+pub struct HeavyClient {
+    pub client: String,
     /// The hash of its key under one of the policies that have counted it.
-    pub(crate) key: KeyHash,
+    pub key: KeyHash,
     /// The rule of the last of its requests, as far as that is known.
-    pub(crate) under: Under,
-    pub(crate) requests: u64,
+    pub under: Under,
+    pub requests: u64,
 }
 
 /// How many requests a client sent, by its samples. Estimates from several sketches add up.
@@ -103,19 +102,19 @@ impl Estimate {
 
 /// The heaviest clients, and whether they are all the clients.
 #[derive(Debug)]
-pub(crate) struct Found {
+pub struct Found {
     /// The clients that are known to be heavy, the heaviest first.
-    pub(crate) heaviest: Vec<HeavyClient>,
+    pub heaviest: Vec<HeavyClient>,
     /// How many clients there were at least.
-    pub(crate) clients: usize,
+    pub clients: usize,
     /// Every request was counted, and every client had a counter: the numbers are exact.
-    pub(crate) complete: bool,
+    pub complete: bool,
 }
 
 /// What several sketches have counted, by the name of the client. (A client has other hashes under
 /// policies with other keys, but the same name.)
 #[derive(Debug)]
-pub(crate) struct Clients {
+pub struct Clients {
     by_name: HashMap<String, (KeyHash, Under, Estimate)>,
     /// These are all the clients, and all their requests.
     complete: bool,
@@ -129,7 +128,7 @@ impl Default for Clients {
 
 impl Clients {
     /// Adds what one thread has counted.
-    pub(crate) fn add(&mut self, heaviest: &Heaviest, window: Window) {
+    pub fn add(&mut self, heaviest: &Heaviest, window: Window) {
         self.complete &= heaviest.collect(window, |key, name, under, estimate| {
             match self.by_name.get_mut(name) {
                 Some((_, last, known)) => {
@@ -142,7 +141,7 @@ impl Clients {
     }
 
     /// Puts the clients in order, and leaves out those of which too little is known.
-    pub(crate) fn found(&self) -> Found {
+    pub fn found(&self) -> Found {
         let heavy = |(client, of): (&String, &(KeyHash, Under, Estimate))| {
             let (key, under, estimate) = *of;
             HeavyClient { client: client.clone(), key, under, requests: estimate.at_least() }
@@ -157,7 +156,7 @@ impl Clients {
 
 /// Which minutes a question is about.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Window {
+pub enum Window {
     /// The last full minute.
     Last,
     /// The last full minute and this one.
@@ -166,7 +165,7 @@ pub(crate) enum Window {
 
 /// The heaviest clients among the decisions of one thread.
 #[derive(Debug)]
-pub(crate) struct Heaviest {
+pub struct Heaviest {
     /// A request is sampled if its number, scattered over all `u64` values, is at most this: all
     /// requests at first, then half of them, and so on. Changed only under the lock.
     threshold: AtomicU64,

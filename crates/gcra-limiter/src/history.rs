@@ -11,20 +11,20 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use gcra_policy::policy::is_trial_name;
 use serde::{Deserialize, Serialize};
 use spop_agent::Latency;
 
-use crate::policy::is_trial_name;
 use crate::stats::{COUNTS, NEWLY_BLOCKED};
 
 /// How long a slot is, in seconds.
-pub(crate) const STEP: u64 = 2;
+pub const STEP: u64 = 2;
 
 /// How many slots there are: ten minutes.
-pub(crate) const SLOTS: usize = 300;
+pub const SLOTS: usize = 300;
 
 /// How many slots are in a short answer, for a viewer that has the others.
-pub(crate) const RECENT: usize = 15;
+pub const RECENT: usize = 15;
 
 /// How many policies have numbers of their own. The others, by name, share one.
 const POLICIES: usize = 64;
@@ -34,18 +34,18 @@ const OTHERS: &str = "(other policies)";
 
 /// What was counted since the start.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub(crate) struct Counted {
+pub struct Counted {
     /// By name, in the order of [`OUTCOMES`](crate::stats::OUTCOMES), and what was
     /// [`NEWLY_BLOCKED`].
-    pub(crate) policies: Vec<(String, [u64; COUNTS])>,
-    pub(crate) notifies: u64,
-    pub(crate) unmatched: u64,
-    pub(crate) latency: [u64; Latency::BUCKETS],
+    pub policies: Vec<(String, [u64; COUNTS])>,
+    pub notifies: u64,
+    pub unmatched: u64,
+    pub latency: [u64; Latency::BUCKETS],
 }
 
 /// The ring of one agent.
 #[derive(Debug, Default)]
-pub(crate) struct History {
+pub struct History {
     /// The latest slot is the last one. Their numbers have no gaps.
     slots: VecDeque<Slot>,
     /// The number of the first of them.
@@ -142,7 +142,7 @@ fn add<const N: usize>(sums: &mut [u64; N], more: &[u64; N]) {
 
 impl History {
     /// Takes note of what was counted until now, `now` after the start of the machine.
-    pub(crate) fn beat(&mut self, now: Duration, counted: &Counted) {
+    pub fn beat(&mut self, now: Duration, counted: &Counted) {
         let counts = Counts::of(counted);
         let Some((last, before)) = self.last.replace((now, counts.clone())) else { return };
         let mut rest = counts.since(&before);
@@ -184,7 +184,7 @@ impl History {
 
     /// The slots that are full, at most the last `most` of them. A slot that is not wholly covered
     /// has no numbers: the agent was started in it.
-    pub(crate) fn past(&self, now: Duration, most: usize) -> Past {
+    pub fn past(&self, now: Duration, most: usize) -> Past {
         let full = (now.as_secs() / STEP).saturating_sub(self.first);
         // The last beat may have been before the end of the last of them.
         let beaten = self.last.as_ref().map_or(0, |(last, _)| last.as_secs() / STEP);
@@ -210,31 +210,31 @@ impl History {
 
 /// What was counted in each slot, by one agent or by several.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
-pub(crate) struct Past {
+pub struct Past {
     /// The number of the first slot. The others follow.
-    pub(crate) first: u64,
+    pub first: u64,
     /// For each slot: how many agents have counted during the whole of it. Without any, the
     /// numbers of the slot are not known.
-    pub(crate) agents: Vec<u64>,
-    pub(crate) notifies: Vec<u64>,
-    pub(crate) unmatched: Vec<u64>,
+    pub agents: Vec<u64>,
+    pub notifies: Vec<u64>,
+    pub unmatched: Vec<u64>,
     /// For each slot, how many NOTIFYs took at most 1, 2, 4, … microseconds and longer than the
     /// ones before. Zeros at the end are left out.
-    pub(crate) latency: Vec<Vec<u64>>,
-    pub(crate) policies: Vec<PastPolicy>,
+    pub latency: Vec<Vec<u64>>,
+    pub policies: Vec<PastPolicy>,
 }
 
 /// The decisions of one policy in each slot, by outcome; and of a trial, what its policy has
 /// allowed of what it would block.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
-pub(crate) struct PastPolicy {
-    pub(crate) name: String,
-    pub(crate) allowed: Vec<u64>,
-    pub(crate) would_block: Vec<u64>,
-    pub(crate) blocked: Vec<u64>,
-    pub(crate) undecided: Vec<u64>,
+pub struct PastPolicy {
+    pub name: String,
+    pub allowed: Vec<u64>,
+    pub would_block: Vec<u64>,
+    pub blocked: Vec<u64>,
+    pub undecided: Vec<u64>,
     #[serde(default)]
-    pub(crate) newly_blocked: Vec<u64>,
+    pub newly_blocked: Vec<u64>,
 }
 
 impl PastPolicy {
@@ -284,7 +284,7 @@ impl Past {
 
     /// Adds up what several agents have counted: the last `most` slots until the latest of all.
     /// What other processes say may be anything, so every list is bounded.
-    pub(crate) fn sum<'a>(agents: impl Iterator<Item = &'a Self> + Clone, most: usize) -> Self {
+    pub fn sum<'a>(agents: impl Iterator<Item = &'a Self> + Clone, most: usize) -> Self {
         let end = |past: &Self| past.first.saturating_add(past.agents.len().min(SLOTS) as u64);
         // The first agent is this one. A number that is far from its own is wrong, unless it has
         // none yet.

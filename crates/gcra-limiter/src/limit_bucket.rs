@@ -1,32 +1,27 @@
 //! The bucket that a limit has for a message. Usually that follows from the policy's key, which is
 //! hashed once. But a limit can have a key of its own, and numbers that the message says.
 
+use gcra_policy::key::{KeyWriter, write_any_case, write_fallback, write_narrowed, write_part};
+use gcra_policy::limit_from_arg::ArgValue;
+use gcra_policy::sharing::lent;
+use gcra_policy::{KeyParts, Limit};
 use gcra_table::{KeyHash, LeaseKey, LeaseNumbers, Quota, Table};
 use spop_agent::{Message, Value};
 
-use crate::key::{KeyWriter, write_any_case, write_fallback, write_narrowed, write_part};
 use crate::message_key::write;
-use crate::policy::by_arg::ArgValue;
-use crate::policy::sharing::lent;
-use crate::policy::{KeyParts, Limit};
 
 /// The bucket of a limit, as the table knows it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct LimitBucket {
-    pub(crate) key: KeyHash,
-    pub(crate) quota: Quota,
+pub struct LimitBucket {
+    pub key: KeyHash,
+    pub quota: Quota,
 }
 
 impl LimitBucket {
     /// The bucket of a limit for a message whose key by the policy has the hash `key`. Without the
     /// message, the one that a limit has by the policy's key, and by its own numbers.
     #[inline]
-    pub(crate) fn of(
-        table: &Table,
-        limit: &Limit,
-        key: KeyHash,
-        message: Option<&Message<'_>>,
-    ) -> Self {
+    pub fn of(table: &Table, limit: &Limit, key: KeyHash, message: Option<&Message<'_>>) -> Self {
         let key = match (&limit.key, message) {
             // `Question` has seen that it has a value, or that the client is exempt.
             (Some(parts), Some(message)) => own_key(table, parts, message).unwrap_or(key),
@@ -37,7 +32,7 @@ impl LimitBucket {
 
     /// What stands for this bucket of a limit; of a limit that counts in windows, for that of the
     /// window of this moment.
-    pub(crate) fn mark(self, table: &Table, limit: &Limit) -> u32 {
+    pub fn mark(self, table: &Table, limit: &Limit) -> u32 {
         match &limit.calendar {
             None => self.key.mark(self.quota),
             Some(calendar) => calendar.window(table.wall_reading()).mark(self.key),
@@ -47,13 +42,13 @@ impl LimitBucket {
     /// By which this machine finds what the store has lent it of this bucket. One record in the
     /// store has one lease: both follow from the key, the identity of the limit, and the numbers
     /// of the record.
-    pub(crate) fn lease_key(self, limit: &Limit) -> LeaseKey {
+    pub fn lease_key(self, limit: &Limit) -> LeaseKey {
         LeaseKey::new(self.key, lease_numbers(limit, self.quota))
     }
 
     /// Starts to fetch the memory that a charge of the bucket of this limit will need.
     #[inline]
-    pub(crate) fn prefetch(self, table: &Table, limit: &Limit) {
+    pub fn prefetch(self, table: &Table, limit: &Limit) {
         match &limit.calendar {
             None => table.prefetch(self.key, self.quota),
             Some(calendar) => {
@@ -75,7 +70,7 @@ pub(crate) fn lease_numbers(limit: &Limit, quota: Quota) -> LeaseNumbers {
 
 /// The numbers of a limit for a message. Without the message, its highest.
 #[inline]
-pub(crate) fn quota(limit: &Limit, message: Option<&Message<'_>>) -> Quota {
+pub fn quota(limit: &Limit, message: Option<&Message<'_>>) -> Quota {
     match (&limit.by_arg, message) {
         (Some(by_arg), Some(message)) => by_arg.read(limit.quota, message).quota,
         _ => limit.quota,
@@ -146,7 +141,7 @@ fn write_own_key(
 }
 
 /// Whether one of the limits has a key of its own for which the message has no value.
-pub(crate) fn lacks_a_key(limits: &[Limit], message: &Message<'_>) -> bool {
+pub fn lacks_a_key(limits: &[Limit], message: &Message<'_>) -> bool {
     let keys = limits.iter().filter_map(|limit| limit.key.as_ref());
     keys.flat_map(|parts| &parts.args).any(|arg| arg.lacks(message).is_some())
 }

@@ -6,22 +6,24 @@ use std::sync::Arc;
 
 use arc_swap::{ArcSwap, Guard};
 use gcra_lease::{HostTime, Look};
+use gcra_policy::Policies;
+use gcra_policy::answers::Answers;
+use gcra_policy::sharing::{Sharing, WithoutStore};
 use gcra_table::{Leases, Reading, Table};
 use spop_agent::{AckWriter, Handler, Limits, Message, Reply, Request, Value};
 
-use crate::answer::{self, Standings};
-use crate::audit::{Audit, Lines};
+use crate::answer;
+use crate::answer::Standings;
+use crate::audit_lines::{Audit, Lines};
 use crate::borrower::Borrower;
 use crate::counting::{count, count_undecided};
-use crate::decide::{decide, decide_usual};
-use crate::decide_shared::{Patience, ask_ahead};
-use crate::deciding::{Deciding, Progress};
-use crate::in_force::{InForce, Usual};
+use crate::decide::local::{decide, decide_usual};
+use crate::decide::request::{Deciding, Progress};
+use crate::decide::shared::{Patience, ask_ahead};
 use crate::limit_bucket::LimitBucket;
-use crate::policy::variables::Answers;
-use crate::policy::{Policies, Sharing, WithoutStore};
+use crate::policies_in_force::{InForce, Usual};
 use crate::question::{Question, Unanswerable};
-use crate::reserved::Reserved;
+use crate::reservations::Reserved;
 use crate::stats::Lane;
 use crate::undecided::Undecided;
 use crate::verdict::{Reason, Verdict};
@@ -29,7 +31,7 @@ use crate::waiting_request::WaitingRequest;
 
 /// Decides about requests by the policies in force.
 #[derive(Debug)]
-pub(crate) struct Limiter {
+pub struct Limiter {
     /// The table in use. A resize puts another one in its place.
     table: Arc<ArcSwap<Table>>,
     /// A reload puts others in their place.
@@ -43,7 +45,7 @@ pub(crate) struct Limiter {
 
 /// What is read once for all requests of a round.
 #[derive(Debug)]
-pub(crate) struct Round {
+pub struct Round {
     table: Guard<Arc<Table>>,
     in_force: Guard<Arc<InForce>>,
     now: Reading,
@@ -55,23 +57,23 @@ pub(crate) struct Round {
 }
 
 impl Limiter {
-    pub(crate) fn new(table: Arc<ArcSwap<Table>>, in_force: Arc<ArcSwap<InForce>>) -> Self {
+    pub fn new(table: Arc<ArcSwap<Table>>, in_force: Arc<ArcSwap<InForce>>) -> Self {
         Self { table, in_force, undecided: Arc::default(), audit: None, borrower: None }
     }
 
     /// The same, with each decision written down.
-    pub(crate) fn with_audit(self, audit: Option<Arc<Audit>>) -> Self {
+    pub fn with_audit(self, audit: Option<Arc<Audit>>) -> Self {
         Self { audit, ..self }
     }
 
     /// The same, with limits that are shared with other hosts.
-    pub(crate) fn with_borrower(self, borrower: Option<Arc<Borrower>>) -> Self {
+    pub fn with_borrower(self, borrower: Option<Arc<Borrower>>) -> Self {
         Self { borrower, ..self }
     }
 
     /// Limits for an agent that sets only `blocked`, and never anything else. The largest ACK is
     /// small then, so HAProxy may keep 20 NOTIFYs in flight whatever its buffers are.
-    pub(crate) fn limits_for_blocked_only(answers: &Answers) -> Limits {
+    pub fn limits_for_blocked_only(answers: &Answers) -> Limits {
         let action = AckWriter::set_var_size(answers.blocked, &Value::Bool(true));
         let mut limits = Limits::default();
         if let Ok(max_ack_size) = u32::try_from(AckWriter::max_length(action)) {
@@ -81,7 +83,7 @@ impl Limiter {
     }
 
     /// The counters of messages that got no decision.
-    pub(crate) fn undecided(&self) -> Arc<Undecided> {
+    pub fn undecided(&self) -> Arc<Undecided> {
         self.undecided.clone()
     }
 }

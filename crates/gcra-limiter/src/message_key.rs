@@ -1,11 +1,10 @@
 //! The hash of a message's key, as its policy makes it.
 
+use gcra_policy::key::{KeyWriter, write_fallback, write_lowercase, write_narrowed, write_part};
+use gcra_policy::key_args::KeyArg;
+use gcra_policy::{KeyParts, Part, Policy};
 use gcra_table::{KeyHash, KeyHasher};
 use spop_agent::{Args, Message, Value};
-
-use crate::key::{KeyWriter, write_fallback, write_lowercase, write_narrowed, write_part};
-use crate::policy::key_args::KeyArg;
-use crate::policy::{KeyParts, Part, Policy};
 
 /// Hashes a key whose parts are the values as they are. `None` when an arg of the key is missing
 /// or null.
@@ -36,7 +35,7 @@ pub(crate) fn hash_exact(
 /// Hashes the key of a message, and finds the index of the rule that overrides the policy's for
 /// this key. `None` when an arg of the key has no value.
 #[inline(never)]
-pub(crate) fn hash_key(
+pub fn hash_key(
     mut hasher: KeyHasher,
     policy: &Policy,
     message: &Message<'_>,
@@ -56,11 +55,7 @@ pub(crate) fn key_bytes(policy: &Policy, message: &Message<'_>) -> Vec<u8> {
 
 /// Writes a part of a key as the key's settings say.
 #[inline(always)]
-pub(crate) fn write(
-    hasher: &mut impl KeyWriter,
-    key: &KeyParts,
-    Part { value, narrowed }: Part<'_>,
-) {
+pub fn write(hasher: &mut impl KeyWriter, key: &KeyParts, Part { value, narrowed }: Part<'_>) {
     match value {
         Value::String(bytes) if key.lowercase => write_lowercase(hasher, bytes),
         value => write_part(hasher, value),
@@ -73,11 +68,7 @@ pub(crate) fn write(
 /// Hashes all keys that a message can have had while its policy had other overrides: the one
 /// without an override, and one for each network around each of its addresses that is narrower
 /// than the policy's groups. None when an arg of the key is missing.
-pub(crate) fn hash_all_keys(
-    hasher: &KeyHasher,
-    policy: &Policy,
-    message: &Message<'_>,
-) -> Vec<KeyHash> {
+pub fn hash_all_keys(hasher: &KeyHasher, policy: &Policy, message: &Message<'_>) -> Vec<KeyHash> {
     let mut values = Vec::new();
     let whole = policy.for_each_value(message, |value, fallback| values.push((value, fallback)));
     if whole.is_none() {
@@ -110,7 +101,7 @@ pub(crate) fn hash_all_keys(
 
 /// The same for a policy whose prefix lengths and `lowercase` may have been others, too: also a
 /// hash for each group that an address or string can have been in.
-pub(crate) fn hash_all_groups(
+pub fn hash_all_groups(
     hasher: &KeyHasher,
     policy: &Policy,
     message: &Message<'_>,

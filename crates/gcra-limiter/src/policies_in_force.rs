@@ -4,52 +4,52 @@
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
+use gcra_policy::answers::Answers;
+use gcra_policy::key_args::KeyArg;
+use gcra_policy::{KeyParts, Limit, Policies, Policy, Rule};
 use gcra_table::{
     Exemption, KeyHash, LeaseKey, LeaseNumbers, LimitSalt, Nanos, Quota, Table, Time,
 };
 use spop_agent::Actions;
 
-use crate::earlier::{Asked, Earlier};
+use crate::earlier_policies::{Asked, Earlier};
 use crate::limit_bucket::lease_numbers;
-use crate::policy::key_args::KeyArg;
-use crate::policy::variables::Answers;
-use crate::policy::{KeyParts, Limit, Policies, Policy, Rule};
 use crate::stats::{PolicyStats, Stats};
 
 /// The policies that decide now.
 #[derive(Debug)]
-pub(crate) struct InForce {
-    pub(crate) policies: Arc<Policies>,
+pub struct InForce {
+    pub policies: Arc<Policies>,
     /// What was in force before, as long as a key may owe something under it.
-    pub(crate) earlier: Earlier,
+    pub earlier: Earlier,
     /// The clients that are not limited for a while, as the table has them.
-    pub(crate) exemptions: Vec<Exemption>,
+    pub exemptions: Vec<Exemption>,
     /// What belongs to each policy.
-    pub(crate) each: Vec<Each>,
+    pub each: Vec<Each>,
     /// Whether no policy has a trial, is shared, is settled by responses, or has clients that are
     /// exempt.
-    pub(crate) is_plain: bool,
+    pub is_plain: bool,
     /// The whole answer where only `blocked` is set: when it is false, and when it is true.
-    pub(crate) blocked: [Actions; 2],
+    pub blocked: [Actions; 2],
 }
 
 /// What belongs to one of the policies in force.
 #[derive(Debug)]
-pub(crate) struct Each {
+pub struct Each {
     pub(crate) hashing: Hashing,
     /// Whether a limit of the policy has a key or numbers of its own, which each message says.
-    pub(crate) reads_messages: bool,
+    pub reads_messages: bool,
     /// Whether a key may owe something because of changes of the policy.
-    pub(crate) has_changed: bool,
-    pub(crate) usual: Option<Usual>,
+    pub has_changed: bool,
+    pub usual: Option<Usual>,
     /// The same for a policy that is shared: then a decision is the spending of a cell.
     pub(crate) usual_shared: Option<Usual>,
-    pub(crate) stats: Arc<PolicyStats>,
+    pub stats: Arc<PolicyStats>,
     /// Whether requests wait for its limits: it has `max_delay`, and is enforced.
-    pub(crate) delays: bool,
+    pub delays: bool,
     /// The number of the policy's rule and overrides. After a reload that has changed them it is a
     /// larger one.
-    pub(crate) rules: u64,
+    pub rules: u64,
     /// The keys that are exempt from it, each until a moment of the table's clock.
     exempt: Vec<(KeyHash, Time)>,
 }
@@ -57,7 +57,7 @@ pub(crate) struct Each {
 impl Each {
     /// Whether a key of the policy is exempt.
     #[inline]
-    pub(crate) fn is_exempt(&self, key: KeyHash, now: Time) -> bool {
+    pub fn is_exempt(&self, key: KeyHash, now: Time) -> bool {
         self.exempt.iter().any(|(exempt, until)| *exempt == key && now < *until)
     }
 }
@@ -114,9 +114,9 @@ impl Hashing {
 ///
 /// `make guard` shows what this saves.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Usual {
+pub struct Usual {
     salt: LimitSalt,
-    pub(crate) quota: Quota,
+    pub quota: Quota,
     /// Those of its leases, if the policy is shared.
     numbers: LeaseNumbers,
 }
@@ -249,7 +249,7 @@ impl InForce {
     }
 
     /// The policies that a process starts with.
-    pub(crate) fn at_start(mut policies: Policies, stats: &Stats, table: &Table) -> Self {
+    pub fn at_start(mut policies: Policies, stats: &Stats, table: &Table) -> Self {
         policies.come_into_force(table);
         let earlier = Earlier::at_start(&policies, table);
         Self::new(None, Arc::new(policies), earlier, table.exemptions(), stats, table.now())
@@ -257,7 +257,7 @@ impl InForce {
 
     /// What would be in force if a process started now with these policies. It changes nothing in
     /// the table, and only looks at clients.
-    pub(crate) fn if_started(mut policies: Policies, table: &Table) -> Self {
+    pub fn if_started(mut policies: Policies, table: &Table) -> Self {
         policies.come_into_force(table);
         let earlier = Earlier::if_started(&policies, table);
         let stats = Stats::new(NonZeroUsize::MIN);
@@ -265,12 +265,7 @@ impl InForce {
     }
 
     /// What is in force after a reload has read these policies. Clients keep their debts.
-    pub(crate) fn replaced_by(
-        &self,
-        mut policies: Policies,
-        stats: &Stats,
-        table: &Table,
-    ) -> Self {
+    pub fn replaced_by(&self, mut policies: Policies, stats: &Stats, table: &Table) -> Self {
         policies.come_into_force(table);
         let policies = Arc::new(policies);
         let earlier = self.earlier.after_change(&self.policies, &policies, table);
@@ -280,7 +275,7 @@ impl InForce {
     /// The TAT that a key has at least under a limit of the policy at this place, because of
     /// changes.
     #[cold]
-    pub(crate) fn least_tat(&self, policy: usize, asked: Asked<'_, '_>, now: Time) -> Time {
+    pub fn least_tat(&self, policy: usize, asked: Asked<'_, '_>, now: Time) -> Time {
         let keeps_debts =
             self.policies.list.get(policy).is_some_and(|policy| policy.settle.is_some());
         let changes = self.earlier.of(policy);
@@ -289,7 +284,7 @@ impl InForce {
 
     /// The same after the last key has paid off what it owed because of changes of a policy;
     /// `None` if that is so for none.
-    pub(crate) fn without_old(&self, stats: &Stats, now: Time) -> Option<Self> {
+    pub fn without_old(&self, stats: &Stats, now: Time) -> Option<Self> {
         // This is asked once a second, and there is seldom anything to leave out.
         let before = self.each.iter().filter(|each| each.has_changed).count();
         if self.earlier.mattering(now).count() == before {
@@ -302,7 +297,7 @@ impl InForce {
     }
 
     /// The same with the exemptions that the table has now; `None` when they are the same.
-    pub(crate) fn with_exemptions(
+    pub fn with_exemptions(
         &self,
         exemptions: &[Exemption],
         stats: &Stats,

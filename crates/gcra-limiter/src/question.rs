@@ -1,28 +1,28 @@
 //! What has to be decided about a message: by which rule, for which key, for how many cells.
 
+use gcra_policy::{Policies, Policy, RuleAt};
 use gcra_table::{KeyHash, Table};
 use spop_agent::{Message, Value};
 
 use crate::cost;
-use crate::in_force::{Hashing, InForce};
 use crate::limit_bucket::{lacks_a_key, note_said};
 use crate::message_key::{hash_exact, hash_key};
-use crate::policy::{Policies, Policy, RuleAt};
+use crate::policies_in_force::{Hashing, InForce};
 
 /// What has to be decided about a message.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Question {
+pub struct Question {
     /// The index of the policy.
-    pub(crate) policy: usize,
-    pub(crate) rule: RuleAt,
-    pub(crate) cells: u32,
+    pub policy: usize,
+    pub rule: RuleAt,
+    pub cells: u32,
     /// The hash of the key. Each limit makes a hash of its own from it.
-    pub(crate) key: KeyHash,
+    pub key: KeyHash,
 }
 
 /// Why nothing can be decided about a message.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Unanswerable {
+pub enum Unanswerable {
     /// There is no message in the request.
     NoMessage,
     /// No policy is for the message.
@@ -35,7 +35,7 @@ pub(crate) enum Unanswerable {
 impl Unanswerable {
     /// The index of the policy whose requests the message settles, if that is why nothing can be
     /// decided about it.
-    pub(crate) fn settles(self, policies: &Policies, message: &Message<'_>) -> Option<usize> {
+    pub fn settles(self, policies: &Policies, message: &Message<'_>) -> Option<usize> {
         matches!(self, Self::Unmatched).then(|| policies.settled_by(message)).flatten()
     }
 }
@@ -55,7 +55,7 @@ enum Asked {
 impl Question {
     /// The question to the trial of its policy. An override has no trial.
     #[inline]
-    pub(crate) fn of_trial(self, policy: &Policy) -> Option<Self> {
+    pub fn of_trial(self, policy: &Policy) -> Option<Self> {
         let trial = policy.trial.filter(|_| !self.rule.is_override())?;
         Some(Self { policy: trial, ..self })
     }
@@ -63,7 +63,7 @@ impl Question {
     /// Finds the policy for a message that is decided, and its key and its cost. Counts and writes
     /// down what the message says about numbers.
     #[inline(always)]
-    pub(crate) fn new(
+    pub fn new(
         in_force: &InForce,
         table: &Table,
         message: &Message<'_>,
@@ -73,7 +73,7 @@ impl Question {
 
     /// As [`new`](Self::new), for a message that was asked about before its request had to wait.
     /// It was counted then.
-    pub(crate) fn again(
+    pub fn again(
         in_force: &InForce,
         table: &Table,
         message: &Message<'_>,
@@ -82,7 +82,7 @@ impl Question {
     }
 
     /// The question about a message that no client has sent.
-    pub(crate) fn if_sent(
+    pub fn if_sent(
         in_force: &InForce,
         table: &Table,
         message: &Message<'_>,
@@ -117,7 +117,7 @@ impl Question {
 
     /// The question about one cell of a message's key, under the policy with this index, whether
     /// that is the one for the message or not. `None` when an arg of the key is missing.
-    pub(crate) fn under(
+    pub fn under(
         in_force: &InForce,
         table: &Table,
         index: usize,

@@ -4,10 +4,9 @@
 use std::fmt::Write as _;
 use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
 
+use gcra_policy::key::write_mark;
 use gcra_table::KeyHash;
 use spop_agent::Value;
-
-use crate::key::write_mark;
 
 /// A name ends with the part that reaches this length, in bytes.
 const LONG: usize = 64;
@@ -16,13 +15,13 @@ const LONG: usize = 64;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NamedPart<'a> {
     /// The number of the fallback that the value came from; 0: from the arg itself.
-    pub(crate) fallback: u8,
-    pub(crate) value: Value<'a>,
+    pub fallback: u8,
+    pub value: Value<'a>,
     /// The prefix length of an address, if it stands for a network of several.
-    pub(crate) prefix: Option<u8>,
+    pub prefix: Option<u8>,
 }
 
-/// Writes the name of the client whose key has these parts, as in `crate::key::Key`. A string is
+/// Writes the name of the client whose key has these parts, as in `gcra_policy::key::Key`. A string is
 /// cut to a quarter of its bytes, at most four, and its length. After them a few digits of the
 /// whole key's hash tell clients apart that look alike. (The hash has a secret key, so nobody can
 /// use the digits to check a guess.)
@@ -84,7 +83,7 @@ fn beginning(bytes: &[u8]) -> &[u8] {
 }
 
 /// A harmless character, because clients choose these bytes, and they go to logs and terminals.
-pub(crate) fn printable(byte: u8) -> char {
+pub fn printable(byte: u8) -> char {
     match byte {
         b',' | b'\\' => '?',
         _ if byte.is_ascii_graphic() => char::from(byte),

@@ -10,46 +10,38 @@ use std::fmt::Write as _;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use arrayvec::{ArrayString, ArrayVec};
-
-use crate::policy::{MAX_LIMITS, Policies};
-
-/// The most policies that reserve cells for one request. What a further one reserves is not
-/// brought back.
-pub(crate) const MOST: usize = 4;
-
-/// The bytes of an entry besides the name: numbers, and what stands between entries.
-pub(crate) const LONGEST_NUMBERS: usize =
-    " 4294967295 18446744073709551615, ".len() + MAX_LIMITS * " ffffffff".len();
+use gcra_policy::answers::{LONGEST_NUMBERS, MOST_RESERVED};
+use gcra_policy::{MAX_LIMITS, Policies};
 
 /// The longest text of the variable. The name of a policy has at most 64 bytes.
-const LONGEST: usize = MOST * (64 + LONGEST_NUMBERS);
+const LONGEST: usize = MOST_RESERVED * (64 + LONGEST_NUMBERS);
 
 /// What stands for the buckets that were charged, one for each limit.
 pub(crate) type Marks = ArrayVec<u32, MAX_LIMITS>;
 
 /// What a message has reserved.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Reservation {
-    pub(crate) cells: u32,
+pub struct Reservation {
+    pub cells: u32,
     /// When, since 1970.
-    pub(crate) at: Duration,
+    pub at: Duration,
     /// A response gives cells back in these buckets, and in no others: agents may have different
     /// numbers while a change is under way.
-    pub(crate) marks: Marks,
+    pub marks: Marks,
 }
 
 /// What the messages of a request have reserved.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Reserved {
+pub struct Reserved {
     /// Whether a policy was asked that reserves cells.
     was_asked: bool,
     /// The places of policies, and what each has reserved.
-    each: ArrayVec<(usize, Reservation), MOST>,
+    each: ArrayVec<(usize, Reservation), MOST_RESERVED>,
 }
 
 impl Reserved {
     /// Notes what the policy at this place has reserved, which may be nothing.
-    pub(crate) fn add(&mut self, policy: usize, reserved: Option<Reservation>) {
+    pub fn add(&mut self, policy: usize, reserved: Option<Reservation>) {
         self.was_asked = true;
         if let Some(reserved) = reserved.filter(|reserved| reserved.cells > 0) {
             let _ = self.each.try_push((policy, reserved));
@@ -62,7 +54,7 @@ impl Reserved {
     }
 
     /// The text of the variable; `None` if nothing is reserved.
-    pub(crate) fn text(&self, policies: &Policies) -> Option<ArrayString<LONGEST>> {
+    pub fn text(&self, policies: &Policies) -> Option<ArrayString<LONGEST>> {
         let mut text = ArrayString::new();
         for (policy, Reservation { cells, at, marks }) in &self.each {
             let comma = if text.is_empty() { "" } else { ", " };
@@ -80,7 +72,7 @@ impl Reserved {
 
 /// What was reserved under the policy with this name, according to the text; `None` if the text
 /// does not say that.
-pub(crate) fn read(text: &[u8], policy: &str) -> Option<Reservation> {
+pub fn read(text: &[u8], policy: &str) -> Option<Reservation> {
     let entries = std::str::from_utf8(text).ok()?.split(", ");
     let read = |entry: &str| {
         let mut words = entry.split(' ');
@@ -96,6 +88,6 @@ pub(crate) fn read(text: &[u8], policy: &str) -> Option<Reservation> {
 }
 
 /// The time since 1970.
-pub(crate) fn wall_clock() -> Duration {
+pub fn wall_clock() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }

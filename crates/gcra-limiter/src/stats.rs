@@ -14,32 +14,32 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use crossbeam_utils::CachePadded;
+use gcra_policy::limit_from_arg::ArgValue;
+use gcra_policy::policy::is_trial_name;
 use gcra_table::KeyHash;
+use gcra_text::count::Count;
 use spop_agent::Snapshot;
 
+use crate::decide::settle::{Cells, Outcome as Settled};
 use crate::heaviest::{Clients, Found, Heaviest, HeavyClient, Under, Window};
 use crate::history::{Counted, History, Past};
-use crate::plural::Count;
-use crate::policy::by_arg::ArgValue;
-use crate::policy::is_trial_name;
-use crate::settle::{Cells, Outcome as Settled};
 use crate::undecided::Name;
 use crate::verdict::Outcome;
 
 /// The name of every outcome that is counted. The first [`DECISIONS`] are those of a decision.
-pub(crate) const OUTCOMES: [&str; 4] = ["allowed", "would_block", "blocked", "undecided"];
+pub const OUTCOMES: [&str; 4] = ["allowed", "would_block", "blocked", "undecided"];
 const DECISIONS: usize = 3;
 const UNDECIDED: usize = 3;
 
 /// How many counts there are: one for each of [`OUTCOMES`], and at [`NEWLY_BLOCKED`] how many of
 /// the messages that a trial would block were allowed by the policy whose trial it is.
 pub(crate) const COUNTS: usize = OUTCOMES.len() + 1;
-pub(crate) const NEWLY_BLOCKED: usize = OUTCOMES.len();
+pub const NEWLY_BLOCKED: usize = OUTCOMES.len();
 
 /// The place of the calling thread among the counters. It is looked up once in each round, and is
 /// valid for that thread only.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Lane {
+pub struct Lane {
     number: usize,
     // Two threads with one lane would lose counts.
     not_send: PhantomData<*const ()>,
@@ -47,7 +47,7 @@ pub(crate) struct Lane {
 
 impl Lane {
     #[inline]
-    pub(crate) fn of_this_thread() -> Self {
+    pub fn of_this_thread() -> Self {
         const NONE: usize = usize::MAX;
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         thread_local! {
@@ -65,7 +65,7 @@ impl Lane {
 
 /// The counters of one policy.
 #[derive(Debug)]
-pub(crate) struct PolicyStats {
+pub struct PolicyStats {
     /// One for each worker.
     own: Box<[CachePadded<Stripe>]>,
     /// For any other thread. The daemon has none that counts.
@@ -129,7 +129,7 @@ impl PolicyStats {
     /// Counts a decision about a client. `under` says by which rule it was made, and `name` writes
     /// the name of the client. They are called only for the requests that are sampled.
     #[inline(always)]
-    pub(crate) fn count(
+    pub fn count(
         &self,
         lane: Lane,
         outcome: Outcome,
@@ -168,7 +168,7 @@ impl PolicyStats {
     }
 
     /// An arg of the key whose value was an address written as a text, if there was one.
-    pub(crate) fn text_address(&self) -> Option<Name> {
+    pub fn text_address(&self) -> Option<Name> {
         self.text_address.get().copied()
     }
 
@@ -196,12 +196,12 @@ impl PolicyStats {
     }
 
     /// How often messages said each of [`ArgValue::ALL`].
-    pub(crate) fn limit_args(&self) -> [u64; ArgValue::ALL.len()] {
+    pub fn limit_args(&self) -> [u64; ArgValue::ALL.len()] {
         self.limit_args.each_ref().map(|count| count.load(Ordering::Relaxed))
     }
 
     /// How many messages were allowed with a delay.
-    pub(crate) fn delayed(&self) -> u64 {
+    pub fn delayed(&self) -> u64 {
         self.delayed.load(Ordering::Relaxed)
     }
 
@@ -217,19 +217,19 @@ impl PolicyStats {
     }
 
     /// How many messages have settled requests in each way, with its name.
-    pub(crate) fn settled(&self) -> [(&'static str, u64); Settled::NAMES.len()] {
+    pub fn settled(&self) -> [(&'static str, u64); Settled::NAMES.len()] {
         let outcomes = &self.settled.0;
         std::array::from_fn(|at| (Settled::NAMES[at], outcomes[at].load(Ordering::Relaxed)))
     }
 
     /// How many cells were settled in each way, with its name.
-    pub(crate) fn settled_cells(&self) -> [(&'static str, u64); Cells::NAMES.len()] {
+    pub fn settled_cells(&self) -> [(&'static str, u64); Cells::NAMES.len()] {
         let counts = &self.settled.1;
         std::array::from_fn(|at| (Cells::NAMES[at], counts[at].load(Ordering::Relaxed)))
     }
 
     /// How often each outcome of a decision was decided without the store, with its name.
-    pub(crate) fn without_store(&self) -> [(&'static str, u64); DECISIONS] {
+    pub fn without_store(&self) -> [(&'static str, u64); DECISIONS] {
         std::array::from_fn(|place| {
             (OUTCOMES[place], self.without_store[place].load(Ordering::Relaxed))
         })
@@ -253,7 +253,7 @@ impl PolicyStats {
     }
 
     /// How often each of [`OUTCOMES`] was counted, and what was [`NEWLY_BLOCKED`].
-    pub(crate) fn counts(&self) -> [u64; COUNTS] {
+    pub fn counts(&self) -> [u64; COUNTS] {
         let mut sums = [0_u64; COUNTS];
         for stripe in self.stripes() {
             for (sum, count) in sums.iter_mut().zip(&stripe.counts) {
@@ -264,7 +264,7 @@ impl PolicyStats {
     }
 
     /// The clients with the most requests of this outcome, the heaviest first.
-    pub(crate) fn heaviest(&self, outcome: Outcome, window: Window) -> Found {
+    pub fn heaviest(&self, outcome: Outcome, window: Window) -> Found {
         let mut clients = Clients::default();
         self.add_to(&mut clients, outcome, window);
         clients.found()
@@ -299,7 +299,7 @@ impl PolicyStats {
 
 /// How far the life of the process has come, as a load balancer needs to know it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Readiness {
+pub enum Readiness {
     Starting,
     Serving,
     /// It was asked to stop, and still answers requests.
@@ -308,7 +308,7 @@ pub(crate) enum Readiness {
 
 /// Everything that the daemon itself counts. There is one for the whole process.
 #[derive(Debug)]
-pub(crate) struct Stats {
+pub struct Stats {
     lanes: usize,
     policies: Mutex<BTreeMap<String, Arc<PolicyStats>>>,
     started: Instant,
@@ -318,25 +318,25 @@ pub(crate) struct Stats {
     readiness: AtomicU8,
     /// In milliseconds after the start.
     last_beat: AtomicU64,
-    pub(crate) reloads: Reloads,
+    pub reloads: Reloads,
     /// How many agents of the table have other limits than this one.
-    pub(crate) differing: AtomicU64,
+    pub differing: AtomicU64,
     /// Requests for actions that were refused because their token was wrong.
-    pub(crate) wrong_tokens: AtomicU64,
+    pub wrong_tokens: AtomicU64,
     /// What the last minutes were like.
     history: Mutex<History>,
 }
 
 /// How often the configuration was read again.
 #[derive(Debug, Default)]
-pub(crate) struct Reloads {
-    pub(crate) ok: AtomicU64,
+pub struct Reloads {
+    pub ok: AtomicU64,
     /// It had mistakes, and the old one stayed in force.
-    pub(crate) refused: AtomicU64,
+    pub refused: AtomicU64,
 }
 
 impl Stats {
-    pub(crate) fn new(threads: NonZeroUsize) -> Self {
+    pub fn new(threads: NonZeroUsize) -> Self {
         let now = Instant::now();
         Self {
             lanes: threads.get(),
@@ -354,7 +354,7 @@ impl Stats {
     }
 
     /// The counters of the policy with this name. They are always the same ones.
-    pub(crate) fn policy(&self, name: &str) -> Arc<PolicyStats> {
+    pub fn policy(&self, name: &str) -> Arc<PolicyStats> {
         let mut policies = lock(&self.policies);
         if let Some(policy) = policies.get(name) {
             return policy.clone();
@@ -365,13 +365,13 @@ impl Stats {
     }
 
     /// The counters of all policies that were in force since the start, by name.
-    pub(crate) fn policies(&self) -> Vec<(String, Arc<PolicyStats>)> {
+    pub fn policies(&self) -> Vec<(String, Arc<PolicyStats>)> {
         lock(&self.policies).iter().map(|(name, policy)| (name.clone(), policy.clone())).collect()
     }
 
     /// Ends a minute, which becomes [`Window::Last`]. Returns a sentence about the requests that
     /// were blocked in it, and one about those that would have been, if there were any.
-    pub(crate) fn end_minute(&self) -> Vec<String> {
+    pub fn end_minute(&self) -> Vec<String> {
         let policies = self.policies();
         for (_, policy) in &policies {
             policy.rotate();
@@ -401,7 +401,7 @@ impl Stats {
 
     /// Takes note of what was counted until now, for [`past`](Self::past). `since_boot` is how long
     /// the machine has been running, and `unmatched` how many messages had no policy.
-    pub(crate) fn remember(&self, since_boot: Duration, snapshot: &Snapshot, unmatched: u64) {
+    pub fn remember(&self, since_boot: Duration, snapshot: &Snapshot, unmatched: u64) {
         let each = self.policies().into_iter();
         let counted = Counted {
             policies: each.map(|(name, policy)| (name, policy.counts())).collect(),
@@ -413,25 +413,25 @@ impl Stats {
     }
 
     /// What was counted in the last `most` slots of the last minutes.
-    pub(crate) fn past(&self, since_boot: Duration, most: usize) -> Past {
+    pub fn past(&self, since_boot: Duration, most: usize) -> Past {
         lock(&self.history).past(since_boot, most)
     }
 
     /// How much time is in [`Window::Now`].
-    pub(crate) fn window(&self) -> Duration {
+    pub fn window(&self) -> Duration {
         lock(&self.windows).0.elapsed()
     }
 
-    pub(crate) fn uptime(&self) -> Duration {
+    pub fn uptime(&self) -> Duration {
         self.started.elapsed()
     }
 
-    pub(crate) fn started(&self) -> SystemTime {
+    pub fn started(&self) -> SystemTime {
         self.started_wall
     }
 
     /// Notes that the thread of the housekeeping works.
-    pub(crate) fn beat(&self) {
+    pub fn beat(&self) {
         let now = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.last_beat.store(now, Ordering::Relaxed);
         let _ = self.readiness.compare_exchange(
@@ -443,18 +443,18 @@ impl Stats {
     }
 
     /// How long ago that was noted last.
-    pub(crate) fn silent(&self) -> Duration {
+    pub fn silent(&self) -> Duration {
         self.started
             .elapsed()
             .saturating_sub(Duration::from_millis(self.last_beat.load(Ordering::Relaxed)))
     }
 
     /// From now on the process is leaving.
-    pub(crate) fn leave(&self) {
+    pub fn leave(&self) {
         self.readiness.store(Readiness::Leaving as u8, Ordering::Relaxed);
     }
 
-    pub(crate) fn readiness(&self) -> Readiness {
+    pub fn readiness(&self) -> Readiness {
         match self.readiness.load(Ordering::Relaxed) {
             0 => Readiness::Starting,
             1 => Readiness::Serving,
@@ -529,7 +529,7 @@ impl Minute {
 
 /// Locks a mutex, even after a panic of another thread: what these mutexes guard is consistent
 /// after each statement.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -5,24 +5,24 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use arrayvec::ArrayString;
+use gcra_policy::key_args::{KeyArg, NoValue};
+use gcra_policy::settle::RESERVED;
+use gcra_policy::{Policies, Policy};
+use gcra_text::count::Count;
 use spop_agent::{Message, Value};
 
 use crate::cost::cells;
-use crate::plural::Count;
-use crate::policy::key_args::{KeyArg, NoValue};
-use crate::policy::settle::RESERVED;
-use crate::policy::{Policies, Policy};
 use crate::redact::printable;
 
 /// Counts messages that got no decision, and remembers the last one of each kind.
 #[derive(Debug, Default)]
-pub(crate) struct Undecided {
+pub struct Undecided {
     /// An arg of the key had no value, or the cost was not a valid one.
-    pub(crate) undecided: AtomicU64,
+    pub undecided: AtomicU64,
     /// No policy is for them.
-    pub(crate) unmatched: AtomicU64,
+    pub unmatched: AtomicU64,
     /// Messages that say too little to settle a request, or to reserve something for it.
-    pub(crate) unsettled: AtomicU64,
+    pub unsettled: AtomicU64,
     last_undecided: Mutex<Option<LastUndecided>>,
     last_unsettled: Mutex<Option<LastUnsettled>>,
     last_unmatched: Mutex<Option<LastUnmatched>>,
@@ -33,10 +33,10 @@ const MAX_NAME: usize = 64;
 
 /// A name in printable characters, cut at [`MAX_NAME`] bytes.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Name(ArrayString<MAX_NAME>);
+pub struct Name(ArrayString<MAX_NAME>);
 
 impl Name {
-    pub(crate) fn new(bytes: &[u8]) -> Self {
+    pub fn new(bytes: &[u8]) -> Self {
         let mut name = ArrayString::new();
         // A printable character is one byte, and what does not fit is left out.
         for byte in bytes.iter().take(MAX_NAME) {
@@ -171,7 +171,7 @@ impl Undecided {
     }
 
     /// A sentence about the `count` messages that got no decision although there was a policy.
-    pub(crate) fn about_undecided(&self, count: u64) -> String {
+    pub fn about_undecided(&self, count: u64) -> String {
         let got = Count(count, "message got", "messages got");
         let Some(last) = take(&self.last_undecided) else { return format!("{got} no decision") };
         let LastUndecided { policy, message, arg, limit, settles, why } = last;
@@ -213,7 +213,7 @@ impl Undecided {
     }
 
     /// A sentence about the `count` messages that said too little to settle or to reserve.
-    pub(crate) fn about_unsettled(&self, count: u64) -> String {
+    pub fn about_unsettled(&self, count: u64) -> String {
         let said = Count(count, "message", "messages");
         let Some(last) = take(&self.last_unsettled) else {
             return format!("{said} said too little to settle a request");
@@ -235,7 +235,7 @@ impl Undecided {
     }
 
     /// A sentence about the `count` messages that no policy is for.
-    pub(crate) fn about_unmatched(&self, count: u64) -> String {
+    pub fn about_unmatched(&self, count: u64) -> String {
         let matched = Count(count, "message matched", "messages matched");
         let matched = format!("{matched} no policy and got no decision");
         match take(&self.last_unmatched) {

@@ -5,7 +5,7 @@ use gcra_table::Nanos;
 /// Whether a request may pass. Each is stronger than the one before it: of a request with several
 /// messages the strongest counts.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub(crate) enum Outcome {
+pub enum Outcome {
     Allowed,
     /// Denied by a policy that only observes.
     WouldBlock,
@@ -15,7 +15,7 @@ pub(crate) enum Outcome {
 impl Outcome {
     /// Its index in [`OUTCOMES`](crate::stats::OUTCOMES).
     #[inline]
-    pub(crate) const fn index(self) -> usize {
+    pub const fn index(self) -> usize {
         match self {
             Self::Allowed => 0,
             Self::WouldBlock => 1,
@@ -27,7 +27,7 @@ impl Outcome {
 /// Why a request is blocked, or would be. Each is stronger than the one before it, because less
 /// would let the request pass: of several limits or messages the strongest counts.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub(crate) enum Reason {
+pub enum Reason {
     /// The limit is shared, the store could not be asked, and the policy says that requests are
     /// blocked then.
     Store,
@@ -41,7 +41,7 @@ pub(crate) enum Reason {
 
 impl Reason {
     /// The word in the variable `reason`.
-    pub(crate) const fn as_str(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Limit => "limit",
             Self::Oversize => "oversize",
@@ -54,14 +54,14 @@ impl Reason {
 /// The outcome of a message, and of a request once the verdicts on its messages are combined. The
 /// counters, the answer and the log read this and nothing else.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Verdict {
+pub struct Verdict {
     /// The index of the policy that decided.
-    pub(crate) policy: usize,
-    pub(crate) outcome: Outcome,
+    pub policy: usize,
+    pub outcome: Outcome,
     /// `None` when the outcome is [`Outcome::Allowed`].
-    pub(crate) reason: Option<Reason>,
+    pub reason: Option<Reason>,
     /// How long the request has to wait before it may go on by the limits, if it is allowed.
-    pub(crate) delay: Nanos,
+    pub delay: Nanos,
     /// Whether the policy only observes. Then nothing waits for its limits.
     only_observed: bool,
     /// Whether an enforced policy with `max_delay` has decided, so that the answer has the delay.
@@ -72,7 +72,7 @@ impl Verdict {
     /// The verdict of the policy with this index: `reason` is why it denies the message, if it
     /// does.
     #[inline]
-    pub(crate) const fn new(policy: usize, observes: bool, reason: Option<Reason>) -> Self {
+    pub const fn new(policy: usize, observes: bool, reason: Option<Reason>) -> Self {
         let outcome = match (reason, observes) {
             (None, _) => Outcome::Allowed,
             (Some(_), false) => Outcome::Blocked,
@@ -84,19 +84,19 @@ impl Verdict {
 
     /// The same for a request that has to wait before it may go on.
     #[inline]
-    pub(crate) fn after(self, delay: Nanos) -> Self {
+    pub fn after(self, delay: Nanos) -> Self {
         Self { delay, ..self }
     }
 
     /// The same of a policy that delays requests, if `delays` says so.
     #[inline]
-    pub(crate) fn delaying(self, delays: bool) -> Self {
+    pub fn delaying(self, delays: bool) -> Self {
         Self { delays, ..self }
     }
 
     /// Combines this verdict with that on the next message of the same request. Of equally strong
     /// ones the first counts.
-    pub(crate) fn and(self, next: Self) -> Self {
+    pub fn and(self, next: Self) -> Self {
         let is_stronger = (next.outcome, next.reason) > (self.outcome, self.reason);
         let strongest = if is_stronger { next } else { self };
         // A request waits until each of its messages may go on.
@@ -111,7 +111,7 @@ impl Verdict {
 
     /// The value of the variable `blocked`.
     #[inline]
-    pub(crate) fn is_blocked(self) -> bool {
+    pub fn is_blocked(self) -> bool {
         self.outcome == Outcome::Blocked
     }
 
@@ -123,14 +123,14 @@ impl Verdict {
 
     /// How long the request has to wait, in milliseconds, rounded up. What is blocked does not
     /// wait.
-    pub(crate) fn delay_ms(self) -> u32 {
+    pub fn delay_ms(self) -> u32 {
         let delay = if self.is_blocked() { Nanos::ZERO } else { self.delay_in_force() };
         u32::try_from(delay.millis_ceil()).unwrap_or(u32::MAX)
     }
 
     /// Whether the request is blocked because a rule is `deny`.
     #[inline]
-    pub(crate) fn is_denied(self) -> bool {
+    pub fn is_denied(self) -> bool {
         self.is_blocked() && self.reason == Some(Reason::Denied)
     }
 
@@ -141,7 +141,7 @@ impl Verdict {
 
     /// The value of the variable `would_block`: whether the request would be blocked if no policy
     /// were in `mode = "observe"`.
-    pub(crate) fn would_block(self) -> bool {
+    pub fn would_block(self) -> bool {
         self.outcome != Outcome::Allowed
     }
 }

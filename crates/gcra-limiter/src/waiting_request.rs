@@ -10,12 +10,13 @@ use gcra_table::Table;
 use spop_agent::{LateReply, OwnedRequest};
 use tokio::time::{Instant, timeout_at};
 
-use crate::answer::{self, KeptStandings};
-use crate::audit::{Audit, Lines};
+use crate::answer;
+use crate::answer::KeptStandings;
+use crate::audit_lines::{Audit, Lines};
 use crate::borrower::Borrower;
-use crate::decide_shared::{MustWait, Patience};
-use crate::deciding::{Deciding, Progress};
-use crate::in_force::InForce;
+use crate::decide::request::{Deciding, Progress};
+use crate::decide::shared::{MustWait, Patience};
+use crate::policies_in_force::InForce;
 use crate::stats::Lane;
 use crate::undecided::Undecided;
 
@@ -25,16 +26,16 @@ const LOOK_EVERY: Duration = Duration::from_millis(2);
 
 /// A request that waits.
 pub(crate) struct WaitingRequest {
-    pub(crate) borrower: Arc<Borrower>,
-    pub(crate) table: Arc<ArcSwap<Table>>,
-    pub(crate) undecided: Arc<Undecided>,
-    pub(crate) audit: Option<Arc<Audit>>,
+    pub borrower: Arc<Borrower>,
+    pub table: Arc<ArcSwap<Table>>,
+    pub undecided: Arc<Undecided>,
+    pub audit: Option<Arc<Audit>>,
     /// The policies that were in force when it came.
-    pub(crate) in_force: Arc<InForce>,
-    pub(crate) request: OwnedRequest,
-    pub(crate) progress: Progress,
+    pub in_force: Arc<InForce>,
+    pub request: OwnedRequest,
+    pub progress: Progress,
     /// What limits have said so far.
-    pub(crate) kept: KeptStandings,
+    pub kept: KeptStandings,
 }
 
 impl WaitingRequest {

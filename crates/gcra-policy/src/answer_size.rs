@@ -5,14 +5,12 @@ use std::iter::repeat_n;
 
 use spop_agent::{AckWriter, Value};
 
-use crate::answer::MAX_LISTED;
-use crate::policy::variables::{Answers, Var};
+use crate::answers::{Answers, LONGEST_NUMBERS, MAX_LISTED, MOST_RESERVED, Var};
 use crate::policy::{Policies, Policy};
-use crate::reserved;
 
 /// The LENGTH of the longest ACK about a message of this policy, perhaps together with those of
 /// other policies in the list whose limits have names as long.
-pub(super) fn longest(answers: &Answers, list: &[Policy], policy: &Policy) -> usize {
+pub fn longest(answers: &Answers, list: &[Policy], policy: &Policy) -> usize {
     // `"";r=4294967295;t=4294967295, `
     const MEMBER: usize = 30;
     // A list has both fields, and about as much for their names, `retry-after` and its end.
@@ -29,12 +27,12 @@ pub(super) fn longest(answers: &Answers, list: &[Policy], policy: &Policy) -> us
     let messages: BTreeSet<_> = list.iter().map(|policy| &policy.message).collect();
     // The variable `reserved` has an entry for each policy that reserves cells.
     let reserving = || list.iter().filter(|policy| policy.reserves());
-    let entry = reserving().map(|policy| policy.name.len() + reserved::LONGEST_NUMBERS).max();
+    let entry = reserving().map(|policy| policy.name.len() + LONGEST_NUMBERS).max();
     let reserving: BTreeSet<_> = reserving().map(|policy| &policy.message).collect();
-    let reserved = entry.unwrap_or(0) * reserving.len().min(reserved::MOST);
+    let reserved = entry.unwrap_or(0) * reserving.len().min(MOST_RESERVED);
     // One NOTIFY may have messages for two policies, or for all those that reserve cells for one
     // request.
-    let together = messages.len().min(reserving.len().clamp(2, reserved::MOST));
+    let together = messages.len().min(reserving.len().clamp(2, MOST_RESERVED));
     let members = policy.rules().map(|rule| {
         let mut each: Vec<_> =
             rule.limits().iter().map(|limit| limit.label.len() + MEMBER).collect();
@@ -51,7 +49,7 @@ pub(super) fn longest(answers: &Answers, list: &[Policy], policy: &Policy) -> us
 
 impl Policies {
     /// What is wrong if an answer may be longer than fits into a frame of this size.
-    pub(crate) fn about_frames(&self, max_frame_size: u32) -> Option<String> {
+    pub fn about_frames(&self, max_frame_size: u32) -> Option<String> {
         let longest = |policy| longest(&self.answers, &self.list, policy);
         let bytes = self.list.iter().map(longest).max()?;
         // HAProxy takes an ACK that is shorter than a frame.

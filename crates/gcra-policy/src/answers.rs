@@ -2,18 +2,32 @@
 
 use spop_agent::{Scope, VarName};
 
+use crate::policy::MAX_LIMITS;
+
+/// The most limits that the header fields of one answer list: those of two policies.
+pub const MAX_LISTED: usize = 2 * MAX_LIMITS;
+
+/// The most policies that reserve cells for one request. What a further one reserves is not
+/// brought back.
+pub const MOST_RESERVED: usize = 4;
+
+/// The bytes of an entry of `reserved` besides the policy's name: numbers, and what stands between
+/// entries.
+pub const LONGEST_NUMBERS: usize =
+    " 4294967295 18446744073709551615, ".len() + MAX_LIMITS * " ffffffff".len();
+
 /// Which variables are set, in which scope.
 #[derive(Clone, Debug)]
-pub(crate) struct Answers {
-    pub(crate) scope: Scope,
+pub struct Answers {
+    pub scope: Scope,
     /// The name of `blocked`, which a flag can change.
-    pub(crate) blocked: VarName<'static>,
-    pub(crate) others: Vec<Var>,
+    pub blocked: VarName<'static>,
+    pub others: Vec<Var>,
 }
 
 /// A variable beside `blocked`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Var {
+pub enum Var {
     WouldBlock,
     Remaining,
     Limit,
@@ -34,7 +48,7 @@ pub(crate) enum Var {
 }
 
 impl Var {
-    pub(crate) const ALL: [Self; 14] = [
+    pub const ALL: [Self; 14] = [
         Self::WouldBlock,
         Self::Remaining,
         Self::Limit,
@@ -51,7 +65,7 @@ impl Var {
         Self::Reserved,
     ];
 
-    pub(crate) const fn name(self) -> VarName<'static> {
+    pub const fn name(self) -> VarName<'static> {
         VarName::from_static(match self {
             Self::WouldBlock => "would_block",
             Self::Remaining => "remaining",
@@ -73,7 +87,7 @@ impl Var {
 
 impl Answers {
     /// `txn.PREFIX.blocked` and nothing else.
-    pub(crate) fn blocked_only() -> Self {
+    pub fn blocked_only() -> Self {
         Self {
             scope: Scope::Transaction,
             blocked: VarName::from_static("blocked"),

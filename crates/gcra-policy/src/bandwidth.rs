@@ -4,7 +4,7 @@ use std::fmt;
 
 use gcra_table::{Nanos, Quota};
 
-use crate::policy::reader::{Entries, Node, Reader};
+use crate::file::reader::{Entries, Node, Reader};
 use crate::policy::{Policy, Rule};
 
 /// The units of sizes, as HAProxy has them.
@@ -17,17 +17,17 @@ const HOW: &str = "bandwidth = { full = \"10m\", least = \"50k\" }";
 
 /// What a client that is allowed gets for each response, in bytes per second.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Bandwidth {
+pub struct Bandwidth {
     /// Where nothing is owed. At least `least`.
-    pub(crate) full: u32,
+    pub full: u32,
     /// Where the burst is used up. At least 1.
-    pub(crate) least: u32,
+    pub least: u32,
 }
 
 impl Bandwidth {
     /// What a client gets that owes this much under a limit: on the line from `full` to `least`,
     /// rounded down.
-    pub(crate) fn at(self, owed: Nanos, quota: Quota) -> u32 {
+    pub fn at(self, owed: Nanos, quota: Quota) -> u32 {
         let all = u128::from(quota.drain_time().0.max(1));
         let free = all.saturating_sub(owed.0.into());
         let more = u128::from(self.full.saturating_sub(self.least)) * free / all;
@@ -35,7 +35,7 @@ impl Bandwidth {
     }
 
     /// "each response gets 10m bytes per second, down to 50k when the burst is used up".
-    pub(crate) fn in_words(self) -> String {
+    pub fn in_words(self) -> String {
         let (full, least) = (Size(self.full), Size(self.least));
         let bytes = if self.full == 1 { "byte" } else { "bytes" };
         if self.full == self.least {
@@ -72,7 +72,7 @@ fn size(text: &str) -> Option<u32> {
 }
 
 /// `{ full = "10m", least = "50k" }`.
-pub(super) fn bandwidth<'t>(reader: &mut Reader<'t>, value: &Node<'t>) -> Option<Bandwidth> {
+pub fn bandwidth<'t>(reader: &mut Reader<'t>, value: &Node<'t>) -> Option<Bandwidth> {
     let at = value.span().start;
     let table = reader.table(value, &format!("bandwidth must be a table; write {HOW}"))?;
     let mut entries = Entries::new("bandwidth".to_owned(), &["full", "least"], table);
@@ -107,7 +107,7 @@ pub(super) fn bandwidth<'t>(reader: &mut Reader<'t>, value: &Node<'t>) -> Option
 }
 
 /// Notes where the bandwidth of a policy has no effect.
-pub(super) fn check(reader: &mut Reader<'_>, at: usize, policy: &Policy) {
+pub fn check(reader: &mut Reader<'_>, at: usize, policy: &Policy) {
     let name = &policy.name;
     if policy.rules().all(|rule| !matches!(rule, Rule::Limits(_))) {
         let what = format!(
@@ -150,7 +150,7 @@ fn is_used_up_by_one(policy: &Policy) -> bool {
 
 /// Notes where the variable and the settings at these places do not fit together. `answer` is
 /// where the variables are, if they have `bandwidth`.
-pub(super) fn is_answered(reader: &mut Reader<'_>, answer: Option<usize>, settings: &[usize]) {
+pub fn is_answered(reader: &mut Reader<'_>, answer: Option<usize>, settings: &[usize]) {
     match answer {
         Some(at) if settings.is_empty() => {
             let what = format!(

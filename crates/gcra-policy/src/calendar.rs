@@ -17,7 +17,7 @@ use jiff::{SignedDuration, Timestamp};
 
 /// How long a window lasts.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-pub(crate) enum Unit {
+pub enum Unit {
     Hour,
     Day,
     Week,
@@ -59,7 +59,7 @@ impl Unit {
     }
 
     /// The length of most windows in seconds. That of a month is 30 days.
-    pub(crate) const fn nominal_s(self) -> u32 {
+    pub const fn nominal_s(self) -> u32 {
         match self {
             Self::Hour => 3600,
             Self::Day => 86_400,
@@ -71,7 +71,7 @@ impl Unit {
 
 /// The windows of a unit in a time zone.
 #[derive(Debug)]
-pub(crate) struct Calendar {
+pub struct Calendar {
     unit: Unit,
     zone: TimeZone,
     /// The name in the database of time zones.
@@ -85,9 +85,9 @@ pub(crate) struct Calendar {
 
 /// The start and the end of a window, in seconds after 1970. The end belongs to the next one.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Bounds {
-    pub(crate) start: i64,
-    pub(crate) end: i64,
+pub struct Bounds {
+    pub start: i64,
+    pub end: i64,
 }
 
 const LENGTH_BITS: u32 = 24;
@@ -118,7 +118,7 @@ impl Calendar {
     }
 
     /// `UNIT` or `UNIT ZONE`. The error is a sentence.
-    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+    pub fn parse(text: &str) -> Result<Self, String> {
         const HOW: &str = "write a unit (hour, day, week or month) and a time zone, such as \"day \
                            Europe/Berlin\"; without a zone it is UTC";
         let mut words = text.split_whitespace();
@@ -173,32 +173,32 @@ impl Calendar {
         }
     }
 
-    pub(crate) fn unit(&self) -> Unit {
+    pub fn unit(&self) -> Unit {
         self.unit
     }
 
     /// The window of a moment, as the table counts in it.
     #[inline]
-    pub(crate) fn window(&self, now: WallReading) -> Window {
+    pub fn window(&self, now: WallReading) -> Window {
         let Bounds { start, end } = self.bounds(now);
         Window::new(end.abs_diff(start), start, now.time_at(end))
     }
 
     /// How long it is until the window of a moment ends.
     #[inline]
-    pub(crate) fn ends_in(&self, now: WallReading) -> Nanos {
+    pub fn ends_in(&self, now: WallReading) -> Nanos {
         now.time_at(self.bounds(now).end).saturating_since(now.time())
     }
 
     /// The window of a moment.
     #[inline]
-    pub(crate) fn bounds(&self, now: WallReading) -> Bounds {
+    pub fn bounds(&self, now: WallReading) -> Bounds {
         self.bounds_at(now.second())
     }
 
     /// The window of this second after 1970.
     #[inline]
-    pub(crate) fn bounds_at(&self, second: i64) -> Bounds {
+    pub fn bounds_at(&self, second: i64) -> Bounds {
         let latest = Bounds::of(self.latest.load(Ordering::Relaxed));
         if latest.contain(second) {
             return latest;
@@ -326,7 +326,7 @@ impl Calendar {
     }
 
     /// A moment in the zone: "2026-03-30 00:00:00 in Europe/Berlin".
-    pub(crate) fn moment_in_words(&self, second: i64) -> String {
+    pub fn moment_in_words(&self, second: i64) -> String {
         match Timestamp::from_second(second) {
             Ok(at) => {
                 let at = self.zone.to_datetime(at);
@@ -338,7 +338,7 @@ impl Calendar {
     }
 
     /// How it is written in a file: "day Europe/Berlin".
-    pub(crate) fn as_written(&self) -> String {
+    pub fn as_written(&self) -> String {
         format!("{} {}", self.unit.name(), self.zone_name)
     }
 }

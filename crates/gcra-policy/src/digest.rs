@@ -3,18 +3,18 @@
 
 use gcra_table::{Nanos, limit_id};
 
-use crate::policy::key_args::KeyArg;
-use crate::policy::sharing::{Sharing, WithoutStore};
-use crate::policy::{
-    Bandwidth, KeyParts, Limit, Overrides, Penalty, Policies, Policy, Rule, Settle, When,
-};
+use crate::bandwidth::Bandwidth;
+use crate::key_args::KeyArg;
+use crate::policy::{KeyParts, Limit, Overrides, Penalty, Policies, Policy, Rule, When};
+use crate::settle::Settle;
+use crate::sharing::{Sharing, WithoutStore};
 
 impl Policies {
     /// The digest of what the policies limit, and how. It is the same in every process.
     ///
     /// The words in which it was written do not count, and neither do comments, the variables of
     /// the answer, trials, or the order of policies for different messages.
-    pub(super) fn digest_of_limits(list: &[Policy]) -> u64 {
+    pub(crate) fn digest_of_limits(list: &[Policy]) -> u64 {
         let limiting = || list.iter().filter(|policy| !policy.is_trial);
         let each = limiting().enumerate().map(|(place, policy)| {
             let before = limiting().take(place);
@@ -35,7 +35,7 @@ impl Policies {
 
 impl Overrides {
     /// A digest of which clients have which other limits.
-    pub(crate) fn digest(&self) -> u64 {
+    pub fn digest(&self) -> u64 {
         let mut digest = Digest(0);
         digest.overrides(self);
         digest.0
@@ -207,7 +207,7 @@ impl Digest {
 mod tests {
     use std::path::Path;
 
-    use crate::policy::file::parse;
+    use crate::file::document::parse;
 
     fn digest(text: &str) -> u64 {
         parse(Path::new("gcra-spoa.toml"), text).unwrap().limits_digest

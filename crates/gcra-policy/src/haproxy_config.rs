@@ -9,10 +9,11 @@ use std::time::Duration;
 
 use spop_agent::Scope;
 
-use crate::policy::describe::text;
-use crate::policy::settle::RESERVED;
-use crate::policy::variables::Var;
-use crate::policy::{Policies, Policy, Settle, When};
+use crate::answers::Var;
+use crate::policy::{Policies, Policy, When};
+use crate::settle::RESERVED;
+use crate::settle::Settle;
+use crate::words::text;
 
 /// Stands for what the operator has to write: to HAProxy an ACL or a sample that does not exist.
 const EDIT: &str = "EDIT-THIS";
@@ -50,7 +51,7 @@ backend gcra-agents
 
 impl Policies {
     /// An spoe-agent configuration, and the lines of a haproxy.cfg that go with it.
-    pub(crate) fn for_haproxy(&self) -> String {
+    pub fn for_haproxy(&self) -> String {
         let processing = self.processing_ms();
         let server = format!("timeout server {}ms", 3 * processing);
         let backend = BACKEND.replacen("timeout server 300ms", &server, 1);

@@ -6,14 +6,13 @@ use std::net::IpAddr;
 use std::str::FromStr;
 
 use gcra_table::KeyHasher;
+use gcra_text::network::{VALUE, written_net};
+use gcra_text::visible::{Visible, is_hidden};
 use ipnet::{IpNet, Ipv6Net};
 use spop_agent::Value;
 
-use crate::visible::{Visible, is_hidden};
-use crate::written_net::{VALUE, written_net};
-
 /// What the bytes of a key are written to.
-pub(crate) trait KeyWriter {
+pub trait KeyWriter {
     fn write(&mut self, bytes: &[u8]);
 }
 
@@ -35,7 +34,7 @@ impl KeyWriter for Vec<u8> {
 ///
 /// An IPv4 address counts as the same in either of its forms.
 #[inline(always)]
-pub(crate) fn write_part(hasher: &mut impl KeyWriter, value: Value<'_>) {
+pub fn write_part(hasher: &mut impl KeyWriter, value: Value<'_>) {
     match value {
         Value::Null => hasher.write(&[0]),
         Value::Bool(bool) => hasher.write(&[1, u8::from(bool)]),
@@ -60,7 +59,7 @@ pub(crate) fn write_part(hasher: &mut impl KeyWriter, value: Value<'_>) {
 }
 
 /// Writes a string as if it were in lower case.
-pub(crate) fn write_lowercase(hasher: &mut impl KeyWriter, string: &[u8]) {
+pub fn write_lowercase(hasher: &mut impl KeyWriter, string: &[u8]) {
     hasher.write(&fixed::<8, 9>(8, (string.len() as u64).to_le_bytes()));
     let mut lower = [0; 64];
     for piece in string.chunks(lower.len()) {
@@ -73,7 +72,7 @@ pub(crate) fn write_lowercase(hasher: &mut impl KeyWriter, string: &[u8]) {
 
 /// Writes, behind an address, that it stands for an override's network of this prefix length. So
 /// it is not the key of the policy's own network with the same address.
-pub(crate) fn write_narrowed(hasher: &mut impl KeyWriter, prefix: u8) {
+pub fn write_narrowed(hasher: &mut impl KeyWriter, prefix: u8) {
     // The types of parts are 0 to 9, and 10 is the tag of a limit's name.
     const TAG: u8 = 11;
     hasher.write(&[TAG, prefix]);
@@ -81,14 +80,14 @@ pub(crate) fn write_narrowed(hasher: &mut impl KeyWriter, prefix: u8) {
 
 /// Writes, before a value, that it stands for an arg without a value, as the fallback with this
 /// number. So it is not the key of the same value in the arg itself.
-pub(crate) fn write_fallback(hasher: &mut impl KeyWriter, number: u8) {
+pub fn write_fallback(hasher: &mut impl KeyWriter, number: u8) {
     const TAG: u8 = 12;
     hasher.write(&[TAG, number]);
 }
 
 /// Writes, behind a string in the own key of a limit, that it stands for all strings that differ
 /// only in case. So it is not the key of another limit in which it stands for itself alone.
-pub(crate) fn write_any_case(hasher: &mut impl KeyWriter) {
+pub fn write_any_case(hasher: &mut impl KeyWriter) {
     const TAG: u8 = 13;
     hasher.write(&[TAG]);
 }
@@ -113,23 +112,23 @@ fn fixed<const VALUE: usize, const PART: usize>(tag: u8, value: [u8; VALUE]) -> 
 /// its second one. A comma or backslash within a part has a backslash before it. A part may have
 /// the name of its arg in front: `ip=192.0.2.7`.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) struct Key {
-    pub(crate) text: String,
-    pub(crate) parts: Vec<Written>,
+pub struct Key {
+    pub text: String,
+    pub parts: Vec<Written>,
 }
 
 /// A part of a key, as it is written.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) struct Written {
+pub struct Written {
     /// The number of the fallback that the value came from, or 0.
-    pub(crate) fallback: u8,
+    pub fallback: u8,
     /// The rest of the text, without the backslashes before commas.
-    pub(crate) text: String,
+    pub text: String,
 }
 
 /// One value of a key or message, as an operator writes it.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) enum Part {
+pub enum Part {
     Null,
     Bool(bool),
     Int32(i32),
@@ -149,7 +148,7 @@ const STRING_HEX: &str = "strhex:";
 
 /// A value of a key as it is written in a [`Key`], so that a shell and the parser take it for
 /// nothing else.
-pub(crate) struct InKey<'a>(pub(crate) Value<'a>);
+pub struct InKey<'a>(pub Value<'a>);
 
 impl fmt::Display for InKey<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -175,7 +174,7 @@ impl fmt::Display for Written {
 }
 
 /// Writes what stands before a value that came from the fallback with this number.
-pub(crate) fn write_mark(to: &mut impl fmt::Write, fallback: u8) -> fmt::Result {
+pub fn write_mark(to: &mut impl fmt::Write, fallback: u8) -> fmt::Result {
     match fallback {
         0 => Ok(()),
         1 => to.write_str("else:"),
@@ -186,9 +185,9 @@ pub(crate) fn write_mark(to: &mut impl fmt::Write, fallback: u8) -> fmt::Result 
 /// An arg and its value as an operator writes them: `ip=192.0.2.7`. The value is typed as in a
 /// [`Key`]; a comma or backslash in it means itself.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) struct NamedValue {
-    pub(crate) name: String,
-    pub(crate) value: Part,
+pub struct NamedValue {
+    pub name: String,
+    pub value: Part,
 }
 
 impl FromStr for NamedValue {
@@ -201,7 +200,7 @@ impl FromStr for NamedValue {
 
 impl NamedValue {
     /// Reads an arg of a command line, which can have bytes that are not UTF-8.
-    pub(crate) fn from_bytes(text: &[u8]) -> Result<Self, String> {
+    pub fn from_bytes(text: &[u8]) -> Result<Self, String> {
         let equals = text.iter().position(|byte| *byte == b'=').unwrap_or_default();
         let (name, value) = text.split_at(equals);
         match (str::from_utf8(name), value.split_first()) {
@@ -229,7 +228,7 @@ impl Part {
 
     /// The first address of the /64 network of an IPv6 address, as `ipmask(32,64)` gives it to
     /// agents; `None` if that is the same.
-    pub(crate) fn masked(&self) -> Option<Self> {
+    pub fn masked(&self) -> Option<Self> {
         let Self::Ip(IpAddr::V6(ip)) = self else { return None };
         let net = Ipv6Net::new(*ip, 64).ok()?;
         (net.network() != *ip).then(|| Self::Ip(net.network().into()))
@@ -237,7 +236,7 @@ impl Part {
 
     /// The same text as HAProxy may send it in another type: the address in a header is a string,
     /// and a port is an integer.
-    pub(crate) fn as_other_type(&self, text: &str) -> Option<Self> {
+    pub fn as_other_type(&self, text: &str) -> Option<Self> {
         match self {
             Self::Ip(_) => Some(Self::String(text.into())),
             Self::String(own) if *own == text.as_bytes() => text.parse().ok().map(Self::Int64),
@@ -246,7 +245,7 @@ impl Part {
     }
 
     /// The value as HAProxy sends it; of a network, its first address.
-    pub(crate) fn value(&self) -> Value<'_> {
+    pub fn value(&self) -> Value<'_> {
         match self {
             Self::Null => Value::Null,
             Self::Bool(bool) => Value::Bool(*bool),
@@ -264,7 +263,7 @@ impl Part {
 
 impl Part {
     /// As it is written in a [`Key`].
-    pub(crate) fn in_key(&self) -> String {
+    pub fn in_key(&self) -> String {
         match self {
             Self::Net(net) => net.to_string(),
             _ => InKey(self.value()).to_string(),
@@ -283,7 +282,7 @@ impl fmt::Display for Part {
 }
 
 /// A value as an operator may write it.
-pub(crate) struct Shown<'a>(pub(crate) Value<'a>);
+pub struct Shown<'a>(pub Value<'a>);
 
 impl fmt::Display for Shown<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -335,7 +334,7 @@ impl FromStr for Key {
 
 impl Key {
     /// Reads a key of a command line, which can have bytes that are not UTF-8.
-    pub(crate) fn from_bytes(text: &[u8]) -> Result<Self, String> {
+    pub fn from_bytes(text: &[u8]) -> Result<Self, String> {
         let written = |part: Vec<u8>| {
             let part = String::from_utf8(part).or_else(|part| in_hex(part.as_bytes()))?;
             let (fallback, text) = of_fallback(&part);
@@ -356,7 +355,7 @@ impl Key {
 
 impl Key {
     /// The same key with the first address of each network in its place.
-    pub(crate) fn with_first_addresses(&self) -> Self {
+    pub fn with_first_addresses(&self) -> Self {
         let first = |Written { fallback, text }: &Written| {
             let net = text.parse().map(|net: IpNet| net.network().to_string());
             Written { fallback: *fallback, text: net.unwrap_or_else(|_| text.clone()) }
@@ -454,7 +453,7 @@ impl FromStr for Part {
     }
 }
 
-/// Whether a text was copied from the name of a client (`crate::redact`): it has the mark behind
+/// Whether a text was copied from the name of a client (`redact` of the limiter): it has the mark behind
 /// the part of a string that is shown, or consists of the digits behind the whole name.
 fn is_shortened(text: &str) -> bool {
     let is_hash =

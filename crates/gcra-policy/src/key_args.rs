@@ -4,26 +4,26 @@ use std::fmt;
 
 use spop_agent::{Message, Value};
 
+use crate::file::reader::{Entries, Reader};
 use crate::policy::KeyParts;
-use crate::policy::describe::DEFAULT_PREFIXES;
-use crate::policy::reader::{Entries, Reader};
+use crate::words::DEFAULT_PREFIXES;
 
 /// The most args that can stand for another one.
 const MAX_FALLBACKS: usize = 8;
 
 /// An arg whose value is a part of the key.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
-pub(crate) struct KeyArg {
-    pub(crate) name: Box<[u8]>,
+pub struct KeyArg {
+    pub name: Box<[u8]>,
     /// The args that stand for it when it is null or missing: the first of them that is neither.
-    pub(crate) fallbacks: Vec<Box<[u8]>>,
+    pub fallbacks: Vec<Box<[u8]>>,
     /// Whether the part is null when none of them has a value. If not, there is no key then.
-    pub(crate) or_null: bool,
+    pub or_null: bool,
 }
 
 /// Why a message has no key.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum NoValue {
+pub enum NoValue {
     /// The arg is not in the message.
     Missing,
     /// HAProxy had no value for the arg, as for a header that the request does not have.
@@ -32,24 +32,24 @@ pub(crate) enum NoValue {
 
 impl KeyArg {
     /// The arg alone: a message in which it is null or missing has no key.
-    pub(crate) fn new(name: &str) -> Self {
+    pub fn new(name: &str) -> Self {
         Self { name: name.as_bytes().into(), fallbacks: Vec::new(), or_null: false }
     }
 
     /// Whether something stands for the arg when it is null or missing.
-    pub(crate) fn has_fallback(&self) -> bool {
+    pub fn has_fallback(&self) -> bool {
         self.or_null || !self.fallbacks.is_empty()
     }
 
     /// The arg and its fallbacks.
-    pub(crate) fn names(&self) -> impl Iterator<Item = &[u8]> {
+    pub fn names(&self) -> impl Iterator<Item = &[u8]> {
         std::iter::once(&self.name).chain(&self.fallbacks).map(|name| &**name)
     }
 
     /// What stands for the arg in a message where it is null or missing, and the number of the
     /// fallback that it came from; 0 for null itself. `None` when the message has no key.
     #[inline(never)]
-    pub(crate) fn fallback<'a>(&self, message: &Message<'a>) -> Option<(Value<'a>, u8)> {
+    pub fn fallback<'a>(&self, message: &Message<'a>) -> Option<(Value<'a>, u8)> {
         for (number, name) in (1..).zip(&self.fallbacks) {
             match message.arg(name) {
                 None | Some(Value::Null) => {}
@@ -60,7 +60,7 @@ impl KeyArg {
     }
 
     /// Why a message has no value for this part of its key, if that is so.
-    pub(crate) fn lacks(&self, message: &Message<'_>) -> Option<NoValue> {
+    pub fn lacks(&self, message: &Message<'_>) -> Option<NoValue> {
         let no_value = match message.arg(&self.name) {
             None => NoValue::Missing,
             Some(Value::Null) => NoValue::Null,
@@ -73,7 +73,7 @@ impl KeyArg {
 /// Reads the entries of `key` in a file or of `--key`: the names of args, and behind each what
 /// stands for it. `setting` is how mistakes name it, and `like` an example of it. Each mistake is
 /// given to `wrong`, with the place of its entry.
-pub(crate) fn key_args(
+pub fn key_args(
     entries: &[&str],
     setting: &str,
     like: &str,
@@ -130,7 +130,7 @@ pub(crate) fn key_args(
 
 /// Takes what makes a key: `key`, `ipv4_prefix`, `ipv6_prefix` and `lowercase`. Of a limit with a
 /// key of its own, `policy` is the key of its policy, which stands for what is left out.
-pub(super) fn key_parts<'t>(
+pub fn key_parts<'t>(
     reader: &mut Reader<'t>,
     entries: &mut Entries<'_, 't>,
     policy: Option<&KeyParts>,

@@ -8,9 +8,9 @@ use arc_swap::ArcSwap;
 use gcra_table::{Nanos, Quota, Rate};
 use spop_agent::{Message, Value};
 
-use crate::policy::limits::rate_and_burst;
-use crate::policy::settle::with_max_debt;
-use crate::policy::sharing::in_whole_cells;
+use crate::file::limits::rate_and_burst;
+use crate::settle::with_max_debt;
+use crate::sharing::in_whole_cells;
 
 /// How many values are remembered with the quotas that they stand for. They are as many as there
 /// are plans; of more than that, each is parsed again for each message.
@@ -24,14 +24,14 @@ const LONGEST: usize = 64;
 
 /// An arg that says the numbers of a limit.
 #[derive(Debug)]
-pub(crate) struct ByArg {
-    pub(crate) arg: Box<[u8]>,
+pub struct ByArg {
+    pub arg: Box<[u8]>,
     /// What counts where the value is missing or no limit.
-    pub(crate) default: Quota,
+    pub default: Quota,
     /// How long a debt beyond the burst may take to be paid off, in a policy that is settled.
     pub(crate) max_debt: Nanos,
     /// Whether the policy is shared.
-    pub(crate) is_shared: bool,
+    pub is_shared: bool,
     /// Values that were parsed, in the order in which they came. Only the first places are filled.
     parsed: [OnceLock<(Box<[u8]>, Read)>; REMEMBERED],
     noted: ArcSwap<Noted>,
@@ -47,7 +47,7 @@ struct Noted {
 
 /// What a message says about the numbers of a limit.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum ArgValue {
+pub enum ArgValue {
     /// A limit within the highest.
     Valid,
     /// A limit above the highest, which counts in its place.
@@ -59,10 +59,10 @@ pub(crate) enum ArgValue {
 }
 
 impl ArgValue {
-    pub(crate) const ALL: [Self; 4] = [Self::Valid, Self::Lowered, Self::Invalid, Self::Missing];
+    pub const ALL: [Self; 4] = [Self::Valid, Self::Lowered, Self::Invalid, Self::Missing];
 
     /// The word in metrics.
-    pub(crate) const fn as_str(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Valid => "valid",
             Self::Lowered => "lowered",
@@ -74,9 +74,9 @@ impl ArgValue {
 
 /// The numbers that count for a message, and what it said.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Read {
-    pub(crate) quota: Quota,
-    pub(crate) said: ArgValue,
+pub struct Read {
+    pub quota: Quota,
+    pub said: ArgValue,
 }
 
 impl ByArg {
@@ -92,7 +92,7 @@ impl ByArg {
     }
 
     /// The numbers for a message, if they are `most` at most.
-    pub(crate) fn read(&self, most: Quota, message: &Message<'_>) -> Read {
+    pub fn read(&self, most: Quota, message: &Message<'_>) -> Read {
         let read = |value| self.known(value).or_else(|| self.parse(value, most));
         self.value(message)
             .and_then(|value| read(value).ok_or(ArgValue::Invalid))
@@ -102,7 +102,7 @@ impl ByArg {
     /// As [`read`](Self::read), for a message that is to be decided. Before anything is charged by
     /// numbers that come for the first time, `write_down` gets them, and returns whether they are
     /// written down.
-    pub(crate) fn note(
+    pub fn note(
         &self,
         most: Quota,
         message: &Message<'_>,
@@ -166,7 +166,7 @@ impl ByArg {
     }
 
     /// The default, and the quotas that messages have said to this process.
-    pub(crate) fn quotas(&self, most: Quota) -> Vec<Quota> {
+    pub fn quotas(&self, most: Quota) -> Vec<Quota> {
         let noted = self.noted.load();
         let default = self.like(self.default, most);
         std::iter::once(default).chain(noted.quotas.iter().copied()).collect()
@@ -205,7 +205,7 @@ impl ByArg {
 }
 
 /// The same quota, with no larger burst and no higher rate than the highest has.
-pub(super) fn lowered(quota: Quota, most: Quota) -> Option<Quota> {
+pub fn lowered(quota: Quota, most: Quota) -> Option<Quota> {
     let interval = quota.emission_interval().max(most.emission_interval());
     let burst = quota.burst().min(most.burst());
     if (interval, burst) == (quota.emission_interval(), quota.burst()) {

@@ -4,11 +4,11 @@
 use std::fmt;
 use std::str::FromStr;
 
+use gcra_text::network::{VALUE, written_net};
 use spop_agent::Value;
 
 use crate::key::Shown;
 use crate::policy::OverrideKey;
-use crate::written_net::{VALUE, written_net};
 
 impl FromStr for OverrideKey {
     type Err = String;

@@ -4,37 +4,12 @@
 //! makes any number of them. Nothing here is text any more: what the operator wrote was checked
 //! when it was read.
 
-mod answer_size;
-mod bandwidth;
-pub(crate) mod by_arg;
-pub(crate) mod calendar;
-mod describe;
-mod digest;
-pub(crate) mod file;
-mod haproxy;
-pub(crate) mod key_args;
-mod limits;
-mod max_delay;
-pub(crate) mod meant;
-mod override_key;
-mod overrides;
-mod penalty;
-mod reader;
-pub(crate) mod secrets;
-pub(crate) mod settle;
-pub(crate) mod sharing;
-mod sources;
-pub(crate) mod store;
-mod syntax;
-#[cfg(test)]
-mod tests;
-pub(crate) mod variables;
-
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::{iter, mem};
 
+use crate::file::watch::Seen;
 use ahash::AHashMap;
 use arrayvec::ArrayVec;
 use gcra_table::{Exemption, LimitSalt, Nanos, Quota, Rate, Table, limit_id};
@@ -42,47 +17,46 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use prefix_trie::PrefixMap;
 use spop_agent::{Message, Value};
 
-pub(crate) use crate::policy::bandwidth::Bandwidth;
-use crate::policy::by_arg::{ArgValue, ByArg, Read};
-use crate::policy::calendar::Calendar;
-use crate::policy::key_args::KeyArg;
-pub(crate) use crate::policy::settle::Settle;
-pub(crate) use crate::policy::sharing::{Sharing, WithoutStore};
-use crate::policy::store::StoreSettings;
-use crate::policy::variables::Answers;
+use crate::answers::Answers;
+pub use crate::bandwidth::Bandwidth;
+use crate::calendar::Calendar;
+use crate::key_args::KeyArg;
+use crate::limit_from_arg::{ArgValue, ByArg, Read};
 use crate::rate_flags::numbers_in_words;
-use crate::watch::Seen;
+pub use crate::settle::Settle;
+pub use crate::sharing::{Sharing, WithoutStore};
+use crate::store::StoreSettings;
 
 /// The most limits that a policy can have.
-pub(crate) const MAX_LIMITS: usize = 4;
+pub const MAX_LIMITS: usize = 4;
 
 /// All policies, in the order of the file. The first one that is for a message decides about it.
 #[derive(Debug)]
-pub(crate) struct Policies {
+pub struct Policies {
     /// Trials come last. Each is for the messages of a policy before it, so a message is never
     /// matched to one.
-    pub(crate) list: Vec<Policy>,
-    pub(crate) answers: Answers,
+    pub list: Vec<Policy>,
+    pub answers: Answers,
     /// The store of the policies that are shared.
-    pub(crate) store: Option<StoreSettings>,
+    pub store: Option<StoreSettings>,
     /// What is allowed in the file, and probably not meant; a line each, up to a number of lines.
-    pub(crate) warnings: Vec<String>,
+    pub warnings: Vec<String>,
     /// How many warnings there are, of which some may have no line.
-    pub(crate) warning_count: usize,
+    pub warning_count: usize,
     /// The files that they were read from, in their state before that.
-    pub(crate) files: Vec<Seen>,
+    pub files: Vec<Seen>,
     /// A digest of all text that they were read from. It is equal where nothing has changed.
-    pub(crate) text_digest: u64,
+    pub text_digest: u64,
     /// A digest of their limits, which other agents can compare with their own. Never 0.
-    pub(crate) limits_digest: u64,
+    pub limits_digest: u64,
     /// The names of the policies that only observe because an action of `--admin` said so.
-    pub(crate) switched: Vec<Box<str>>,
+    pub switched: Vec<Box<str>>,
 }
 
 impl Policies {
     /// Works out what would be worked out for each request otherwise. They are in force on this
     /// table from now on, or on its successors.
-    pub(crate) fn come_into_force(&mut self, table: &Table) {
+    pub fn come_into_force(&mut self, table: &Table) {
         for Policy { rule, overrides, .. } in &mut self.list {
             let rules = iter::once(rule).chain(&mut overrides.rules);
             for limit in rules.flat_map(Rule::limits_mut) {
@@ -96,16 +70,16 @@ impl Policies {
 // Not an enum, because of store-to-load forwarding: an enum in what is kept for each request is
 // written in pieces and read as a whole (docs/internals/ARCHITECTURE.md, "Performance notes").
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub(crate) struct RuleAt(u32);
+pub struct RuleAt(u32);
 
 impl RuleAt {
     /// The rule at this place in the list of overrides, or the policy's own.
-    pub(crate) fn new(overridden: Option<u32>) -> Self {
+    pub fn new(overridden: Option<u32>) -> Self {
         Self(overridden.unwrap_or(u32::MAX))
     }
 
     /// Whether it is the rule of an override.
-    pub(crate) fn is_override(self) -> bool {
+    pub fn is_override(self) -> bool {
         self.0 != u32::MAX
     }
 }
@@ -115,37 +89,37 @@ impl RuleAt {
 /// The compiler names every place where a new field has to be considered: they build a policy or
 /// take it apart, and name all fields.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Policy {
-    pub(crate) name: Box<str>,
+pub struct Policy {
+    pub name: Box<str>,
     /// The name of the message that it is for; `None` for all messages.
-    pub(crate) message: Option<Box<[u8]>>,
-    pub(crate) when: Option<When>,
-    pub(crate) key: KeyParts,
+    pub message: Option<Box<[u8]>>,
+    pub when: Option<When>,
+    pub key: KeyParts,
     /// The name of the arg with the cost; of a policy with `settle`, with the cells to reserve.
-    pub(crate) cost: Option<Box<[u8]>>,
+    pub cost: Option<Box<[u8]>>,
     /// What a request costs, or reserves, without a value of that arg.
-    pub(crate) cells: u32,
-    pub(crate) rule: Rule,
-    pub(crate) overrides: Overrides,
+    pub cells: u32,
+    pub rule: Rule,
+    pub overrides: Overrides,
     /// Whether requests are charged and counted, and never blocked (`mode = "observe"`).
-    pub(crate) observes: bool,
-    pub(crate) penalty: Option<Penalty>,
+    pub observes: bool,
+    pub penalty: Option<Penalty>,
     /// What allowed requests get, by what the client owes.
-    pub(crate) bandwidth: Option<Bandwidth>,
+    pub bandwidth: Option<Bandwidth>,
     /// How it is shared with other machines, if it is. Its trial is shared in the same way.
-    pub(crate) shared: Option<Sharing>,
+    pub shared: Option<Sharing>,
     /// How responses settle what requests have reserved, if they do. In a box, because few
     /// policies have it.
-    pub(crate) settle: Option<Box<Settle>>,
+    pub settle: Option<Box<Settle>>,
     /// The place of its trial, which has its limits of `observe`.
-    pub(crate) trial: Option<usize>,
+    pub trial: Option<usize>,
     /// Whether this is the trial of another policy: it has the keys of that policy, limits of its
     /// own, and observes.
-    pub(crate) is_trial: bool,
+    pub is_trial: bool,
 }
 
 /// The number by which an exemption names a policy.
-pub(crate) fn policy_id(name: &str) -> u64 {
+pub fn policy_id(name: &str) -> u64 {
     limit_id(&[name.as_bytes()])
 }
 
@@ -155,7 +129,7 @@ pub(crate) fn trial_name(policy: &str) -> String {
 }
 
 /// Whether a policy with this name is the trial of another one.
-pub(crate) fn is_trial_name(name: &str) -> bool {
+pub fn is_trial_name(name: &str) -> bool {
     name.ends_with(TRIAL)
 }
 
@@ -163,36 +137,36 @@ const TRIAL: &str = ".observe";
 
 /// An arg, and its values for which the policy is.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
-pub(crate) struct When {
-    pub(crate) arg: Box<[u8]>,
-    pub(crate) values: Vec<Box<[u8]>>,
+pub struct When {
+    pub arg: Box<[u8]>,
+    pub values: Vec<Box<[u8]>>,
 }
 
 /// Which values make the key of a message, and how.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
-pub(crate) struct KeyParts {
+pub struct KeyParts {
     /// If there are none, all args make the key except those of the cost and of `when`.
-    pub(crate) args: Vec<KeyArg>,
-    pub(crate) ipv4_prefix: u8,
-    pub(crate) ipv6_prefix: u8,
-    pub(crate) lowercase: bool,
+    pub args: Vec<KeyArg>,
+    pub ipv4_prefix: u8,
+    pub ipv6_prefix: u8,
+    pub lowercase: bool,
 }
 
 impl KeyParts {
     /// Each value as it is.
-    pub(crate) fn exact(args: Vec<KeyArg>) -> Self {
+    pub fn exact(args: Vec<KeyArg>) -> Self {
         Self { args, ipv4_prefix: 32, ipv6_prefix: 128, lowercase: false }
     }
 
     /// The names of all args that may be read, those of fallbacks too.
-    pub(crate) fn names(&self) -> impl Iterator<Item = &[u8]> {
+    pub fn names(&self) -> impl Iterator<Item = &[u8]> {
         self.args.iter().flat_map(KeyArg::names)
     }
 
     /// The part of a key that a value makes. An address makes its network, with the policy's
     /// prefix length or `least_prefix`, whichever is longer.
     #[inline]
-    pub(crate) fn group<'a>(&self, value: Value<'a>, least_prefix: u8) -> Part<'a> {
+    pub fn group<'a>(&self, value: Value<'a>, least_prefix: u8) -> Part<'a> {
         let v4 = |ip| {
             let prefix = self.ipv4_prefix.max(least_prefix);
             Part {
@@ -218,7 +192,7 @@ impl KeyParts {
 
     /// The prefix length of the network that a part of a key stands for, if it stands for several
     /// addresses.
-    pub(crate) fn prefix_of(&self, Part { value, narrowed }: Part<'_>) -> Option<u8> {
+    pub fn prefix_of(&self, Part { value, narrowed }: Part<'_>) -> Option<u8> {
         let (prefix, whole) = match value {
             Value::Ipv4(_) => (self.ipv4_prefix, 32),
             Value::Ipv6(_) => (self.ipv6_prefix, 128),
@@ -230,10 +204,10 @@ impl KeyParts {
 
 /// A part of a key.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Part<'a> {
-    pub(crate) value: Value<'a>,
+pub struct Part<'a> {
+    pub value: Value<'a>,
     /// The prefix length of an address's network, where it is an override's and not the policy's.
-    pub(crate) narrowed: Option<u8>,
+    pub narrowed: Option<u8>,
 }
 
 fn network_v4(ip: Ipv4Addr, prefix: u8) -> Ipv4Addr {
@@ -248,7 +222,7 @@ fn network_v6(ip: Ipv6Addr, prefix: u8) -> Ipv6Addr {
 
 /// What a policy does with a key.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
-pub(crate) enum Rule {
+pub enum Rule {
     /// A request must satisfy all of them. There is at least one.
     Limits(Vec<Limit>),
     Deny,
@@ -256,14 +230,14 @@ pub(crate) enum Rule {
 }
 
 impl Rule {
-    pub(crate) fn limits(&self) -> &[Limit] {
+    pub fn limits(&self) -> &[Limit] {
         match self {
             Self::Limits(limits) => limits,
             Self::Deny | Self::Unlimited => &[],
         }
     }
 
-    fn limits_mut(&mut self) -> &mut [Limit] {
+    pub(crate) fn limits_mut(&mut self) -> &mut [Limit] {
         match self {
             Self::Limits(limits) => limits,
             Self::Deny | Self::Unlimited => &mut [],
@@ -273,7 +247,7 @@ impl Rule {
 
 /// Where a limit is in the policies.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct LimitPlace {
+pub struct LimitPlace {
     policy: usize,
     /// The rule of an override, or the policy's own.
     rule: Option<usize>,
@@ -282,33 +256,33 @@ pub(crate) struct LimitPlace {
 
 /// A quota with a name in a policy.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
-pub(crate) struct Limit {
+pub struct Limit {
     /// The name in header fields and in logs.
-    pub(crate) label: Arc<str>,
+    pub label: Arc<str>,
     /// Separates its buckets in the table from those of other limits with the same key.
-    pub(crate) id: u64,
+    pub id: u64,
     /// What follows from the id in the table, once the limit is in force: see
     /// [`Policies::come_into_force`].
-    pub(crate) salt: Option<LimitSalt>,
+    pub salt: Option<LimitSalt>,
     /// The same for its records in the store.
-    pub(crate) record_name: Arc<str>,
+    pub record_name: Arc<str>,
     /// If each message says the numbers, the highest that count. If it counts in windows of a
     /// calendar, a burst of the count, and nothing else.
-    pub(crate) quota: Quota,
+    pub quota: Quota,
     /// The windows in which it counts, if it does, from 0 again in each.
-    pub(crate) calendar: Option<Arc<Calendar>>,
+    pub calendar: Option<Arc<Calendar>>,
     /// The key that it counts by, if that is not the policy's. Without args, all clients share it.
-    pub(crate) key: Option<Box<KeyParts>>,
+    pub key: Option<Box<KeyParts>>,
     /// The arg with the numbers, if each message says them.
-    pub(crate) by_arg: Option<Arc<ByArg>>,
+    pub by_arg: Option<Arc<ByArg>>,
     /// In a box, because no request needs them.
-    pub(crate) words: Box<LimitWords>,
+    pub words: Box<LimitWords>,
 }
 
 /// What makes a limit the same one: for the table, for what is lent, and for the store. (All three
 /// separate limits with different numbers or keys besides.)
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) struct LimitIdentity {
+pub struct LimitIdentity {
     id: u64,
     /// The name of the policy, and its own or its position, as in `api.hourly` and `api.1`. It is
     /// no matter whether it is alone in its list.
@@ -317,29 +291,29 @@ pub(crate) struct LimitIdentity {
 
 impl LimitIdentity {
     /// That of a limit of a policy, by the limit's own name or position.
-    fn new(policy: &str, own: &str) -> Self {
+    pub(crate) fn new(policy: &str, own: &str) -> Self {
         let id = limit_id(&[policy.as_bytes(), own.as_bytes()]);
         Self { id, record_name: format!("{policy}.{own}").into() }
     }
 
     /// That of the limit of the flags.
-    pub(crate) fn of_flags() -> Self {
+    pub fn of_flags() -> Self {
         Self { id: 0, record_name: "default".into() }
     }
 }
 
 /// A limit in words.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
-pub(crate) struct LimitWords {
+pub struct LimitWords {
     /// "10 per second, up to 20 at once".
-    pub(crate) text: Box<str>,
+    pub text: Box<str>,
     /// What follows from it: "at most 30 in any second".
-    pub(crate) bound: Box<str>,
+    pub bound: Box<str>,
 }
 
 impl Limit {
     /// The limit with this label, `quota` being that of the rate and a burst.
-    pub(crate) fn new(label: String, identity: LimitIdentity, rate: &Rate, quota: Quota) -> Self {
+    pub fn new(label: String, identity: LimitIdentity, rate: &Rate, quota: Quota) -> Self {
         let (burst, period) = (quota.burst(), rate.period());
         let words = LimitWords {
             text: format!("{rate}, up to {burst} at once").into(),
@@ -360,7 +334,7 @@ impl Limit {
     }
 
     /// The limit of so many cells in each window of a calendar; `None` if the count is 0.
-    fn counting(
+    pub(crate) fn counting(
         label: String,
         identity: LimitIdentity,
         count: u32,
@@ -380,7 +354,7 @@ impl Limit {
     }
 
     /// The same with a key of its own, if there is one.
-    fn by_key(self, key: Option<KeyParts>) -> Self {
+    pub(crate) fn by_key(self, key: Option<KeyParts>) -> Self {
         let Some(key) = key else { return self };
         let LimitWords { text, bound } = *self.words.clone();
         let limit = Self { key: Some(key.into()), ..self };
@@ -398,7 +372,7 @@ impl Limit {
     }
 
     /// The limit in words, with the numbers that count for a message and where they are from.
-    pub(crate) fn in_words_for(&self, message: &Message<'_>) -> String {
+    pub fn in_words_for(&self, message: &Message<'_>) -> String {
         let Some(by_arg) = &self.by_arg else { return self.words.text.to_string() };
         let Read { quota, said } = by_arg.read(self.quota, message);
         let arg = String::from_utf8_lossy(&by_arg.arg);
@@ -416,13 +390,13 @@ impl Limit {
     /// What tells its keys from those of other limits. This is worked out once for a limit that is
     /// in force.
     #[inline]
-    pub(crate) fn salt(&self, table: &Table) -> LimitSalt {
+    pub fn salt(&self, table: &Table) -> LimitSalt {
         self.salt.unwrap_or_else(|| table.limit_salt(self.id))
     }
 
     /// Whether it depends on the message, and not only on the policy's key, in which bucket it
     /// counts.
-    pub(crate) fn reads_messages(&self) -> bool {
+    pub fn reads_messages(&self) -> bool {
         self.key.is_some() || self.by_arg.is_some()
     }
 
@@ -435,8 +409,8 @@ impl Limit {
 
 /// What a client is charged for each request that is blocked.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Penalty {
-    pub(crate) cells: u32,
+pub struct Penalty {
+    pub cells: u32,
     /// The most that penalties can add to a debt, in nanoseconds. After this time and the drain
     /// time of the limit without a request, the client has its full burst.
     pub(crate) ceiling_ns: u64,
@@ -444,15 +418,15 @@ pub(crate) struct Penalty {
 
 /// Rules for some values of the key, by address and by value: places in a list of rules.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Overrides {
-    pub(crate) rules: Vec<Rule>,
+pub struct Overrides {
+    pub rules: Vec<Rule>,
     /// What each rule is from, for sentences: the files of lists, and "overrides".
-    pub(crate) lists: Vec<Vec<Box<str>>>,
-    pub(crate) v4: PrefixMap<Ipv4Net, u32>,
-    pub(crate) v6: PrefixMap<Ipv6Net, u32>,
-    pub(crate) values: AHashMap<Box<[u8]>, u32>,
+    pub lists: Vec<Vec<Box<str>>>,
+    pub v4: PrefixMap<Ipv4Net, u32>,
+    pub v6: PrefixMap<Ipv6Net, u32>,
+    pub values: AHashMap<Box<[u8]>, u32>,
     /// The files of the lists, in the order in which they were read.
-    pub(crate) files: Vec<PathBuf>,
+    pub files: Vec<PathBuf>,
 }
 
 /// Equal overrides decide in the same way, from whatever lists they are.
@@ -465,12 +439,12 @@ impl PartialEq for Overrides {
 
 impl Overrides {
     #[inline]
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.rules.is_empty()
     }
 
     /// How many values one of the rules is for.
-    pub(crate) fn counts(&self, rule: usize) -> OverrideCounts {
+    pub fn counts(&self, rule: usize) -> OverrideCounts {
         let ours = |index: &u32| *index as usize == rule;
         let mut counts = OverrideCounts::default();
         for (net, _) in self.v4.iter().filter(|(_, index)| ours(index)) {
@@ -488,7 +462,7 @@ impl Overrides {
         self.v4.iter().next().is_some() || self.v6.iter().next().is_some()
     }
 
-    pub(crate) fn insert(&mut self, key: OverrideKey, rule: u32) -> Option<u32> {
+    pub fn insert(&mut self, key: OverrideKey, rule: u32) -> Option<u32> {
         match key {
             OverrideKey::Net(IpNet::V4(net)) => self.v4.insert(net, rule),
             OverrideKey::Net(IpNet::V6(net)) => self.v6.insert(net, rule),
@@ -535,18 +509,18 @@ impl Overrides {
 
 /// How many values a rule is for.
 #[derive(Debug, Default)]
-pub(crate) struct OverrideCounts {
+pub struct OverrideCounts {
     /// Single addresses, and networks.
-    pub(crate) v4: [usize; 2],
-    pub(crate) v6: [usize; 2],
-    pub(crate) values: usize,
+    pub v4: [usize; 2],
+    pub v6: [usize; 2],
+    pub values: usize,
 }
 
 /// The override that was found for a value.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Override {
     /// The place of its rule.
-    rule: u32,
+    pub(crate) rule: u32,
     /// The prefix length of the network, if the override is for one; else 0.
     prefix: u8,
 }
@@ -574,18 +548,13 @@ pub(crate) const MAX_VALUE: usize = 256;
 
 /// What an override is for.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
-pub(crate) enum OverrideKey {
+pub enum OverrideKey {
     Net(IpNet),
     Value(Box<[u8]>),
 }
 
 impl Policies {
-    pub(crate) fn new(
-        list: Vec<Policy>,
-        answers: Answers,
-        files: Vec<Seen>,
-        text_digest: u64,
-    ) -> Self {
+    pub fn new(list: Vec<Policy>, answers: Answers, files: Vec<Seen>, text_digest: u64) -> Self {
         let limits_digest = Self::digest_of_limits(&list);
         Self {
             list,
@@ -607,7 +576,7 @@ impl Policies {
     ///
     /// There is no such policy, or it is not because of a call that it observes. The error is a
     /// sentence.
-    pub(crate) fn observing(&self, name: &str, observes: bool) -> Result<Option<Self>, String> {
+    pub fn observing(&self, name: &str, observes: bool) -> Result<Option<Self>, String> {
         let mut list = self.list.clone();
         let Some(policy) = list.iter_mut().find(|it| *it.name == *name && !it.is_trial) else {
             let names: Vec<_> = self.without_trials().map(|policy| &*policy.name).collect();
@@ -636,25 +605,25 @@ impl Policies {
     }
 
     /// The same answers with other policies, which were not read from any text.
-    pub(crate) fn with_list(&self, list: Vec<Policy>) -> Self {
+    pub fn with_list(&self, list: Vec<Policy>) -> Self {
         let store = self.store.clone();
         Self { store, ..Self::new(list, self.answers.clone(), Vec::new(), 0) }
     }
 
     /// The same policies, of which all are shared in this way, or none.
-    pub(crate) fn shared_as(&self, shared: Option<Sharing>) -> Self {
+    pub fn shared_as(&self, shared: Option<Sharing>) -> Self {
         let each = self.list.iter();
         let list = each.map(|policy| Policy { shared, ..policy.with_rule(policy.rule.clone()) });
         self.with_list(list.collect())
     }
 
     /// The policies without their trials.
-    pub(crate) fn without_trials(&self) -> impl Iterator<Item = &Policy> {
+    pub fn without_trials(&self) -> impl Iterator<Item = &Policy> {
         self.list.iter().filter(|policy| !policy.is_trial)
     }
 
     /// Where a limit of these policies is; `None` if it is not one of them.
-    pub(crate) fn place_of(&self, limit: &Limit) -> Option<LimitPlace> {
+    pub fn place_of(&self, limit: &Limit) -> Option<LimitPlace> {
         self.list.iter().enumerate().find_map(|(policy, found)| {
             let overrides = found.overrides.rules.iter().enumerate();
             let overrides = overrides.map(|(rule, found)| (Some(rule), found));
@@ -667,7 +636,7 @@ impl Policies {
     }
 
     /// The limit at a place.
-    pub(crate) fn limit_at(&self, place: LimitPlace) -> Option<&Limit> {
+    pub fn limit_at(&self, place: LimitPlace) -> Option<&Limit> {
         let policy = self.list.get(place.policy)?;
         let rule = match place.rule {
             None => &policy.rule,
@@ -677,13 +646,13 @@ impl Policies {
     }
 
     /// The first policy that is shared, if one is.
-    pub(crate) fn first_shared(&self) -> Option<&Policy> {
+    pub fn first_shared(&self) -> Option<&Policy> {
         self.list.iter().find(|policy| policy.shared.is_some())
     }
 
     /// The place of the first policy that is for this message.
     #[inline]
-    pub(crate) fn of(&self, message: &Message<'_>) -> Option<usize> {
+    pub fn of(&self, message: &Message<'_>) -> Option<usize> {
         self.list.iter().position(|policy| policy.is_for(message))
     }
 }
@@ -691,7 +660,7 @@ impl Policies {
 impl Policy {
     /// Whether the policy shows that it counts addresses, and not strings: it groups them, or all
     /// its overrides are for addresses.
-    pub(crate) fn is_for_addresses(&self) -> bool {
+    pub fn is_for_addresses(&self) -> bool {
         let Overrides { v4, v6, values, .. } = &self.overrides;
         let has_networks = v4.len() + v6.len() > 0;
         self.key.ipv4_prefix < 32 || (has_networks && values.is_empty())
@@ -705,7 +674,7 @@ impl Policy {
 
     /// Whether the values of a message fit `when`.
     #[inline]
-    fn fits(&self, message: &Message<'_>) -> bool {
+    pub(crate) fn fits(&self, message: &Message<'_>) -> bool {
         self.when.as_ref().is_none_or(|When { arg, values }| {
             let value = message.arg(arg).and_then(|value| value.as_bytes());
             value.is_some_and(|value| values.iter().any(|wanted| **wanted == *value))
@@ -721,7 +690,7 @@ impl Policy {
     /// narrower than the policy's groups, so that an override never shares a bucket with the rest
     /// of its group.
     #[inline(always)]
-    pub(crate) fn for_each_part<'a, S>(
+    pub fn for_each_part<'a, S>(
         &self,
         message: &Message<'a>,
         state: &mut S,
@@ -740,7 +709,7 @@ impl Policy {
 
     /// Calls `value` for each value that makes a message's key, as HAProxy sent it, with 0 or the
     /// number of the fallback that it came from. `None` when an arg of the key has no value.
-    pub(crate) fn for_each_value<'a>(
+    pub fn for_each_value<'a>(
         &self,
         message: &Message<'a>,
         mut value: impl FnMut(Value<'a>, u8),
@@ -788,7 +757,7 @@ impl Policy {
 
     /// The override for a value of the key, if there is one.
     #[inline]
-    fn override_for(&self, part: Value<'_>) -> Option<Override> {
+    pub(crate) fn override_for(&self, part: Value<'_>) -> Option<Override> {
         if self.overrides.is_empty() {
             None
         } else {
@@ -797,12 +766,12 @@ impl Policy {
     }
 
     /// Whether a client of this policy is the one that is exempt.
-    pub(crate) fn is_meant_by(&self, exemption: &Exemption) -> bool {
+    pub fn is_meant_by(&self, exemption: &Exemption) -> bool {
         exemption.policy == policy_id(&self.name)
     }
 
     /// Which part of a message's key has the override that counts, and the entry for it.
-    pub(crate) fn override_entry(&self, message: &Message<'_>) -> Option<(usize, OverrideKey)> {
+    pub fn override_entry(&self, message: &Message<'_>) -> Option<(usize, OverrideKey)> {
         let (mut part, mut entry) = (0, None);
         self.for_each_value(message, |value, _| {
             if entry.is_none() {
@@ -816,12 +785,12 @@ impl Policy {
     }
 
     #[inline]
-    pub(crate) fn rule(&self, at: RuleAt) -> &Rule {
+    pub fn rule(&self, at: RuleAt) -> &Rule {
         self.overrides.rules.get(at.0 as usize).unwrap_or(&self.rule)
     }
 
     /// The same keys under another rule, without overrides.
-    pub(crate) fn with_rule(&self, rule: Rule) -> Self {
+    pub fn with_rule(&self, rule: Rule) -> Self {
         Self {
             name: self.name.clone(),
             message: self.message.clone(),
@@ -842,7 +811,7 @@ impl Policy {
     }
 
     /// A trial of these limits, for the keys of this policy.
-    pub(crate) fn trial(&self, limits: Vec<Limit>) -> Self {
+    pub fn trial(&self, limits: Vec<Limit>) -> Self {
         Self {
             name: trial_name(&self.name).into(),
             observes: true,
@@ -854,7 +823,7 @@ impl Policy {
     }
 
     /// Whether the buckets of this policy are those of `other`, with the same debts in them.
-    pub(crate) fn has_buckets_of(&self, other: &Self) -> bool {
+    pub fn has_buckets_of(&self, other: &Self) -> bool {
         let Self {
             // A policy is found by its name, and decides about the messages that it is for.
             name: _,
@@ -884,7 +853,7 @@ impl Policy {
     }
 
     /// Whether this policy makes the same key of a message as `other`.
-    pub(crate) fn makes_keys_of(&self, other: &Self) -> bool {
+    pub fn makes_keys_of(&self, other: &Self) -> bool {
         // The args that are not part of a key of all args, and the networks of overrides that are
         // groups of their own.
         let left_out = |policy: &Self| {
@@ -905,7 +874,7 @@ impl Policy {
 
     /// Whether the limits of this policy have the same keys of their own as those of `other`, as
     /// far as it has them, too: of an earlier policy only those that were changed may be known.
-    pub(crate) fn has_keys_of_limits(&self, other: &Self) -> bool {
+    pub fn has_keys_of_limits(&self, other: &Self) -> bool {
         self.limits().all(|limit| {
             let mut same = other.limits().filter(|other| other.id == limit.id).peekable();
             same.peek().is_none() || same.any(|other| other.key == limit.key)
@@ -913,17 +882,17 @@ impl Policy {
     }
 
     /// All rules, including those of overrides.
-    pub(crate) fn rules(&self) -> impl Iterator<Item = &Rule> {
+    pub fn rules(&self) -> impl Iterator<Item = &Rule> {
         std::iter::once(&self.rule).chain(&self.overrides.rules)
     }
 
     /// The args that limits read themselves, each as often as one does.
-    pub(crate) fn args_of_limits(&self) -> impl Iterator<Item = &[u8]> {
+    pub fn args_of_limits(&self) -> impl Iterator<Item = &[u8]> {
         self.limits().flat_map(Limit::own_args)
     }
 
     /// The limits of all rules.
-    pub(crate) fn limits(&self) -> impl Iterator<Item = &Limit> {
+    pub fn limits(&self) -> impl Iterator<Item = &Limit> {
         self.rules().flat_map(Rule::limits)
     }
 }

@@ -3,19 +3,19 @@
 use std::fmt;
 
 use gcra_table::{Quota, Rate, Table};
+use gcra_text::duration::Short;
 
-use crate::duration::Short;
 use crate::policy::Policies;
-use crate::policy::sharing::{Sharing, WithoutStore};
+use crate::sharing::{Sharing, WithoutStore};
 
 /// A rate and a burst as they can be typed. [`Display`](fmt::Display) writes the flags.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) struct RateFlags {
+pub struct RateFlags {
     text: String,
-    pub(crate) rate: Rate,
-    pub(crate) burst: u64,
+    pub rate: Rate,
+    pub burst: u64,
     /// With `--store`: how the limit is shared.
-    pub(crate) shared: Option<Sharing>,
+    pub shared: Option<Sharing>,
 }
 
 /// The units of periods in nanoseconds, those first in which people think first.
@@ -28,7 +28,7 @@ const UNITS: [(&str, u64); 5] = [
 ];
 
 /// "10 per second, up to 20 at once", of a quota that may stand for no simple rate.
-pub(crate) fn numbers_in_words(quota: Quota) -> String {
+pub fn numbers_in_words(quota: Quota) -> String {
     let burst = quota.burst();
     // Without what may be owed beyond the burst, which no rate has.
     let plain = Quota::new(quota.emission_interval(), burst).ok();
@@ -43,7 +43,7 @@ pub(crate) fn numbers_in_words(quota: Quota) -> String {
 
 impl RateFlags {
     /// The flags that give this quota; `None` if no simple rate does.
-    pub(crate) fn of(quota: Quota) -> Option<Self> {
+    pub fn of(quota: Quota) -> Option<Self> {
         let (interval, burst) = (quota.emission_interval().0, u64::from(quota.burst()));
         // An interval is rounded up to whole nanoseconds, so the count is the nearest one.
         let in_a_unit = UNITS.iter().map(|(unit, ns)| {
@@ -61,7 +61,7 @@ impl RateFlags {
     }
 
     /// The same flags without a store, and with one in each way that there are flags for.
-    pub(crate) fn shared_or_not(&self) -> impl Iterator<Item = Self> {
+    pub fn shared_or_not(&self) -> impl Iterator<Item = Self> {
         let ways = [None].into_iter().chain(Sharing::all_of_flags().map(Some));
         ways.map(|shared| Self { shared, ..self.clone() })
     }
@@ -70,7 +70,7 @@ impl RateFlags {
     /// have the same limits, or it is not known. `policies` are those of an agent with these
     /// flags: the agents may have `--rate deny` now, or a `--key`. Which store they have is not
     /// known.
-    pub(crate) fn of_agents(
+    pub fn of_agents(
         table: &Table,
         policies: impl Fn(&Self) -> Result<Policies, String>,
     ) -> Option<Self> {
@@ -85,7 +85,7 @@ impl RateFlags {
     }
 
     /// The numbers that an agent without a file had last, whatever its other flags are.
-    pub(crate) fn latest(table: &Table) -> Option<Self> {
+    pub fn latest(table: &Table) -> Option<Self> {
         let by_flags = table.registered().into_iter();
         let by_flags = by_flags.filter(|known| known.limit == 0 && !known.is_override);
         Self::of(by_flags.max_by_key(|known| known.since)?.quota)

@@ -6,8 +6,8 @@ use gcra_table::Rate;
 /// A rate and a burst that are valid together.
 #[derive(Debug, Default, Eq, PartialEq)]
 pub(crate) struct Meant {
-    pub(crate) rate: String,
-    pub(crate) burst: Option<u64>,
+    pub rate: String,
+    pub burst: Option<u64>,
 }
 
 impl Meant {

@@ -7,13 +7,13 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use crate::policy::file::{FILE_SETTINGS, SETTINGS};
-use crate::policy::limits::is_name;
-use crate::policy::overrides::OVERRIDES;
+use crate::file::document::{FILE_SETTINGS, SETTINGS};
+use crate::file::limits::is_name;
+use crate::file::overrides::OVERRIDES;
 
 /// Who reads the sentences about a file.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Readers {
+pub enum Readers {
     /// Who runs a command with the file, and can read it as well.
     OfFile,
     /// Who reads the log.
@@ -38,7 +38,7 @@ const KNOWN: &[&str] = &[
 ];
 
 /// The words of these lines of a text that may be secrets. Lines are counted from 1.
-pub(super) fn in_lines(
+pub(crate) fn in_lines(
     text: &str,
     wanted: impl Fn(usize) -> bool,
     readers: Readers,
@@ -65,14 +65,14 @@ pub(super) fn in_lines(
 
 /// The words of a value that may be a secret, and their parts: a sentence may join these in
 /// another way.
-pub(super) fn in_value(value: &str) -> impl Iterator<Item = &str> {
+pub(crate) fn in_value(value: &str) -> impl Iterator<Item = &str> {
     let words = words(value).filter(|word| !is_harmless(word));
     words.flat_map(|word| parts(word).filter(|part| !is_harmless(part)).chain([word]))
 }
 
 /// The sentence with only the beginning of each word that is a secret or has one as a part, and
 /// the length of the word.
-pub(super) fn cut(sentence: &str, secrets: &HashSet<&str>) -> String {
+pub fn cut(sentence: &str, secrets: &HashSet<&str>) -> String {
     let mut shown = String::with_capacity(sentence.len());
     for piece in sentence.split_inclusive(is_mark) {
         let word = piece.trim_end_matches(is_mark);

@@ -6,19 +6,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gcra_table::{Nanos, Quota, QuotaError};
+use gcra_text::count::Count;
+use gcra_text::duration::{Exact, nanoseconds};
 use spop_agent::Message;
 
-use crate::duration::{Exact, nanoseconds};
-use crate::plural::Count;
-use crate::policy::describe::text;
-use crate::policy::key_args::not_an_arg;
-use crate::policy::limits::list;
-use crate::policy::reader::{Entries, Node, Reader};
+use crate::file::limits::list;
+use crate::file::reader::{Entries, Node, Reader};
+use crate::key_args::not_an_arg;
 use crate::policy::{KeyParts, Policies, Policy, Rule};
 use crate::rate_flags::numbers_in_words;
+use crate::words::text;
 
 /// The arg of a settling message that brings back what the request was answered.
-pub(crate) const RESERVED: &str = "reserved";
+pub const RESERVED: &str = "reserved";
 
 /// How far responses may lead a client beyond its burst, unless it is set.
 const DEFAULT_MAX_DEBT: Duration = Duration::from_secs(3_600);
@@ -33,41 +33,41 @@ const DEFAULT_WITHIN: Duration = Duration::from_secs(600);
 const WITHIN: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(86_400);
 
 /// The settings of a policy that mean something beside `settle` only.
-pub(super) const SETTINGS: [&str; 3] = ["reserve", "max_debt", "settle_within"];
+pub(crate) const SETTINGS: [&str; 3] = ["reserve", "max_debt", "settle_within"];
 
 /// How a response settles what its request has reserved.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) struct Settle {
+pub struct Settle {
     /// The name of the message of the response.
-    pub(crate) message: Box<[u8]>,
+    pub message: Box<[u8]>,
     /// The name of the arg of that message with the real cost. Without one, it is one cell.
-    pub(crate) cost: Option<Box<[u8]>>,
+    pub cost: Option<Box<[u8]>>,
     /// Whether requests can reserve cells.
-    pub(crate) reserves: bool,
+    pub reserves: bool,
     /// How old a reservation can be so that something of it is given back.
-    pub(crate) within: Duration,
+    pub within: Duration,
     /// How long a debt beyond the burst may take to be paid off. It is a part of the quotas.
     pub(crate) max_debt: Duration,
 }
 
 /// The settings as they were read.
-pub(super) struct Written {
+pub struct Written {
     /// Where `settle` stands.
-    pub(super) at: usize,
+    pub at: usize,
     /// Where `reserve` stands, if it is there.
-    pub(super) reserve_at: Option<usize>,
+    pub(crate) reserve_at: Option<usize>,
     /// Where `max_debt` stands, if it is there.
-    pub(super) max_debt_at: Option<usize>,
-    pub(super) settle: Settle,
+    pub(crate) max_debt_at: Option<usize>,
+    pub settle: Settle,
     /// The arg of the request's message that says how many cells to reserve.
-    pub(super) reserve: Option<Box<[u8]>>,
+    pub reserve: Option<Box<[u8]>>,
     /// How many cells to reserve without a value of that arg.
-    pub(super) cells: u32,
+    pub cells: u32,
 }
 
 /// Takes the settings of the policy with this name, which is for this message. `message_of` reads
 /// the name of a message. `cost` is the arg with the cost, if the policy has one.
-pub(super) fn settle<'t>(
+pub fn settle<'t>(
     reader: &mut Reader<'t>,
     entries: &mut Entries<'_, 't>,
     policy: &str,
@@ -186,7 +186,7 @@ fn reserve_arg<'t>(
 
 /// Puts the largest debt into the quotas of a policy's rule and of its overrides. Notes a mistake
 /// where the settings cannot work.
-pub(super) fn apply(
+pub(crate) fn apply(
     reader: &mut Reader<'_>,
     policy: &str,
     written: &Written,
@@ -277,7 +277,7 @@ fn charges_none_beyond(quota: Quota, words: &str, max_debt: Duration) -> Option<
 ///
 /// The time for a cell is rounded up to a whole nanosecond. So the cells that come back in
 /// `max_debt` by the rate can take a nanosecond longer for each of them, and they still count.
-pub(super) fn with_max_debt(quota: Quota, max_debt: Nanos) -> Result<Quota, QuotaError> {
+pub(crate) fn with_max_debt(quota: Quota, max_debt: Nanos) -> Result<Quota, QuotaError> {
     let interval = quota.emission_interval().0;
     let cells = max_debt.0.div_ceil(interval);
     let takes = cells.saturating_mul(interval);
@@ -287,7 +287,7 @@ pub(super) fn with_max_debt(quota: Quota, max_debt: Nanos) -> Result<Quota, Quot
 }
 
 /// Notes the settings that a policy cannot have beside `settle`, which are there.
-pub(super) fn goes_alone(
+pub(crate) fn goes_alone(
     reader: &mut Reader<'_>,
     at: usize,
     policy: &str,
@@ -308,7 +308,7 @@ pub(super) fn goes_alone(
 
 /// Notes messages that settle and are also those of requests, and those that settle for several
 /// policies that their `when` does not tell apart.
-pub(super) fn are_clear(reader: &mut Reader<'_>, list: &[Policy], places: &[usize]) {
+pub(crate) fn are_clear(reader: &mut Reader<'_>, list: &[Policy], places: &[usize]) {
     for (place, (policy, at)) in list.iter().zip(places).enumerate() {
         let Some(settle) = &policy.settle else { continue };
         let (name, message) = (&policy.name, text(&settle.message));
@@ -348,7 +348,7 @@ pub(super) fn are_clear(reader: &mut Reader<'_>, list: &[Policy], places: &[usiz
 
 impl Settle {
     /// "each request reserves 5 cells; the message 'usage' settles the cost in tokens".
-    pub(super) fn in_words(&self, policy: &Policy) -> Vec<String> {
+    pub fn in_words(&self, policy: &Policy) -> Vec<String> {
         let reserves = match (&policy.cost, policy.cells) {
             (Some(arg), _) => format!("each request reserves the cells in {}", text(arg)),
             (None, 0) => "a request is blocked if no cell is left, and reserves none".to_owned(),
@@ -386,7 +386,7 @@ impl Settle {
 impl Policies {
     /// The place of the first policy that this message settles.
     #[cold]
-    pub(crate) fn settled_by(&self, message: &Message<'_>) -> Option<usize> {
+    pub fn settled_by(&self, message: &Message<'_>) -> Option<usize> {
         self.list
             .iter()
             .position(|policy| policy.is_settled_by(message.name) && policy.fits(message))
@@ -395,12 +395,12 @@ impl Policies {
 
 impl Policy {
     /// Whether messages with this name settle the policy.
-    pub(crate) fn is_settled_by(&self, message: &[u8]) -> bool {
+    pub fn is_settled_by(&self, message: &[u8]) -> bool {
         self.settle.as_ref().is_some_and(|settle| *settle.message == *message)
     }
 
     /// Whether its requests can reserve cells.
-    pub(crate) fn reserves(&self) -> bool {
+    pub fn reserves(&self) -> bool {
         self.settle.as_ref().is_some_and(|settle| settle.reserves)
     }
 }

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use gcra_lease::{LimitError, MOST_CELLS};
 use gcra_table::{Nanos, Quota};
+use gcra_text::count::Count;
+use gcra_text::duration::Exact;
 
-use crate::duration::Exact;
-use crate::plural::Count;
-use crate::policy::calendar::Bounds;
-use crate::policy::reader::{Entries, Node, Reader};
+use crate::calendar::Bounds;
+use crate::file::reader::{Entries, Node, Reader};
 use crate::policy::{Limit, Policy, Rule};
 
 /// How long a policy is open without the store, unless it is set.
@@ -23,23 +23,23 @@ const OPEN_FOR: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::fr
 const MOST_NAMED: usize = 3;
 
 /// The words for [`WithoutStore`].
-pub(crate) const WORDS: [&str; 3] = ["share", "closed", "open"];
+pub const WORDS: [&str; 3] = ["share", "closed", "open"];
 
 /// The settings of a policy that are read here.
-pub(super) const SETTINGS: [&str; 3] = ["shared", "without_store", "open_for"];
+pub(crate) const SETTINGS: [&str; 3] = ["shared", "without_store", "open_for"];
 
 /// How a policy is shared.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
-pub(crate) struct Sharing {
-    pub(crate) without_store: WithoutStore,
+pub struct Sharing {
+    pub without_store: WithoutStore,
     /// Whether each request is charged in the store at once, because what all machines owe at this
     /// moment matters. Else the store lends cells.
-    pub(crate) at_once: bool,
+    pub at_once: bool,
 }
 
 /// What a shared policy does while the store cannot be used.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
-pub(crate) enum WithoutStore {
+pub enum WithoutStore {
     /// Each machine allows its share of the limit.
     #[default]
     Share,
@@ -61,7 +61,7 @@ impl WithoutStore {
     }
 
     /// One of [`WORDS`].
-    pub(crate) fn word(self) -> &'static str {
+    pub fn word(self) -> &'static str {
         let [share, closed, open] = WORDS;
         match self {
             Self::Share => share,
@@ -71,7 +71,7 @@ impl WithoutStore {
     }
 
     /// "requests are blocked".
-    pub(crate) fn in_words(self) -> String {
+    pub fn in_words(self) -> String {
         const SHARE: &str = "each machine allows its share of the limit";
         match self {
             Self::Share => SHARE.to_owned(),
@@ -95,7 +95,7 @@ impl WithoutStore {
 
 /// What a shared policy does without the store if this many machines share it; 0 if that is not
 /// known.
-pub(crate) fn without_store_in_words(policy: &Policy, sharing: Sharing, machines: u32) -> String {
+pub fn without_store_in_words(policy: &Policy, sharing: Sharing, machines: u32) -> String {
     if sharing.at_once {
         return sharing.without_store_in_words();
     }
@@ -125,7 +125,7 @@ pub(crate) fn without_store_in_words(policy: &Policy, sharing: Sharing, machines
 
 /// The requests that a policy blocks without the store because no machine has a share: "under '1
 /// per second, up to 2 at once'". `None` if there are none.
-pub(crate) fn blocked_without_store(policy: &Policy, machines: u32) -> Option<String> {
+pub fn blocked_without_store(policy: &Policy, machines: u32) -> Option<String> {
     let mut texts: Vec<_> = policy
         .limits()
         .filter(|limit| !has_share(limit, machines))
@@ -147,20 +147,20 @@ fn has_share(limit: &Limit, machines: u32) -> bool {
 
 impl Sharing {
     /// All that the flags of a command line can say.
-    pub(crate) fn all_of_flags() -> impl Iterator<Item = Self> {
+    pub fn all_of_flags() -> impl Iterator<Item = Self> {
         let each = WORDS.into_iter().filter_map(WithoutStore::of_word);
         each.map(|without_store| Self { without_store, at_once: false })
     }
 
     /// "shared with all machines that use the store; without the store, requests are blocked".
-    pub(crate) fn in_words(self) -> String {
+    pub fn in_words(self) -> String {
         let how = if self.at_once { ", which is asked about each request" } else { "" };
         let without = self.without_store_in_words();
         format!("shared with all machines that use the store{how}; without the store, {without}")
     }
 
     /// "requests are blocked".
-    pub(crate) fn without_store_in_words(self) -> String {
+    pub fn without_store_in_words(self) -> String {
         match self.at_once {
             true => self.without_store.in_words_at_once(),
             false => self.without_store.in_words(),
@@ -173,7 +173,7 @@ impl Sharing {
 /// # Errors
 ///
 /// The store cannot: it takes too long to drain.
-pub(crate) fn lent(quota: Quota) -> Result<gcra_lease::Limit, LimitError> {
+pub fn lent(quota: Quota) -> Result<gcra_lease::Limit, LimitError> {
     let interval = quota.emission_interval();
     let limit = gcra_lease::Limit::new(interval.into(), quota.burst())?;
     // Penalties, and what responses charge, can be owed beyond a full burst; and what is delayed,
@@ -188,7 +188,7 @@ pub(crate) fn lent(quota: Quota) -> Result<gcra_lease::Limit, LimitError> {
 /// [`Quota::carry_over`] says for the table, and
 /// [`Quota::carry_over_up_to_cap`](Quota::carry_over_up_to_cap) where debts beyond the burst are
 /// kept.
-pub(crate) fn most_carried_over(
+pub fn most_carried_over(
     quota: Quota,
     limit: &gcra_lease::Limit,
     keeps_debts: bool,
@@ -203,14 +203,14 @@ pub(crate) fn most_carried_over(
 /// The same quota with a largest debt of whole cells, as the store has it, so that two limits are
 /// the same in the store where they are the same in the table. A penalty loses a part of a cell,
 /// and what is delayed loses none.
-pub(crate) fn in_whole_cells(quota: Quota) -> Quota {
+pub fn in_whole_cells(quota: Quota) -> Quota {
     let most = lent(quota).map(|limit| u64::from(limit.ceiling()));
     let most = most.map(|cells| Nanos(quota.emission_interval().0.saturating_mul(cells)));
     most.ok().and_then(|most| quota.with_most_owed(most).ok()).unwrap_or(quota)
 }
 
 /// Lets the limits of a shared policy, its overrides and its trial owe whole cells.
-pub(super) fn apply<'l>(limits: impl Iterator<Item = &'l mut Limit>) {
+pub(crate) fn apply<'l>(limits: impl Iterator<Item = &'l mut Limit>) {
     for limit in limits.filter(|limit| limit.calendar.is_none()) {
         limit.quota = in_whole_cells(limit.quota);
         // It was made for this limit just now, so that nothing else has it.
@@ -225,7 +225,7 @@ pub(super) fn apply<'l>(limits: impl Iterator<Item = &'l mut Limit>) {
 /// # Errors
 ///
 /// The window is no window, as by a clock before 1970.
-pub(crate) fn counted(quota: Quota, bounds: Bounds) -> Result<gcra_lease::Limit, LimitError> {
+pub fn counted(quota: Quota, bounds: Bounds) -> Result<gcra_lease::Limit, LimitError> {
     let Bounds { start, end } = bounds;
     let [begin, end] = [start, end].map(|second| u64::try_from(second).unwrap_or_default());
     gcra_lease::Limit::count(quota.burst(), gcra_lease::Window { begin, end })
@@ -251,7 +251,7 @@ pub(crate) fn not_shareable(limit: &Limit, has_cost: bool) -> Option<String> {
 
 /// Takes the settings of the policy with this name. Returns how it is shared, if it is, and where
 /// that stands.
-pub(super) fn sharing<'t>(
+pub fn sharing<'t>(
     reader: &mut Reader<'t>,
     entries: &mut Entries<'_, 't>,
     policy: &str,
@@ -312,7 +312,7 @@ fn word<'t>(reader: &mut Reader<'t>, value: &Node<'t>) -> Option<WithoutStore> {
 }
 
 /// Notes what makes it impossible to share a policy, or its trial with these limits.
-pub(super) fn check(reader: &mut Reader<'_>, at: usize, policy: &Policy, trial: &[Limit]) {
+pub fn check(reader: &mut Reader<'_>, at: usize, policy: &Policy, trial: &[Limit]) {
     if policy.limits().next().is_none() && trial.is_empty() {
         let what = format!(
             "policy '{}' has no limit that could be shared; leave shared out",
@@ -355,8 +355,8 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+    use crate::file::document::parse;
     use crate::policy::Policies;
-    use crate::policy::file::parse;
 
     const STORE: &str = "[store]\nurl = \"redis://a\"\n";
 

@@ -8,19 +8,19 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use gcra_store::{Certificate, Config, Password, Url};
+use gcra_text::count::Count;
+use gcra_text::duration::Exact;
 use toml::de::DeValue;
 
-use crate::duration::Exact;
-use crate::plural::Count;
-use crate::policy::reader::{Entries, Node, Reader};
-use crate::policy::sources::{self, Sources};
+use crate::file::reader::{Entries, Node, Reader};
+use crate::file::sources;
+use crate::file::sources::Sources;
 
 /// How long a request waits for the store at most, unless it is set.
 pub(crate) const DEFAULT_WAIT: Duration = Duration::from_millis(20);
 
 /// How long a request may wait for the store.
-pub(crate) const WAITS: RangeInclusive<Duration> =
-    Duration::from_millis(1)..=Duration::from_secs(10);
+pub const WAITS: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(10);
 
 /// The name of a variable for a password.
 pub(crate) const VARIABLE_RULE: &str = "it must be the name of a variable of the environment, of \
@@ -49,25 +49,25 @@ const SETTINGS: &[&str] = &[
 
 /// Where the store is, and how it is used.
 #[derive(Clone, Eq, PartialEq)]
-pub(crate) struct StoreSettings {
-    pub(crate) url: Url,
+pub struct StoreSettings {
+    pub url: Url,
     /// The address as it was written. It has no password in it.
-    pub(crate) url_text: String,
-    pub(crate) password: Password,
+    pub url_text: String,
+    pub password: Password,
     /// That of the sentinels, which is another one than the store's.
     pub(crate) sentinel_password: Password,
     /// With TLS: what the agent shows servers that want to know who connects.
-    pub(crate) certificate: Option<Certificate>,
+    pub certificate: Option<Certificate>,
     /// With TLS: a file of certificates that are trusted instead of the system's.
-    pub(crate) authorities: Option<PathBuf>,
+    pub authorities: Option<PathBuf>,
     /// How long a request waits for the store at most.
-    pub(crate) wait: Duration,
+    pub wait: Duration,
     /// Whether buckets begin as full after the store has lost its memory.
-    pub(crate) strict: bool,
+    pub strict: bool,
     /// The store is not used while a primary has fewer replicas.
-    pub(crate) least_replicas: u32,
+    pub least_replicas: u32,
     /// What the names of records are made with, so that they cannot be guessed; may be empty.
-    pub(crate) salt: Vec<u8>,
+    pub salt: Vec<u8>,
 }
 
 // By hand, because the salt is a secret.
@@ -79,7 +79,7 @@ impl fmt::Debug for StoreSettings {
 
 impl StoreSettings {
     /// What is usual, for a store at this address.
-    pub(crate) fn new(StoreUrl { url, text }: StoreUrl) -> Self {
+    pub fn new(StoreUrl { url, text }: StoreUrl) -> Self {
         Self {
             // Only a server that others can replace must have replicas.
             least_replicas: u32::from(!url.is_one_server()),
@@ -96,12 +96,12 @@ impl StoreSettings {
     }
 
     /// The same, with this wait if there is one.
-    pub(crate) fn with_wait(self, wait: Option<Duration>) -> Self {
+    pub fn with_wait(self, wait: Option<Duration>) -> Self {
         Self { wait: wait.unwrap_or(self.wait), ..self }
     }
 
     /// What is wrong with the files that it names, a sentence each.
-    pub(crate) fn remarks(&self) -> Vec<String> {
+    pub fn remarks(&self) -> Vec<String> {
         let password = match &self.password {
             Password::File(path) => Content::Password.remark(path),
             _ => None,
@@ -122,7 +122,7 @@ impl StoreSettings {
     }
 
     /// How `gcra-store` uses the store.
-    pub(crate) fn config(&self) -> Config {
+    pub fn config(&self) -> Config {
         let mut config = Config::new(self.url.clone());
         config.password = self.password.clone();
         config.sentinel_password = self.sentinel_password.clone();
@@ -142,7 +142,7 @@ impl StoreSettings {
     }
 
     /// "redis://store.example, for which a request waits at most 20ms".
-    pub(crate) fn in_words(&self) -> String {
+    pub fn in_words(&self) -> String {
         let wait = Exact(self.wait);
         let mut words = format!("{}, for which a request waits at most {wait}", self.url_text);
         if self.least_replicas > 0 {
@@ -158,7 +158,7 @@ impl StoreSettings {
 
 /// The address of a store, and its text.
 #[derive(Clone, Debug)]
-pub(crate) struct StoreUrl {
+pub struct StoreUrl {
     url: Url,
     text: String,
 }
@@ -227,7 +227,7 @@ impl Content {
 }
 
 /// Reads `[store]`.
-pub(super) fn store<'t>(
+pub fn store<'t>(
     reader: &mut Reader<'t>,
     sources: &mut Sources,
     value: &Node<'t>,
@@ -397,8 +397,8 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
+    use crate::file::document::parse;
     use crate::policy::Policies;
-    use crate::policy::file::parse;
 
     const SHARED: &str = "[policy.api]\nlimits = \"1/s\"\nshared = true\n";
 

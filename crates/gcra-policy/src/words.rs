@@ -4,22 +4,21 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use gcra_table::Nanos;
+use gcra_text::count::Count;
+use gcra_text::duration::Exact;
 
-use crate::duration::Exact;
-use crate::plural::Count;
-use crate::policy::overrides::OVERRIDES;
-use crate::policy::sharing::Sharing;
-use crate::policy::variables::Answers;
-use crate::policy::{
-    Bandwidth, KeyParts, Limit, LimitWords, OverrideCounts, Policies, Policy, Rule, When,
-};
+use crate::answers::Answers;
+use crate::bandwidth::Bandwidth;
+use crate::file::overrides::OVERRIDES;
+use crate::policy::{KeyParts, Limit, LimitWords, OverrideCounts, Policies, Policy, Rule, When};
+use crate::sharing::Sharing;
 
 /// How addresses are grouped unless the file says otherwise, IPv4 and IPv6.
-pub(super) const DEFAULT_PREFIXES: (u8, u8) = (32, 64);
+pub(crate) const DEFAULT_PREFIXES: (u8, u8) = (32, 64);
 
 impl Policies {
     /// All policies, a paragraph each, and the variables.
-    pub(crate) fn in_words(&self) -> String {
+    pub fn in_words(&self) -> String {
         let mut lines: Vec<_> =
             self.without_trials().flat_map(|policy| policy.lines(self)).collect();
         lines.extend(self.rest_in_words());
@@ -27,7 +26,7 @@ impl Policies {
     }
 
     /// The store and the variables, a line each.
-    pub(crate) fn rest_in_words(&self) -> Vec<String> {
+    pub fn rest_in_words(&self) -> Vec<String> {
         let mut lines = Vec::new();
         let Answers { scope, blocked, others } = &self.answers;
         let names = [*blocked].into_iter().chain(others.iter().map(|var| var.name()));
@@ -40,7 +39,7 @@ impl Policies {
 
 impl Policy {
     /// "100 per second, up to 20 at once, for each ip".
-    pub(crate) fn in_words(&self) -> String {
+    pub fn in_words(&self) -> String {
         format!("{}, {}", self.rule.in_words(), self.clients())
     }
 
@@ -54,7 +53,7 @@ impl Policy {
     }
 
     /// Everything about the policy: what it is for, and below that a line for each fact.
-    pub(crate) fn lines(&self, all: &Policies) -> Vec<String> {
+    pub fn lines(&self, all: &Policies) -> Vec<String> {
         let mut words = format!("policy '{}'", self.name);
         if let Some(message) = &self.message {
             let _ = write!(words, ", for the message '{}'", text(message));
@@ -158,7 +157,7 @@ impl Rule {
         }
     }
 
-    pub(crate) fn in_words(&self) -> String {
+    pub fn in_words(&self) -> String {
         match self {
             Self::Deny => "every request is blocked".to_owned(),
             Self::Unlimited => "no request is blocked".to_owned(),
@@ -172,7 +171,7 @@ impl Rule {
 impl KeyParts {
     /// "for each ip and path (IPv6 by /64), ignoring case". Of addresses it says nothing where the
     /// key has none, as far as that is known: they are certain only if overrides have some.
-    pub(super) fn in_words(&self, has_networks: bool) -> String {
+    pub fn in_words(&self, has_networks: bool) -> String {
         let mut words = match self.args[..] {
             [] => "for each value of the message's args".to_owned(),
             _ => "for each ".to_owned(),
@@ -213,6 +212,6 @@ fn is_address(name: &[u8]) -> bool {
 }
 
 /// The name of an arg or a message, for people.
-pub(super) fn text(bytes: &[u8]) -> String {
+pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }

@@ -1,21 +1,5 @@
 //! `gcra-spoa replay`: what limits would have done to the requests of HAProxy's logs.
 
-mod distinct;
-mod engine;
-mod findings;
-mod html;
-mod log_answers;
-mod mapping;
-mod progress;
-mod report;
-mod side;
-mod suggesting;
-mod tally;
-#[cfg(test)]
-mod tests;
-mod timeline;
-mod words;
-
 use std::collections::HashSet;
 use std::fs::{self, File};
 use std::io::{self, IsTerminal as _, Write as _};
@@ -25,26 +9,25 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Instant;
 
+use crate::args::Replay;
 use anyhow::Context as _;
+use gcra_text::output::{Output, WrongUsage, print};
+use gcra_text::visible::{Visible, visible_lines};
 use haproxy_log::{Format, Input, Options, Outcome, Progress};
 
-use crate::cli::Replay;
-use crate::output::{Output, WrongUsage, print};
-use crate::replay::findings::Findings;
-use crate::replay::log_answers::AnswersOfLog;
-use crate::replay::mapping::{Described, Fields, Mapping};
-pub(crate) use crate::replay::mapping::{WantedArg, WantedMessage};
-use crate::replay::side::{Configured, Replaying, Side};
-use crate::replay::suggesting::Suggesting;
-pub(crate) use crate::replay::suggesting::Target;
-use crate::visible::{Visible, visible_lines};
+use crate::findings::Findings;
+use crate::log_answers::AnswersOfLog;
+use crate::mapping::{Described, Fields, Mapping};
+use crate::side::{Configured, Replaying, Side};
+use crate::suggesting::{self, Suggesting};
+use crate::{html, progress};
 
 /// Replays the logs, prints what was found, and returns the exit status.
 ///
 /// # Errors
 ///
 /// A file cannot be read, or the command line does not fit the log.
-pub(crate) fn run(command: &Replay) -> anyhow::Result<ExitCode> {
+pub fn run(command: &Replay) -> anyhow::Result<ExitCode> {
     let started = Instant::now();
     let new = Configured::new(command)?;
     if let (None, Some(_)) = (&new, &command.against) {

@@ -4,19 +4,18 @@
 use std::io;
 use std::num::NonZeroUsize;
 
+use gcra_limiter::answer::{Standing, Standings};
+use gcra_limiter::counting::write_client;
+use gcra_limiter::decide::local::decide;
+use gcra_limiter::limit_bucket::{LimitBucket, lacks_a_key};
+use gcra_limiter::policies_in_force::InForce;
+use gcra_limiter::question::{Question, Unanswerable};
+use gcra_limiter::stats::Stats;
+use gcra_limiter::verdict::Verdict;
+use gcra_policy::answers::Var;
+use gcra_policy::{Limit, Policies, Policy};
 use gcra_table::{Evictions, KeyHash, ManualClock, Nanos, Reading, Slots, Table, Time};
 use spop_agent::Message;
-
-use crate::answer::{Standing, Standings};
-use crate::counting::write_client;
-use crate::decide::decide;
-use crate::in_force::InForce;
-use crate::limit_bucket::{LimitBucket, lacks_a_key};
-use crate::policy::variables::Var;
-use crate::policy::{Limit, Policies, Policy};
-use crate::question::{Question, Unanswerable};
-use crate::stats::Stats;
-use crate::verdict::Verdict;
 
 /// The last moment of a table's clock that a replay gets to: 18 years after the beginning.
 const LAST: Time = Time(1 << 59);
@@ -34,19 +33,19 @@ pub(crate) struct Engine {
 
 /// What one policy says about a message.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Step<'s, 'p> {
-    pub(crate) verdict: Verdict,
-    pub(crate) key: KeyHash,
+pub struct Step<'s, 'p> {
+    pub verdict: Verdict,
+    pub key: KeyHash,
     /// What its limits said, in their order; empty if the rule is not made of limits.
-    pub(crate) standings: &'s [Standing<'p>],
+    pub standings: &'s [Standing<'p>],
 }
 
 /// What all policies say about a message together.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Decided {
-    pub(crate) verdict: Verdict,
+pub struct Decided {
+    pub verdict: Verdict,
     /// The key of the policy that gave the verdict.
-    pub(crate) key: KeyHash,
+    pub key: KeyHash,
 }
 
 impl Engine {

@@ -2,36 +2,37 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use gcra_policy::rate_flags::RateFlags;
+use gcra_policy::{Limit, Policy};
 use gcra_table::Nanos;
+use gcra_text::count::Count;
+use gcra_text::duration::Left;
+use gcra_text::version;
 use haproxy_log::{Format, Outcome};
 
-use crate::duration::Left;
-use crate::plural::Count;
-use crate::policy::{Limit, Policy};
-use crate::rate_flags::RateFlags;
-use crate::replay::mapping::Described;
-use crate::replay::report::{
+use crate::mapping::Described;
+use crate::report::{
     Against, Bad, Blocked, ClientTimeline, Configuration, LimitReport, LogAnswers, NewlyBlocked,
     Peak, PolicyReport, Reasons, Report, Timeline, Total,
 };
-use crate::replay::side::{Replaying, Side};
-use crate::replay::tally::{HitClient, PolicyTally, Tally};
-use crate::suggest::{Suggestions, f64_from};
-use crate::version;
+use crate::side::{Replaying, Side};
+use crate::suggest::grid::f64_from;
+use crate::suggest::suggestions::Suggestions;
+use crate::tally::{HitClient, PolicyTally, Tally};
 
 /// How many clients a report lists.
 const MOST_LISTED: usize = 50;
 
 /// Everything that was found.
 pub(crate) struct Findings<'f> {
-    pub(crate) files: Vec<String>,
-    pub(crate) format: &'f Format,
-    pub(crate) outcome: Outcome,
+    pub files: Vec<String>,
+    pub format: &'f Format,
+    pub outcome: Outcome,
     pub(crate) replaying: Option<&'f Replaying>,
-    pub(crate) described: Described,
+    pub described: Described,
     pub(crate) log_answers: Option<LogAnswers>,
     pub(crate) suggestions: Option<Suggestions>,
-    pub(crate) seconds: f64,
+    pub seconds: f64,
 }
 
 impl Findings<'_> {

@@ -1,7 +1,7 @@
 //! What a log itself says about requests that were blocked.
 
-use crate::replay::mapping::Fields;
-use crate::replay::report::LogAnswers;
+use crate::mapping::Fields;
+use crate::report::LogAnswers;
 
 /// What the log itself says about answers.
 #[derive(Debug)]

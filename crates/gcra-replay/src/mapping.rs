@@ -3,15 +3,15 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::Range;
 
+use gcra_policy::key::Part;
+use gcra_policy::{Policies, Policy};
+use gcra_text::visible::quoted;
 use haproxy_log::{Field, Format};
 use spop_agent::{BufferFull, Message, Value};
 use spop_codec::haproxy::NotifyWriter;
 use spop_codec::{Frame, FrameId, decode};
 
-use crate::key::Part;
-use crate::policy::{Policies, Policy};
-use crate::replay::report::Mapped;
-use crate::visible::quoted;
+use crate::report::Mapped;
 
 /// The message of an agent without a file, whose policy is for all messages.
 const ANY_MESSAGE: &str = "check";
@@ -110,7 +110,7 @@ struct Asked {
 
 /// A message of `--message`: `NAME`, `NAME if ARG` or `NAME unless ARG`.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) struct WantedMessage {
+pub struct WantedMessage {
     name: String,
     /// The arg, and whether it has to have a value.
     only: Option<(String, bool)>,
@@ -137,7 +137,7 @@ impl WantedMessage {
 
 /// An arg of `--map`, and where its value comes from: `ARG=SOURCE`.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) struct WantedArg {
+pub struct WantedArg {
     name: String,
     source: String,
 }
@@ -246,8 +246,8 @@ pub(crate) struct Mapping {
 }
 
 /// Messages about some requests.
-pub(crate) struct Written<'m> {
-    pub(crate) messages: Vec<Message<'m>>,
+pub struct Written<'m> {
+    pub messages: Vec<Message<'m>>,
     /// Where those of each request end.
     ends: Vec<usize>,
 }
@@ -259,7 +259,7 @@ impl Written<'_> {
 
     /// Where the messages about the request that was written at this place stand.
     #[inline]
-    pub(crate) fn of(&self, place: usize) -> Range<usize> {
+    pub fn of(&self, place: usize) -> Range<usize> {
         let start = place.checked_sub(1).and_then(|before| self.ends.get(before)).copied();
         start.unwrap_or(0)..self.ends.get(place).copied().unwrap_or(0)
     }
@@ -267,10 +267,10 @@ impl Written<'_> {
 
 /// What a mapping says about itself.
 #[derive(Debug, Default)]
-pub(crate) struct Described {
-    pub(crate) mapped: Vec<Mapped>,
-    pub(crate) messages: Vec<String>,
-    pub(crate) notes: Vec<String>,
+pub struct Described {
+    pub mapped: Vec<Mapped>,
+    pub messages: Vec<String>,
+    pub notes: Vec<String>,
 }
 
 impl Mapping {
@@ -692,7 +692,7 @@ impl Asked {
 }
 
 impl Described {
-    pub(crate) fn note(&mut self, note: String) {
+    pub fn note(&mut self, note: String) {
         if !self.notes.contains(&note) {
             self.notes.push(note);
         }

@@ -2,85 +2,85 @@
 
 use serde::Serialize;
 
-use crate::suggest::Suggestions;
+use crate::suggest::suggestions::Suggestions;
 
 /// Everything that was found.
 #[derive(Debug, Serialize)]
-pub(crate) struct Report {
+pub struct Report {
     /// The version of this format.
-    pub(crate) version: u32,
-    pub(crate) program: String,
+    pub version: u32,
+    pub program: String,
     /// When the report was made, in seconds since 1970.
-    pub(crate) made: u64,
-    pub(crate) files: Vec<String>,
-    pub(crate) format: String,
+    pub made: u64,
+    pub files: Vec<String>,
+    pub format: String,
     /// Which date of a line counts, in words.
-    pub(crate) time: String,
+    pub time: String,
     pub(crate) mapping: Vec<Mapped>,
-    pub(crate) messages: Vec<String>,
-    pub(crate) configuration: Configuration,
+    pub messages: Vec<String>,
+    pub configuration: Configuration,
     /// What has to be known about the numbers; a sentence each.
-    pub(crate) notes: Vec<String>,
+    pub notes: Vec<String>,
     /// What a replay of this log cannot know; a sentence each.
     pub(crate) cannot_know: Vec<String>,
-    pub(crate) lines: u64,
-    pub(crate) requests: u64,
-    pub(crate) bad: Vec<Bad>,
+    pub lines: u64,
+    pub requests: u64,
+    pub bad: Vec<Bad>,
     /// Requests that were left out because they lay too far behind later ones in the log.
-    pub(crate) late: u64,
-    pub(crate) truncated: u64,
+    pub late: u64,
+    pub truncated: u64,
     /// When the first and the last request came, in seconds since 1970.
-    pub(crate) first: Option<f64>,
-    pub(crate) last: Option<f64>,
-    pub(crate) total: Total,
+    pub first: Option<f64>,
+    pub last: Option<f64>,
+    pub total: Total,
     pub(crate) against: Option<Against>,
     /// What the log itself says about blocked requests.
     pub(crate) log_answers: Option<LogAnswers>,
-    pub(crate) policies: Vec<PolicyReport>,
+    pub policies: Vec<PolicyReport>,
     pub(crate) timeline: Timeline,
     pub(crate) most_blocked: Vec<Blocked>,
-    pub(crate) suggest: Option<Suggestions>,
+    pub suggest: Option<Suggestions>,
     /// How long it took, in seconds.
-    pub(crate) seconds: f64,
+    pub seconds: f64,
     pub(crate) lines_per_second: f64,
 }
 
 /// An arg, and the field or constant that gives its value.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
-pub(crate) struct Mapped {
-    pub(crate) arg: String,
-    pub(crate) field: String,
+pub struct Mapped {
+    pub arg: String,
+    pub field: String,
 }
 
 /// The configurations: a file, or the flags of one.
 #[derive(Debug, Serialize)]
-pub(crate) struct Configuration {
-    pub(crate) new: Option<String>,
-    pub(crate) old: Option<String>,
+pub struct Configuration {
+    pub new: Option<String>,
+    pub old: Option<String>,
 }
 
 /// Bad lines of one kind.
 #[derive(Debug, Serialize)]
-pub(crate) struct Bad {
-    pub(crate) kind: String,
-    pub(crate) count: u64,
+pub struct Bad {
+    pub kind: String,
+    pub count: u64,
     /// The first of them.
-    pub(crate) file: String,
-    pub(crate) line: u64,
+    pub file: String,
+    pub line: u64,
     pub(crate) excerpt: String,
 }
 
 /// What all requests came to.
 #[derive(Debug, Serialize)]
-pub(crate) struct Total {
-    pub(crate) allowed: u64,
-    pub(crate) blocked: u64,
-    pub(crate) would_block: u64,
+pub struct Total {
+    pub allowed: u64,
+    pub blocked: u64,
+    pub would_block: u64,
     /// Those of the first three that had to wait before they went on.
-    pub(crate) delayed: u64,
-    pub(crate) undecided: u64,
-    pub(crate) unmatched: u64,
-    pub(crate) clients: u64,
+    pub delayed: u64,
+    pub undecided: u64,
+    pub unmatched: u64,
+    pub clients: u64,
     pub(crate) clients_blocked: u64,
     pub(crate) clients_would_block: u64,
 }
@@ -88,9 +88,9 @@ pub(crate) struct Total {
 /// What the other configuration decides, and where the two differ.
 #[derive(Debug, Serialize)]
 pub(crate) struct Against {
-    pub(crate) total: Total,
+    pub total: Total,
     /// Requests that only the new configuration blocks.
-    pub(crate) newly_blocked: u64,
+    pub newly_blocked: u64,
     /// Requests that only the old configuration blocks.
     pub(crate) newly_allowed: u64,
     /// Requests that the old configuration allows, and the new one would block if it did not only
@@ -104,10 +104,10 @@ pub(crate) struct Against {
 /// A client that the new configuration blocks where the old one did not.
 #[derive(Debug, Serialize)]
 pub(crate) struct NewlyBlocked {
-    pub(crate) policy: String,
-    pub(crate) client: String,
+    pub policy: String,
+    pub client: String,
     /// How many of its requests are newly blocked.
-    pub(crate) requests: u64,
+    pub requests: u64,
 }
 
 /// How often the log has these answers, and how often it says that the agent blocked.
@@ -118,55 +118,55 @@ pub(crate) struct LogAnswers {
     #[serde(rename = "403")]
     pub(crate) forbidden: u64,
     /// `None` if the log has no field with the variable `blocked`.
-    pub(crate) blocked: Option<u64>,
+    pub blocked: Option<u64>,
 }
 
 /// What one policy decided.
 #[derive(Debug, Serialize)]
-pub(crate) struct PolicyReport {
-    pub(crate) name: String,
+pub struct PolicyReport {
+    pub name: String,
     /// The policy as `check` prints it.
-    pub(crate) in_words: String,
-    pub(crate) key: String,
+    pub in_words: String,
+    pub key: String,
     /// "enforce" or "observe".
-    pub(crate) mode: &'static str,
-    pub(crate) observes: bool,
-    pub(crate) allowed: u64,
-    pub(crate) blocked: u64,
-    pub(crate) would_block: u64,
+    pub mode: &'static str,
+    pub observes: bool,
+    pub allowed: u64,
+    pub blocked: u64,
+    pub would_block: u64,
     /// Those of the allowed ones that had to wait before they went on.
-    pub(crate) delayed: u64,
-    pub(crate) undecided: u64,
+    pub delayed: u64,
+    pub undecided: u64,
     /// Why requests were blocked, or would be.
-    pub(crate) reasons: Reasons,
-    pub(crate) clients: u64,
+    pub reasons: Reasons,
+    pub clients: u64,
     /// Clients with a request that was blocked, or would be.
     pub(crate) clients_blocked: u64,
     /// Whether `clients` is exact. If not, it is off by about 0.1 %.
     pub(crate) clients_exact: bool,
-    pub(crate) limits: Vec<LimitReport>,
+    pub limits: Vec<LimitReport>,
 }
 
 /// Why requests were blocked.
 #[derive(Debug, Serialize)]
-pub(crate) struct Reasons {
-    pub(crate) limit: u64,
+pub struct Reasons {
+    pub limit: u64,
     /// The cost was above the burst.
-    pub(crate) oversize: u64,
+    pub oversize: u64,
     /// The rule is `deny`.
-    pub(crate) denied: u64,
+    pub denied: u64,
 }
 
 /// What one limit denied.
 #[derive(Debug, Serialize)]
-pub(crate) struct LimitReport {
-    pub(crate) name: String,
-    pub(crate) limit: String,
+pub struct LimitReport {
+    pub name: String,
+    pub limit: String,
     /// Whether it is one of an override.
     #[serde(rename = "override")]
-    pub(crate) is_override: bool,
-    pub(crate) blocked: u64,
-    pub(crate) would_block: u64,
+    pub is_override: bool,
+    pub blocked: u64,
+    pub would_block: u64,
     /// The longest time that a client would have had to wait, in seconds.
     pub(crate) worst_wait: f64,
 }
@@ -175,31 +175,31 @@ pub(crate) struct LimitReport {
 #[derive(Debug, Serialize)]
 pub(crate) struct Timeline {
     /// When the first step begins, in seconds since 1970.
-    pub(crate) start: u64,
+    pub start: u64,
     /// How long each step is, in seconds.
-    pub(crate) step: u64,
-    pub(crate) allowed: Vec<u64>,
-    pub(crate) blocked: Vec<u64>,
-    pub(crate) would_block: Vec<u64>,
+    pub step: u64,
+    pub allowed: Vec<u64>,
+    pub blocked: Vec<u64>,
+    pub would_block: Vec<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) blocked_before: Option<Vec<u64>>,
 }
 
 /// A client with blocked requests, or with requests that would be.
 #[derive(Debug, Serialize)]
-pub(crate) struct Blocked {
-    pub(crate) policy: String,
-    pub(crate) client: String,
-    pub(crate) requests: u64,
-    pub(crate) blocked: u64,
-    pub(crate) would_block: u64,
-    pub(crate) newly_blocked: u64,
+pub struct Blocked {
+    pub policy: String,
+    pub client: String,
+    pub requests: u64,
+    pub blocked: u64,
+    pub would_block: u64,
+    pub newly_blocked: u64,
     /// When the first and the last of them came, in seconds since 1970.
     pub(crate) first_blocked: u64,
     pub(crate) last_blocked: u64,
     /// The longest wait, in seconds, and the limit that it was for.
     pub(crate) worst_wait: f64,
-    pub(crate) limit: Option<String>,
+    pub limit: Option<String>,
     pub(crate) peak: Peak,
     pub(crate) timeline: ClientTimeline,
 }
@@ -207,14 +207,14 @@ pub(crate) struct Blocked {
 /// The most requests in a second of the clock.
 #[derive(Debug, Serialize)]
 pub(crate) struct Peak {
-    pub(crate) per_second: u64,
+    pub per_second: u64,
 }
 
 /// What came of a client's requests, in the steps of the report, from its first blocked request
 /// on.
 #[derive(Debug, Serialize)]
 pub(crate) struct ClientTimeline {
-    pub(crate) allowed: Vec<u64>,
+    pub allowed: Vec<u64>,
     /// Blocked, or would be.
-    pub(crate) blocked: Vec<u64>,
+    pub blocked: Vec<u64>,
 }

@@ -2,21 +2,22 @@
 
 use std::path::Path;
 
+use crate::args::Replay;
 use anyhow::Context as _;
+use gcra_limiter::question::{Question, Unanswerable};
+use gcra_limiter::verdict::Outcome;
+use gcra_policy::Policies;
+use gcra_policy::flags::Source;
+use gcra_policy::rate_flags::RateFlags;
+use gcra_policy::secrets::Readers;
 use gcra_table::Slots;
+use gcra_text::output::{Mistakes, WrongUsage};
 use spop_agent::Message;
 
-use crate::cli::{Replay, Source};
-use crate::output::{Mistakes, WrongUsage};
-use crate::policy::Policies;
-use crate::policy::secrets::Readers;
-use crate::question::{Question, Unanswerable};
-use crate::rate_flags::RateFlags;
-use crate::replay::distinct::Distinct;
-use crate::replay::engine::Engine;
-use crate::replay::mapping::Mapping;
-use crate::replay::tally::{Request, Tally, decide_request};
-use crate::verdict::Outcome;
+use crate::distinct::Distinct;
+use crate::engine::Engine;
+use crate::mapping::Mapping;
+use crate::tally::{Request, Tally, decide_request};
 
 /// How many slots a table has unless the command line says it: 64 MiB. A larger one takes longer,
 /// because fewer of its parts are near.
@@ -25,7 +26,7 @@ const SLOTS: u64 = 1 << 22;
 /// Policies, and how the operator named them.
 pub(crate) struct Configured {
     name: String,
-    pub(crate) policies: Policies,
+    pub policies: Policies,
 }
 
 impl Configured {
@@ -66,10 +67,10 @@ impl Configured {
 
 /// A configuration that decides, and what came of it.
 pub(crate) struct Side {
-    pub(crate) name: String,
-    pub(crate) engine: Engine,
+    pub name: String,
+    pub engine: Engine,
     pub(crate) mapping: Mapping,
-    pub(crate) tally: Tally,
+    pub tally: Tally,
     /// The questions about the messages of a batch.
     questions: Vec<Result<Question, Unanswerable>>,
 }
@@ -128,9 +129,9 @@ const BATCH: usize = 32;
 
 /// One or two configurations that decide about a log.
 pub(crate) struct Replaying {
-    pub(crate) new: Side,
-    pub(crate) old: Option<Side>,
-    pub(crate) changes: Changes,
+    pub new: Side,
+    pub old: Option<Side>,
+    pub changes: Changes,
     /// Whether both have the same messages, which are written once then.
     shares_messages: bool,
     /// The times of the requests that are not decided yet.
@@ -215,8 +216,8 @@ impl Replaying {
 
 /// Where two configurations differ.
 #[derive(Debug, Default)]
-pub(crate) struct Changes {
-    pub(crate) newly_blocked: u64,
+pub struct Changes {
+    pub newly_blocked: u64,
     pub(crate) newly_allowed: u64,
     pub(crate) newly_would_block: u64,
     pub(crate) clients_newly_blocked: Distinct,

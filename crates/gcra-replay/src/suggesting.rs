@@ -1,19 +1,20 @@
 //! What limits are suggested from: the requests of a log by a key that the operator names.
 
 use anyhow::Context as _;
+use gcra_limiter::counting::write_client;
+use gcra_limiter::message_key::hash_key;
+use gcra_policy::answers::Answers;
+use gcra_policy::key_args::key_args;
+use gcra_policy::{KeyParts, Overrides, Policies, Policy, Rule};
 use gcra_table::{Slots, Table};
 
-use crate::counting::write_client;
-use crate::message_key::hash_key;
-use crate::policy::key_args::key_args;
-use crate::policy::variables::Answers;
-use crate::policy::{KeyParts, Overrides, Policies, Policy, Rule};
-use crate::replay::mapping::{Fields, Mapping};
-use crate::suggest::{Hints, Suggest, Suggestions};
+use crate::mapping::{Fields, Mapping};
+use crate::suggest::suggestions::Suggestions;
+use crate::suggest::{Hints, Suggest};
 
 /// What a suggested limit may touch: fewer than this share.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Target {
+pub struct Target {
     share: f64,
     /// Of the requests, and not of the clients.
     is_of_requests: bool,
@@ -42,7 +43,7 @@ impl Target {
 }
 
 /// The name of the message that only suggestions are made from.
-pub(crate) const MESSAGE: &str = "suggested";
+pub const MESSAGE: &str = "suggested";
 
 /// Collects what limits are suggested from.
 pub(crate) struct Suggesting {

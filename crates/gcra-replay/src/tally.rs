@@ -1,16 +1,16 @@
 //! What came of the requests of a log: by policy, limit, client and time.
 
 use ahash::AHashMap;
+use gcra_limiter::answer::Standing;
+use gcra_limiter::question::{Question, Unanswerable};
+use gcra_limiter::verdict::{Outcome, Reason, Verdict};
+use gcra_policy::{Limit, Policy};
 use gcra_table::Nanos;
 use spop_agent::Message;
 
-use crate::answer::Standing;
-use crate::policy::{Limit, Policy};
-use crate::question::{Question, Unanswerable};
-use crate::replay::distinct::Distinct;
-use crate::replay::engine::{Decided, Engine, Step};
-use crate::replay::timeline::{Longer, Steps, merge};
-use crate::verdict::{Outcome, Reason, Verdict};
+use crate::distinct::Distinct;
+use crate::engine::{Decided, Engine, Step};
+use crate::timeline::{Longer, Steps, merge};
 
 /// How many clients are followed. When there are more, those that are idle for longest are
 /// forgotten, and count from nothing when they come back.
@@ -22,27 +22,27 @@ const MOST_HIT: usize = 4096;
 /// What came of all requests.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Totals {
-    pub(crate) allowed: u64,
-    pub(crate) blocked: u64,
-    pub(crate) would_block: u64,
+    pub allowed: u64,
+    pub blocked: u64,
+    pub would_block: u64,
     /// Those among them that were not blocked, and had to wait before they went on.
-    pub(crate) delayed: u64,
+    pub delayed: u64,
     /// A policy is for the message, but its key has no value or its cost is not valid.
-    pub(crate) undecided: u64,
+    pub undecided: u64,
     /// No policy is for any of its messages.
-    pub(crate) unmatched: u64,
+    pub unmatched: u64,
 }
 
 /// What one request came to.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Request {
+pub struct Request {
     /// The strongest verdict on its messages, with the key that it is about.
-    pub(crate) decided: Option<Decided>,
+    pub decided: Option<Decided>,
     is_undecided: bool,
 }
 
 impl Request {
-    pub(crate) fn is(&self, outcome: Outcome) -> bool {
+    pub fn is(&self, outcome: Outcome) -> bool {
         self.decided.is_some_and(|decided| decided.verdict.outcome == outcome)
     }
 
@@ -79,18 +79,18 @@ impl Request {
 /// What came of the requests that one policy decided about.
 #[derive(Debug, Default)]
 pub(crate) struct PolicyTally {
-    pub(crate) allowed: u64,
+    pub allowed: u64,
     /// Blocked, or would block if the policy only observes.
     pub(crate) hit: u64,
     /// Allowed, and had to wait before they went on.
-    pub(crate) delayed: u64,
-    pub(crate) undecided: u64,
+    pub delayed: u64,
+    pub undecided: u64,
     /// Of those, by the reason: a limit is used up, a cost above the burst, the rule `deny`.
     pub(crate) by_limit: u64,
-    pub(crate) oversize: u64,
-    pub(crate) denied: u64,
-    pub(crate) limits: Vec<LimitTally>,
-    pub(crate) clients: Distinct,
+    pub oversize: u64,
+    pub denied: u64,
+    pub limits: Vec<LimitTally>,
+    pub clients: Distinct,
     pub(crate) clients_hit: Distinct,
 }
 
@@ -134,33 +134,33 @@ struct Hit {
 /// A client with blocked requests, for the report.
 #[derive(Debug)]
 pub(crate) struct HitClient {
-    pub(crate) policy: usize,
-    pub(crate) name: String,
-    pub(crate) requests: u64,
+    pub policy: usize,
+    pub name: String,
+    pub requests: u64,
     pub(crate) hit: u64,
     pub(crate) newly: u64,
-    pub(crate) first: u64,
-    pub(crate) last: u64,
+    pub first: u64,
+    pub last: u64,
     pub(crate) worst_wait: Nanos,
     /// The place of the limit with the longest wait among those of the policy.
     pub(crate) worst_limit: Option<usize>,
     pub(crate) peak: u64,
-    pub(crate) steps: Vec<(usize, [u64; 2])>,
+    pub steps: Vec<(usize, [u64; 2])>,
 }
 
 /// What came of all requests of a log.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
-    pub(crate) totals: Totals,
-    pub(crate) policies: Vec<PolicyTally>,
-    pub(crate) clients: Distinct,
+    pub totals: Totals,
+    pub policies: Vec<PolicyTally>,
+    pub clients: Distinct,
     pub(crate) clients_blocked: Distinct,
     pub(crate) clients_would_block: Distinct,
     by_key: AHashMap<u64, Client>,
     hits: AHashMap<u64, Hit>,
     /// Whether some clients were forgotten.
     pub(crate) has_forgotten: bool,
-    pub(crate) steps: Steps,
+    pub steps: Steps,
     /// Allowed, blocked and would block; and blocked by the other configuration.
     pub(crate) series: Vec<[u64; 4]>,
     /// The time of the request, in seconds since 1970, and the place of its step.

@@ -4,6 +4,9 @@
 use std::collections::HashMap;
 use std::path::Path;
 
+use gcra_limiter::verdict::Outcome;
+use gcra_policy::Policies;
+use gcra_policy::file::document;
 use gcra_table::Slots;
 use haproxy_log::Format;
 use proptest::prelude::*;
@@ -11,11 +14,9 @@ use proptest::prelude::*;
 use super::engine::Engine;
 use super::mapping::{Described, Fields, Mapping, WantedArg, WantedMessage};
 use super::tally::{Tally, decide_request};
-use crate::policy::{Policies, file};
-use crate::verdict::Outcome;
 
 fn policies(text: &str) -> Policies {
-    file::parse(Path::new("new.toml"), text).unwrap()
+    document::parse(Path::new("new.toml"), text).unwrap()
 }
 
 /// A mapping of args by `--map`, with what it says about itself, for lines of the HTTP format.
@@ -41,7 +42,10 @@ fn asked(mapping: &mut Mapping, values: &[Option<&[u8]>]) -> Vec<(String, String
     mapping.write(values);
     let message = mapping.of_one().next().unwrap();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    message.args().map(|arg| (text(arg.name), crate::key::Shown(arg.value).to_string())).collect()
+    message
+        .args()
+        .map(|arg| (text(arg.name), gcra_policy::key::Shown(arg.value).to_string()))
+        .collect()
 }
 
 #[test]

@@ -3,13 +3,14 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use gcra_text::columns;
+use gcra_text::columns::{Column, cut, length, wrap};
+use gcra_text::count::Count;
+use gcra_text::duration::{Left, Utc};
 use ratatui::style::Style;
 
-use crate::columns::{self, Column, cut, length, wrap};
-use crate::duration::{Left, Utc};
-use crate::plural::Count;
-use crate::replay::report::{Against, Blocked, PolicyReport, Report, Timeline, Total};
-use crate::suggest::f64_from;
+use crate::report::{Against, Blocked, PolicyReport, Report, Timeline, Total};
+use crate::suggest::grid::f64_from;
 
 /// How many clients and bad lines are listed.
 const MOST_CLIENTS: usize = 10;
@@ -23,7 +24,7 @@ const WIDEST: usize = 100;
 
 impl Report {
     /// The report, for a terminal with so many columns.
-    pub(crate) fn in_words(&self, columns: usize) -> String {
+    pub fn in_words(&self, columns: usize) -> String {
         let mut page = Page { text: String::new(), width: columns.clamp(NARROWEST, WIDEST) };
         self.log(&mut page);
         if self.configuration.new.is_some() {

@@ -2,10 +2,10 @@
 //! limit change.
 
 use gcra_lease::{Change, Charge, Micros, Record, Records, StoreTime};
+use gcra_policy::sharing::{in_whole_cells, lent, most_carried_over};
 use gcra_table::{Quota, Time};
 
 use super::*;
-use crate::policy::sharing::{in_whole_cells, lent, most_carried_over};
 
 /// A cell takes whole microseconds, and has a longest delay or none.
 fn numbers() -> impl Strategy<Value = (u64, u32, u64)> {

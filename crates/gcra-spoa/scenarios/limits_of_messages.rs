@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 
+use gcra_policy::limit_from_arg::ArgValue;
+
 use super::*;
-use crate::policy::by_arg::ArgValue;
 
 /// What the requests of one bucket owe, in nanoseconds, and since when.
 #[derive(Clone, Copy, Debug, Default)]

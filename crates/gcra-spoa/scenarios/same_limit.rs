@@ -1,14 +1,14 @@
 //! What makes a limit the same one: the table, what is lent, and the store agree about it.
 
+use gcra_limiter::decide::shared::bucket_of;
+use gcra_limiter::limit_bucket::LimitBucket;
+use gcra_limiter::message_key::hash_key;
+use gcra_policy::RuleAt;
 use gcra_store::Names;
 use gcra_table::LeaseKey;
 use proptest::strategy::ValueTree as _;
 
 use super::*;
-use crate::decide_shared::bucket_of;
-use crate::limit_bucket::LimitBucket;
-use crate::message_key::hash_key;
-use crate::policy::RuleAt;
 
 /// A limit of a policy, as its file has it.
 fn limit() -> impl Strategy<Value = String> {
@@ -76,7 +76,7 @@ struct Known {
 /// The limits that these messages have under the policies of a file, which are the same before and
 /// after it has come into force.
 fn known(table: &Table, text: &str) -> Vec<Known> {
-    let parsed = file::parse(Path::new("gcra-spoa.toml"), text);
+    let parsed = document::parse(Path::new("gcra-spoa.toml"), text);
     let Ok(mut policies) = parsed else { return Vec::new() };
     let before = known_under(table, &policies);
     policies.come_into_force(table);

@@ -14,17 +14,17 @@ const NARROW: usize = 16;
 const WIDEST: usize = 1000;
 
 /// A row that says how many are missing needs one row above it to be of use.
-pub(crate) const LEAST: usize = 3;
+pub const LEAST: usize = 3;
 
-pub(crate) struct Column {
-    pub(crate) heading: String,
-    pub(crate) cells: Vec<(String, Style)>,
+pub struct Column {
+    pub heading: String,
+    pub cells: Vec<(String, Style)>,
     /// Numbers stand on the right.
-    pub(crate) is_number: bool,
+    pub is_number: bool,
     /// It gets the width that is left, and its text is cut if that is too little. There is one.
-    pub(crate) is_flexible: bool,
+    pub is_flexible: bool,
     /// The column with the highest rank is left out first; those with 0 are kept.
-    pub(crate) rank: u8,
+    pub rank: u8,
 }
 
 impl Column {
@@ -50,7 +50,7 @@ fn last_rank(columns: &[Column], width: usize) -> u8 {
 }
 
 /// How many lines the heading and all rows take, and the line about columns that are left out.
-pub(crate) fn height(columns: &[Column], width: usize) -> usize {
+pub fn height(columns: &[Column], width: usize) -> usize {
     let rows = columns.iter().map(|column| column.cells.len()).max().unwrap_or(0);
     let last = last_rank(columns, width);
     1 + rows + usize::from(columns.iter().any(|column| column.rank > last))
@@ -58,7 +58,7 @@ pub(crate) fn height(columns: &[Column], width: usize) -> usize {
 
 /// A heading and the rows below it, in at most so many lines. The first rows may have been
 /// scrolled away: then the last line says how many are above.
-pub(crate) fn lines(
+pub fn lines(
     mut columns: Vec<Column>,
     width: usize,
     height: usize,
@@ -113,7 +113,7 @@ pub(crate) fn lines(
 }
 
 /// The beginning of a text, with "…" where it is cut.
-pub(crate) fn cut(text: &str, width: usize) -> String {
+pub fn cut(text: &str, width: usize) -> String {
     if length(text) <= width {
         return text.to_owned();
     }
@@ -122,7 +122,7 @@ pub(crate) fn cut(text: &str, width: usize) -> String {
 
 /// Adds a text behind a heading to `out`, in lines of at most `width` where words allow it. Lines
 /// after the first begin with `indent` spaces.
-pub(crate) fn wrap(heading: &str, indent: usize, text: &str, width: usize, out: &mut String) {
+pub fn wrap(heading: &str, indent: usize, text: &str, width: usize, out: &mut String) {
     let mut line = heading.to_owned();
     let mut is_empty = true;
     for word in text.split(' ') {
@@ -143,6 +143,6 @@ pub(crate) fn wrap(heading: &str, indent: usize, text: &str, width: usize, out: 
 }
 
 /// In characters: all texts here are in Latin letters, and others come out a little wrong.
-pub(crate) fn length(text: &str) -> usize {
+pub fn length(text: &str) -> usize {
     text.chars().count()
 }

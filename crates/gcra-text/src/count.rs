@@ -3,7 +3,7 @@
 use std::fmt;
 
 /// A count, the noun for one, and the noun for several.
-pub(crate) struct Count<N>(pub(crate) N, pub(crate) &'static str, pub(crate) &'static str);
+pub struct Count<N>(pub N, pub &'static str, pub &'static str);
 
 impl<N: fmt::Display + PartialEq + From<u8>> fmt::Display for Count<N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

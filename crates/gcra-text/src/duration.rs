@@ -22,11 +22,11 @@ const OTHER_WORDS: [(&str, &[&str]); 4] = [
 ];
 
 /// The units in one sentence, for error messages.
-pub(crate) const UNITS_IN_WORDS: &str = "us, ms, s, m, h or d";
+pub const UNITS_IN_WORDS: &str = "us, ms, s, m, h or d";
 
 /// Reads a whole number and a unit, such as `10m`. `None` when the text is something else, or
 /// longer than 584 years.
-pub(crate) fn parse(text: &str) -> Option<Duration> {
+pub fn parse(text: &str) -> Option<Duration> {
     let unit_at = text.find(|c: char| !c.is_ascii_digit())?;
     let (count, unit) = text.split_at(unit_at);
     let other = OTHER_WORDS.iter().find(|(_, words)| words.contains(&unit));
@@ -36,7 +36,7 @@ pub(crate) fn parse(text: &str) -> Option<Duration> {
 }
 
 /// Reads several durations in a row, such as `1h30m`.
-pub(crate) fn sum(text: &str) -> Option<Duration> {
+pub fn sum(text: &str) -> Option<Duration> {
     let is_start = |(at, c): &(usize, char)| {
         c.is_ascii_digit() && (*at == 0 || !text.as_bytes()[at - 1].is_ascii_digit())
     };
@@ -49,7 +49,7 @@ pub(crate) fn sum(text: &str) -> Option<Duration> {
 
 /// A length of time as it can be written: in the longest unit that is exact. Rounded up to whole
 /// microseconds.
-pub(crate) struct Exact(pub(crate) Duration);
+pub struct Exact(pub Duration);
 
 impl fmt::Display for Exact {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -64,7 +64,7 @@ impl fmt::Display for Exact {
 
 /// A length of time at a glance: two or three digits and a unit, rounded down. It is for what has
 /// passed already.
-pub(crate) struct Short(pub(crate) Duration);
+pub struct Short(pub Duration);
 
 impl fmt::Display for Short {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -74,7 +74,7 @@ impl fmt::Display for Short {
 
 /// The same rounded up. It is for what has yet to pass: a client that waits for the time that it
 /// reads must not come too early.
-pub(crate) struct Left(pub(crate) Duration);
+pub struct Left(pub Duration);
 
 impl fmt::Display for Left {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -97,12 +97,12 @@ fn write_short(f: &mut fmt::Formatter<'_>, ns: u64, divided: fn(u64, u64) -> u64
 }
 
 /// At most [`u64::MAX`].
-pub(crate) fn nanoseconds(duration: Duration) -> u64 {
+pub fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// A moment in seconds since 1970, with its date: "2026-11-22 09:05:00 UTC".
-pub(crate) struct Utc(pub(crate) u64);
+pub struct Utc(pub u64);
 
 impl fmt::Display for Utc {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use ipnet::{IpNet, Ipv4Net};
 
 /// The prefix of a text that is a value whatever it looks like.
-pub(crate) const VALUE: &str = "str:";
+pub const VALUE: &str = "str:";
 
 /// In an IPv4 address in IPv6 notation (`::ffff:0:0/96`), this many bits come before the IPv4
 /// part.
@@ -22,7 +22,7 @@ const MAPPED_BITS: u8 = 96;
 ///
 /// The text is empty, has white space around it, or is nearly an address: a sentence says what
 /// would be right.
-pub(crate) fn written_net(text: &str) -> Result<Option<IpNet>, String> {
+pub fn written_net(text: &str) -> Result<Option<IpNet>, String> {
     if let Ok(ip) = text.parse::<IpAddr>() {
         return Ok(Some(ip.to_canonical().into()));
     }

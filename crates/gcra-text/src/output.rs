@@ -12,15 +12,15 @@ use serde_json::Value;
 use crate::visible::{Visible, escaped_json, visible_lines};
 
 /// One answer in both forms.
-pub(crate) struct Output {
-    pub(crate) words: String,
-    pub(crate) json: Value,
+pub struct Output {
+    pub words: String,
+    pub json: Value,
 }
 
 /// What a command line asks for cannot be done, and another command line can: the sentence says
 /// which. The exit status is 2.
 #[derive(Debug)]
-pub(crate) struct WrongUsage(pub(crate) String);
+pub struct WrongUsage(pub String);
 
 impl fmt::Display for WrongUsage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -32,7 +32,7 @@ impl Error for WrongUsage {}
 
 /// The mistakes in a configuration, one a line. The exit status is 1.
 #[derive(Debug)]
-pub(crate) struct Mistakes(pub(crate) Vec<String>);
+pub struct Mistakes(pub Vec<String>);
 
 impl fmt::Display for Mistakes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -43,7 +43,7 @@ impl fmt::Display for Mistakes {
 impl Error for Mistakes {}
 
 /// Prints why a command failed on standard error. Returns the exit status for it.
-pub(crate) fn print_error(error: &anyhow::Error) -> ExitCode {
+pub fn print_error(error: &anyhow::Error) -> ExitCode {
     if let Some(Mistakes(mistakes)) = error.downcast_ref() {
         return print_mistakes(mistakes);
     }
@@ -59,10 +59,7 @@ pub(crate) fn print_error(error: &anyhow::Error) -> ExitCode {
 /// # Errors
 ///
 /// Standard output cannot be written to. A reader that has closed its end is not an error.
-pub(crate) fn print(
-    as_json: bool,
-    outputs: impl IntoIterator<Item = Output>,
-) -> anyhow::Result<()> {
+pub fn print(as_json: bool, outputs: impl IntoIterator<Item = Output>) -> anyhow::Result<()> {
     for Output { words, json } in outputs {
         let text = if as_json { escaped_json(&json.to_string()) } else { visible_lines(&words) };
         write_stdout(&format!("{text}\n"))?;
@@ -75,7 +72,7 @@ pub(crate) fn print(
 /// # Errors
 ///
 /// As for [`print()`].
-pub(crate) fn write_stdout(text: &str) -> anyhow::Result<()> {
+pub fn write_stdout(text: &str) -> anyhow::Result<()> {
     match io::stdout().lock().write_all(text.as_bytes()) {
         // 'gcra-spoa table info | head -1' has read enough.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
@@ -85,22 +82,22 @@ pub(crate) fn write_stdout(text: &str) -> anyhow::Result<()> {
 
 /// Prints the mistakes of a configuration on standard error, one a line. Returns the exit status
 /// for it.
-pub(crate) fn print_mistakes(mistakes: &[String]) -> ExitCode {
+pub fn print_mistakes(mistakes: &[String]) -> ExitCode {
     mistakes.iter().for_each(|mistake| complain(mistake));
     ExitCode::FAILURE
 }
 
 /// Prints the warnings about a configuration on standard error, one a line.
-pub(crate) fn print_warnings(warnings: &[String]) {
+pub fn print_warnings(warnings: &[String]) {
     warnings.iter().for_each(|warning| complain(warning));
 }
 
 /// Prints what is to be known beside an answer on standard error.
-pub(crate) fn print_note(note: &str) {
+pub fn print_note(note: &str) {
     complain(&format!("note: {note}"));
 }
 
 /// Prints a sentence on standard error.
-pub(crate) fn complain(sentence: &str) {
+pub fn complain(sentence: &str) {
     eprintln!("gcra-spoa: {}", Visible(sentence));
 }

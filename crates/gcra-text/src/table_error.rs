@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 /// Why the table cannot be used, for an operator.
 #[derive(Debug)]
-pub(crate) struct TableError(pub(crate) OpenError);
+pub struct TableError(pub OpenError);
 
 /// The sentence has the error of the system in it, so there is no source to be added.
 impl Error for TableError {}
@@ -164,7 +164,7 @@ impl fmt::Display for Sentence<'_> {
 }
 
 /// Says how to finish a resize that was interrupted.
-pub(crate) fn interrupted(path: &Path, to: Slots) -> String {
+pub fn interrupted(path: &Path, to: Slots) -> String {
     format!(
         "a resize to {0} slots was interrupted; finish it: 'gcra-spoa table resize --table {1} \
          --slots {0}'",
@@ -174,7 +174,7 @@ pub(crate) fn interrupted(path: &Path, to: Slots) -> String {
 }
 
 /// Says why a table cannot be changed while it is being resized.
-pub(crate) fn being_resized(path: &Path, table: &Table) -> String {
+pub fn being_resized(path: &Path, table: &Table) -> String {
     match table.interrupted_resize() {
         Some(to) => format!("table {}: {}", path.display(), interrupted(path, to)),
         None => {
@@ -184,7 +184,7 @@ pub(crate) fn being_resized(path: &Path, table: &Table) -> String {
 }
 
 /// What is wrong with a table that can be opened, for an operator.
-pub(crate) fn fault(fault: &Fault) -> String {
+pub fn fault(fault: &Fault) -> String {
     match fault.kind() {
         FaultKind::SuccessorGone => format!("{fault}; {BEGIN_ANEW}"),
         FaultKind::SuccessorUnusable(why) => {
@@ -195,7 +195,7 @@ pub(crate) fn fault(fault: &Fault) -> String {
 }
 
 /// Why a rate or a burst is not valid, for an operator.
-pub(crate) fn rate(error: &RateError) -> String {
+pub fn rate(error: &RateError) -> String {
     match error {
         RateError::Text { problem: RateProblem::Zero, .. } => {
             format!("{error}; to block everything write 'deny'")

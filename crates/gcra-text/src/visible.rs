@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 /// as those that change the direction of text), spaces that are not the usual one, characters that
 /// are drawn on the one before, those that Unicode does not define, and those that are blank
 /// although they are letters or symbols.
-pub(crate) fn is_hidden(c: char) -> bool {
+pub fn is_hidden(c: char) -> bool {
     match c.is_ascii() {
         true => c.is_ascii_control(),
         false => c.escape_debug().len() > 1 || is_blank(c),
@@ -25,7 +25,7 @@ const fn is_blank(c: char) -> bool {
 }
 
 /// A text in which each hidden character is an escape, such as `\u{1b}`.
-pub(crate) struct Visible<'a>(pub(crate) &'a str);
+pub struct Visible<'a>(pub &'a str);
 
 impl fmt::Display for Visible<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -38,12 +38,12 @@ impl fmt::Display for Visible<'_> {
 }
 
 /// The same for a text of several lines.
-pub(crate) fn visible_lines(text: &str) -> String {
+pub fn visible_lines(text: &str) -> String {
     text.split('\n').map(|line| Visible(line).to_string()).collect::<Vec<_>>().join("\n")
 }
 
 /// A word for a shell. If it has hidden characters, its bytes are escaped as bash reads them.
-pub(crate) fn quoted(text: &str) -> String {
+pub fn quoted(text: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "._:/,@%+=-".contains(c);
     if !text.is_empty() && text.chars().all(is_plain) {
         return text.to_owned();
@@ -64,7 +64,7 @@ pub(crate) fn quoted(text: &str) -> String {
 }
 
 /// JSON with the same values, in which each hidden character is an escape.
-pub(crate) fn escaped_json(json: &str) -> String {
+pub fn escaped_json(json: &str) -> String {
     let mut escaped = String::with_capacity(json.len());
     for c in json.chars() {
         if is_hidden(c) {
@@ -83,7 +83,7 @@ pub(crate) fn escaped_json(json: &str) -> String {
 /// JSON with a question mark in the place of each hidden character of its strings.
 ///
 /// It works on the text, because the values of a long text need many times its space.
-pub(crate) fn printable_json(json: &str) -> String {
+pub fn printable_json(json: &str) -> String {
     let mut printable = String::with_capacity(json.len());
     let mut rest = json;
     // Each round takes at least one character.

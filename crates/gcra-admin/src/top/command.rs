@@ -3,15 +3,22 @@
 //! It reads `/status` of the given agents once a second, and shows what follows from the last two
 //! answers of each agent. A terminal and plain text show the same.
 
+use gcra_inspect::flags::table_of_commands;
 use std::collections::{HashMap, HashSet};
 use std::io::{self, IsTerminal as _};
+use std::net::Ipv6Addr;
 use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::path::PathBuf;
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
+use gcra_inspect::agent_client::{Budget, ask};
 use gcra_table::Table;
+use gcra_text::output::write_stdout;
+use gcra_text::table_error::TableError;
+use gcra_text::visible::{Visible, escaped_json, is_hidden};
 use ratatui::buffer::Buffer;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use ratatui::crossterm::terminal;
@@ -23,14 +30,70 @@ use tokio::runtime::Builder;
 use tokio::task::JoinSet;
 
 use crate::agents::Agent;
-use crate::ask::{Budget, ask};
-use crate::cli::Top;
-use crate::output::write_stdout;
-use crate::screen::{Order, Screen, Seen};
 use crate::status::Status;
-use crate::table_error::TableError;
-use crate::together::Together;
-use crate::visible::{Visible, escaped_json, is_hidden};
+use crate::status_sum::Together;
+use crate::top::screen::{Order, Screen, Seen};
+
+/// Which agents to watch, and how.
+#[derive(Debug, clap::Args)]
+pub struct Top {
+    /// The --admin address of an agent, which tells about all agents of its table
+    ///
+    /// May be given several times, for agents on several machines. Without it the addresses are
+    /// looked up in the table; if it has none, 127.0.0.1:9101 is asked.
+    #[arg(long, value_name = "HOST:PORT", value_parser = parse_host_and_port)]
+    pub admin: Vec<String>,
+    /// The table in which agents are looked up without --admin [default: as for 'table info']
+    #[arg(long, value_name = "PATH", conflicts_with = "admin")]
+    pub table: Option<PathBuf>,
+    /// Watch for one second and print the result as plain text
+    #[arg(long)]
+    pub once: bool,
+    /// With --once: print the result in JSON
+    #[arg(long, requires = "once")]
+    pub json: bool,
+}
+
+impl Top {
+    /// The table in which agents are looked up.
+    pub fn table(&self) -> PathBuf {
+        self.table.clone().unwrap_or_else(table_of_commands)
+    }
+}
+
+pub fn parse_host_and_port(text: &str) -> Result<String, String> {
+    const RIGHT: &str = "HOST:PORT, such as 127.0.0.1:9101 or localhost:9101";
+    if let Some(mistake) = not_a_socket_address(text, "[::1]:9101", RIGHT) {
+        return Err(mistake);
+    }
+    match text.rsplit_once(':') {
+        Some((host, _)) if !host.is_empty() => Ok(text.to_owned()),
+        _ => Err(format!("'{text}' has no host; write {RIGHT}")),
+    }
+}
+
+/// What is wrong with a text that is not `HOST:PORT` nor `IP:PORT`. It may be neither although
+/// this finds nothing. `v6` is an example with an IPv6 address, and `right` says what to write.
+pub fn not_a_socket_address(text: &str, v6: &str, right: &str) -> Option<String> {
+    if let Some((scheme, rest)) = text.split_once("://") {
+        let rest = rest.split('/').next().unwrap_or(rest);
+        return Some(format!("'{text}' begins with '{scheme}://'; write {rest}"));
+    }
+    let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
+    if bare.parse::<Ipv6Addr>().is_ok() {
+        return Some(format!("'{text}' is an IPv6 address without a port; write {v6}"));
+    }
+    let Some((_, port)) = text.rsplit_once(':').filter(|(_, port)| !port.is_empty()) else {
+        return Some(match text.parse::<u16>() {
+            Ok(port) => format!("'{text}' is only a port; write 127.0.0.1:{port}"),
+            Err(_) => format!("'{text}' has no port; write {right}"),
+        });
+    };
+    if port.parse::<u16>().is_err() {
+        return Some(format!("'{port}' in '{text}' is not a port from 1 to 65535; write {right}"));
+    }
+    None
+}
 
 /// How often the agents are asked.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -73,7 +136,7 @@ type Answers = Vec<Result<Answer, String>>;
 /// # Errors
 ///
 /// No agent answers at the start, or the terminal cannot be used.
-pub(crate) fn run(what: &Top) -> anyhow::Result<()> {
+pub fn run(what: &Top) -> anyhow::Result<()> {
     let (answers, first) = find_agents(what)?;
     let mut screen = Screen { is_live: !what.once, ..Screen::default() };
     update(&mut screen, first);
@@ -378,7 +441,7 @@ fn text(lines: &[Line<'_>]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::screen::tests::{agent, status};
+    use crate::top::screen::tests::{agent, status};
 
     fn answer(agents: impl IntoIterator<Item = Agent>) -> Result<Answer, String> {
         Ok(Answer { agents: agents.into_iter().collect() })

@@ -3,17 +3,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use gcra_policy::policy::is_trial_name;
+use gcra_text::columns;
+use gcra_text::columns::{Column, cut, length};
+use gcra_text::count::Count;
+use gcra_text::duration::Short;
 use ratatui::style::{Style, Stylize as _};
 use ratatui::text::{Line, Span};
 
 use crate::agents::Agent;
-use crate::columns::{self, Column, cut, length};
-use crate::duration::Short;
-use crate::plural::Count;
-use crate::policy::is_trial_name;
 use crate::status::{Bucket, Client, Connections, Exact, Policy, Status, TOP};
+use crate::status_sum::Together;
 use crate::store_status::StoreStatus;
-use crate::together::Together;
 
 /// From this width on, lists stand side by side.
 const WIDE: usize = 150;
@@ -39,7 +40,7 @@ const HOW_TO_FIND_A_STRING: &str = "strings are shortened; 'gcra-spoa name KEY' 
 
 /// How the clients are sorted.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub(crate) enum Order {
+pub enum Order {
     #[default]
     Blocked,
     Allowed,
@@ -58,10 +59,10 @@ impl Order {
 
 /// An agent, and its status at two moments.
 #[derive(Clone, Debug)]
-pub(crate) struct Seen {
-    pub(crate) agent: Agent,
+pub struct Seen {
+    pub agent: Agent,
     /// Its status when it was last asked.
-    pub(crate) before: Option<Status>,
+    pub before: Option<Status>,
 }
 
 impl Seen {
@@ -80,10 +81,10 @@ impl Seen {
 /// Everything that is shown.
 #[derive(Debug, Default)]
 pub(crate) struct Screen {
-    pub(crate) agents: Vec<Seen>,
+    pub agents: Vec<Seen>,
     /// Which addresses did not answer, and why.
     pub(crate) troubles: Vec<String>,
-    pub(crate) order: Order,
+    pub order: Order,
     /// Only clients whose name contains this text are shown.
     pub(crate) search: String,
     /// The text is being typed.
@@ -91,7 +92,7 @@ pub(crate) struct Screen {
     /// It is drawn again and again on a terminal, so the keys are named.
     pub(crate) is_live: bool,
     /// The list that comes first.
-    pub(crate) first: Which,
+    pub first: Which,
     /// How many clients at the top of the first list are not shown.
     pub(crate) scrolled: usize,
 }
@@ -568,7 +569,7 @@ fn note(agent: &Agent) -> String {
 }
 
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub(crate) enum Which {
+pub enum Which {
     #[default]
     Blocked,
     WouldBlock,
@@ -874,13 +875,13 @@ fn float(count: u64) -> f64 {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+pub mod tests {
     use super::*;
     use crate::status::TableStatus;
     use crate::store_status::LeasesStatus;
 
     /// The status of an agent that has been up for so long.
-    pub(crate) fn status(pid: u32, uptime: u32, allowed: u64, blocked: u64) -> Status {
+    pub fn status(pid: u32, uptime: u32, allowed: u64, blocked: u64) -> Status {
         let uptime = f64::from(uptime);
         let client = |client: &str, requests| {
             let per_second = float(requests) / uptime;

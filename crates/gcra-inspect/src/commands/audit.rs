@@ -3,23 +3,64 @@
 //! It knows nothing of the table: it reads times, keys and cells, sorts them, and computes for
 //! each key what an exact bucket would have owed.
 
+use gcra_table::Rate;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::File;
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
+use gcra_limiter::audit_lines::{BY_STORE, CHARGED, GAP, GIVEN_BACK, MAGIC};
+use gcra_policy::flags::{parse_burst, parse_rate};
 use gcra_table::Quota;
+use gcra_text::count::Count;
+use gcra_text::duration::Left;
+use gcra_text::output::{Output, WrongUsage, print};
+use gcra_text::table_error;
 use serde_json::json;
 
-use crate::audit::{BY_STORE, CHARGED, GAP, GIVEN_BACK, MAGIC};
-use crate::cli::Audit;
-use crate::duration::Left;
-use crate::output::{Output, WrongUsage, print};
-use crate::plural::Count;
-use crate::table_error;
+/// Which files to hold against which limit.
+#[derive(Debug, clap::Args)]
+pub struct Audit {
+    /// The files of all agents that share the limit
+    #[arg(value_name = "FILE", required = true)]
+    pub files: Vec<PathBuf>,
+    /// The rate of the limit
+    #[arg(long, value_parser = parse_rate, value_name = "COUNT/PERIOD")]
+    #[arg(allow_hyphen_values = true)]
+    pub rate: Rate,
+    /// The burst of the limit, if it has one
+    #[arg(long, value_name = "COUNT", value_parser = parse_burst)]
+    #[arg(allow_negative_numbers = true)]
+    pub burst: Option<u64>,
+    /// Only the decisions of this policy [default: those of each policy, by themselves]
+    #[arg(long, value_name = "NAME")]
+    pub policy: Option<String>,
+    /// Answer in JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+pub const AUDIT_HELP: &str = "\
+A line of an audit file has the time in nanoseconds since the machine booted
+(with an @, since 1970 by the clock of a store), the policy, the key, the cells,
+and the outcome: allowed, blocked, would-block or exempt. Lines that begin with
+# are about the clock. To check only some clients, choose their lines with grep,
+and keep the lines with #.
+
+Examples:
+  gcra-spoa audit /var/log/gcra-spoa/*.audit --rate 100/s --burst 20
+  gcra-spoa audit one.audit two.audit --policy check --rate 100/s --burst 20
+
+What an exempt client was allowed does not count. After 'table reset', a client
+may have its burst once more, and that is reported.
+
+Exit status: 0 if no more was allowed than the limit, 1 if more was, or
+decisions are missing, 2 if a file cannot be read or there are no decisions,
+and for wrong usage.";
 
 /// The longest line that is read, in bytes. A key has at most 255 values.
 const LONGEST_LINE: u64 = 1 << 20;
@@ -224,7 +265,7 @@ fn fields(line: &str) -> Option<(u64, &str, &str, u32, &str)> {
 /// # Errors
 ///
 /// A file cannot be read or is not an audit file, or there are no decisions.
-pub(crate) fn run(command: &Audit) -> anyhow::Result<ExitCode> {
+pub fn run(command: &Audit) -> anyhow::Result<ExitCode> {
     let Audit { files, rate, burst, policy, json } = command;
     let quota = rate.quota(*burst).map_err(|error| WrongUsage(table_error::rate(&error)))?;
     let mut record = Record::default();

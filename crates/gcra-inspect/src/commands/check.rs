@@ -1,13 +1,13 @@
 //! `gcra-spoa check`: what a configuration file means, or what is wrong with it.
 
+use gcra_policy::file::document;
 use std::path::Path;
 use std::process::ExitCode;
 
-use crate::output::{print_mistakes, print_warnings, write_stdout};
-use crate::plural::Count;
-use crate::policy;
-use crate::policy::secrets::Readers;
-use crate::visible::visible_lines;
+use gcra_policy::secrets::Readers;
+use gcra_text::count::Count;
+use gcra_text::output::{print_mistakes, print_warnings, write_stdout};
+use gcra_text::visible::visible_lines;
 
 /// Reads the file and prints what it means, or a HAProxy configuration that fits it.
 ///
@@ -15,8 +15,8 @@ use crate::visible::visible_lines;
 ///
 /// Standard output cannot be written to. A mistake in the file is not an error here, but the exit
 /// status.
-pub(crate) fn run(config: &Path, print_haproxy: bool) -> anyhow::Result<ExitCode> {
-    let policies = match policy::file::read(config, Readers::OfFile) {
+pub fn run(config: &Path, print_haproxy: bool) -> anyhow::Result<ExitCode> {
+    let policies = match document::read(config, Readers::OfFile) {
         Ok(policies) => policies,
         Err(mistakes) => return Ok(print_mistakes(&mistakes)),
     };

@@ -1,35 +1,96 @@
 //! `gcra-spoa exempt`: allows a client everything for a while, in all agents of a table.
 
+use gcra_table::MAX_EXEMPTION;
+use gcra_text::duration;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use crate::flags::{At, Of, key_help, key_parser, values_help};
 use anyhow::{anyhow, bail};
+use gcra_limiter::message_key::hash_all_groups;
+use gcra_policy::flags;
+use gcra_policy::key::{Key, Part};
+use gcra_policy::policy::policy_id;
+use gcra_policy::{KeyParts, Policy};
 use gcra_table::{ExemptError, Exemption, KeyHash, Nanos, Table, Time};
+use gcra_text::count::Count;
+use gcra_text::duration::{Exact, Left};
+use gcra_text::network::VALUE;
+use gcra_text::output::{Output, WrongUsage, print, print_note};
+use gcra_text::table_error;
+use gcra_text::table_error::TableError;
+use gcra_text::visible::{Visible, quoted};
 use serde_json::{Value, json};
 
-use crate::cli::{self, Exempt};
-use crate::duration::{Exact, Left};
-use crate::halt::is_used;
-use crate::inspected::{self, Client, Inspected, Wanted};
-use crate::key::{Key, Part};
-use crate::message_key::hash_all_groups;
-use crate::named_parts;
-use crate::output::{Output, WrongUsage, print, print_note};
-use crate::plural::Count;
-use crate::policy::{KeyParts, Policy, policy_id};
-use crate::table_error::{self, TableError};
-use crate::table_keys::has_bucket;
-use crate::visible::{Visible, quoted};
-use crate::written_message::WrittenMessage;
-use crate::written_net::VALUE;
+use crate::commands::get_reset::has_bucket;
+use crate::inspected_table;
+use crate::inspected_table::{Client, Inspected, Wanted};
+use crate::key_meanings;
+use crate::process_state::is_used;
+use gcra_limiter::written_message::WrittenMessage;
+
+/// Which clients to exempt, and for how long.
+#[derive(Debug, clap::Args)]
+pub struct Exempt {
+    #[command(flatten)]
+    pub of: Of,
+    #[command(flatten)]
+    pub at: At,
+    /// How long, from now on: a whole number and a unit (s, m, h or d), from 10s to 7d
+    #[arg(long = "for", value_name = "TIME", value_parser = parse_exemption)]
+    #[arg(required_unless_present_any = ["end", "list"], allow_hyphen_values = true)]
+    pub time: Option<Duration>,
+    /// End the exemptions of these clients now
+    #[arg(long, conflicts_with = "time")]
+    pub end: bool,
+    /// List the exemptions in force
+    #[arg(long, conflicts_with_all = ["time", "end", "keys"])]
+    pub list: bool,
+    /// The keys of the clients; see below
+    #[arg(value_name = "KEY", required_unless_present = "list", value_parser = key_parser())]
+    pub keys: Vec<Key>,
+}
+
+/// Agents follow within about two seconds, so a much shorter exemption would hold nowhere.
+pub(crate) const LEAST_EXEMPTION: Duration = Duration::from_secs(10);
+
+pub const EXEMPT_HELP: &str = concat!(
+    key_help!(),
+    "
+Examples:
+  gcra-spoa exempt --config /etc/gcra-spoa/gcra-spoa.toml --for 1h 192.0.2.7
+  gcra-spoa exempt --config /etc/gcra-spoa/gcra-spoa.toml --end 192.0.2.7
+  gcra-spoa exempt --for 1h 192.0.2.7
+      For agents that were started with --rate.
+  gcra-spoa exempt --list
+
+All agents of the table follow within about two seconds. Requests of an exempt
+client are allowed and charged nothing. An exemption survives restarts of agents
+and resizes of the table, and ends by itself. It holds on this machine only,
+also for limits that machines share."
+);
+
+pub(crate) fn parse_exemption(text: &str) -> Result<Duration, String> {
+    let most = Duration::from(MAX_EXEMPTION);
+    let time = duration::parse(text).filter(|time| *time >= LEAST_EXEMPTION && *time <= most);
+    time.ok_or_else(|| {
+        let right = match duration::sum(text).filter(|sum| (LEAST_EXEMPTION..=most).contains(sum))
+        {
+            Some(sum) => format!("one unit: {}", Exact(sum)),
+            None => "a whole number and a unit, such as 30m or 1h".to_owned(),
+        };
+        let (least, most) = (Exact(LEAST_EXEMPTION), Exact(most));
+        format!("'{text}' is not a time from {least} to {most}; write {right}")
+    })
+}
 
 /// Begins, ends or lists exemptions, and returns the exit status.
 ///
 /// # Errors
 ///
 /// The table cannot be used, or the command line does not fit its agents.
-pub(crate) fn run(exempt: &Exempt) -> anyhow::Result<ExitCode> {
+pub fn run(exempt: &Exempt) -> anyhow::Result<ExitCode> {
     if exempt.list {
         return list(exempt);
     }
@@ -37,7 +98,7 @@ pub(crate) fn run(exempt: &Exempt) -> anyhow::Result<ExitCode> {
     let inspected = Inspected::open(
         at.path(),
         of.config.as_deref(),
-        cli::policies_without_limit,
+        flags::policies_without_limit,
         keys,
         "gcra-spoa exempt",
     )?;
@@ -163,7 +224,7 @@ fn only_value(key: &Key) -> Option<(&str, Part)> {
 }
 
 /// An error about a KEY, with what to do instead if it is a network.
-pub(crate) fn about_network(key: &Key, error: anyhow::Error) -> anyhow::Error {
+pub fn about_network(key: &Key, error: anyhow::Error) -> anyhow::Error {
     match only_value(key) {
         Some((net, Part::Net(_))) => anyhow!(WrongUsage(format!(
             "{error}; an exemption is for one client: for the network {net}, write an override \
@@ -175,7 +236,7 @@ pub(crate) fn about_network(key: &Key, error: anyhow::Error) -> anyhow::Error {
 
 /// Fails if the exemption can help no client: no agent has the policy, or the policy counts
 /// addresses and the key is a string. The note says that it may be so.
-pub(crate) fn check(
+pub fn check(
     inspected: &Inspected,
     key: &Key,
     clients: &[Client],
@@ -308,8 +369,8 @@ fn former_keys(inspected: &Inspected, key: &Key, clients: &[Client]) -> Vec<KeyH
     else {
         return keys;
     };
-    any.key = KeyParts::exact(named_parts::nameless(key));
-    let meanings = named_parts::unnamed(key).unwrap_or_default();
+    any.key = KeyParts::exact(key_meanings::nameless(key));
+    let meanings = key_meanings::unnamed(key).unwrap_or_default();
     for written in meanings.iter().filter_map(|it| WrittenMessage::new(b"", &it.args).ok()) {
         let hashes = written.message().map(|message| hash_all_groups(&hasher, &any, &message));
         keys.extend(hashes.unwrap_or_default());
@@ -342,7 +403,7 @@ fn in_json(
     })
 }
 
-pub(crate) fn is_exempt(inspected: &Inspected, client: &Client) -> bool {
+pub fn is_exempt(inspected: &Inspected, client: &Client) -> bool {
     let policy = inspected.policy(client);
     let is_ours = |exemption: &Exemption| {
         policy.is_meant_by(exemption) && exemption.key == client.question.key
@@ -350,12 +411,12 @@ pub(crate) fn is_exempt(inspected: &Inspected, client: &Client) -> bool {
     inspected.table.exemptions().iter().any(is_ours)
 }
 
-pub(crate) fn nanos(time: Duration) -> Nanos {
+pub fn nanos(time: Duration) -> Nanos {
     Nanos(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
 }
 
 /// Writes an exemption in the place of what was said about its client before.
-pub(crate) fn write(inspected: &Inspected, exemption: &Exemption) -> anyhow::Result<()> {
+pub fn write(inspected: &Inspected, exemption: &Exemption) -> anyhow::Result<()> {
     let table = &inspected.table;
     let path = inspected.path.display();
     match table.exempt(exemption) {
@@ -391,14 +452,14 @@ fn command_to_end(exempt: &Exempt, inspected: &Inspected, policy: &Policy, key: 
 /// Prints the exemptions in force, those that end first in front.
 fn list(exempt: &Exempt) -> anyhow::Result<ExitCode> {
     let Exempt { of, at, .. } = exempt;
-    let flags = cli::policies_without_limit().map(|flags| flags.list).unwrap_or_default();
+    let flags = flags::policies_without_limit().map(|flags| flags.list).unwrap_or_default();
     let table = Table::inspect(&at.path()).map_err(TableError)?;
     let mut exemptions = table.exemptions();
     exemptions.sort_by_key(|exemption| exemption.until);
     let now = table.now();
     let inspected = match &of.config {
         Some(file) => {
-            let mut policies = inspected::read(file)?;
+            let mut policies = inspected_table::read(file)?;
             // Each policy without its overrides, too: a group may have overrides for the addresses
             // by which its key would be found.
             let plain = policies.list.iter().map(|policy| policy.with_rule(policy.rule.clone()));

@@ -1,22 +1,107 @@
 //! `gcra-spoa explain`: what is decided about a message, and why.
 
+use gcra_policy::answers::Answers;
+use gcra_policy::flags::RateArg;
+use gcra_policy::flags::policies_of_flags;
+use gcra_policy::rate_flags::RateFlags;
+use gcra_policy::store::StoreSettings;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use crate::cli::Explain;
-use crate::explain::{Decided, Explanation, NO_BUCKET_SO, SharedSources, explain_all};
-use crate::in_store::InStore;
-use crate::inspected::{Inspected, flags_of_agents, masked};
-use crate::key::{NamedValue, Part};
-use crate::output::{Output, WrongUsage, print, print_note};
-use crate::policy::{Policies, Policy};
-use crate::remembering::{NO_LISTED_BUCKET, Remembering};
+use crate::flags::{At, named_value_parser, values_help};
+use gcra_policy::flags::{LimitFlags, StoreFlags};
+use gcra_policy::key::{NamedValue, Part};
+use gcra_policy::{Policies, Policy};
+use gcra_text::output::{Output, WrongUsage, print, print_note};
+
+use crate::explanation::{Decided, Explanation, NO_BUCKET_SO, SharedSources, explain_all};
+use crate::inspected_table::{Inspected, flags_of_agents, masked};
+use crate::remembering_agents::{NO_LISTED_BUCKET, Remembering};
+use crate::store_reader::InStore;
+
+/// Which message to explain.
+#[derive(Debug, clap::Args)]
+pub struct Explain {
+    /// The file that the agents were started with
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["rate", "burst", "key", "cost"])]
+    pub config: Option<PathBuf>,
+    /// The spoe-message to explain [default: all messages of the file]
+    #[arg(long, value_name = "NAME", requires = "config")]
+    pub message: Option<String>,
+    #[command(flatten)]
+    pub limit: LimitFlags,
+    /// Ask the store of the file, or of --store, what it has about the client
+    #[arg(long)]
+    pub(crate) ask_store: bool,
+    #[command(flatten)]
+    pub store: StoreFlags,
+    #[command(flatten)]
+    pub at: At,
+    /// The args of the message; see below
+    #[arg(value_name = "ARG=VALUE", required = true, value_parser = named_value_parser())]
+    pub args: Vec<NamedValue>,
+}
+
+impl Explain {
+    /// The store of the command line. The error is a sentence.
+    pub fn store(&self) -> Result<Option<StoreSettings>, String> {
+        self.store.settings()
+    }
+
+    /// Whether the command line has a limit.
+    pub fn has_flags(&self) -> bool {
+        self.limit.rate.is_some()
+    }
+
+    /// The policies of the flags, with the rate and burst of the agents where those are not
+    /// written. The error is a sentence.
+    pub fn flags(&self, known: Option<&RateFlags>) -> Result<Policies, String> {
+        let (mut flags, mut shared) = (self.limit.clone(), None);
+        match (known, flags.rate) {
+            (Some(known), None) => {
+                flags.rate = Some(RateArg::Rate(known.rate));
+                flags.burst = flags.burst.or(Some(known.burst));
+                shared = known.shared;
+            }
+            (None, None) => {
+                return Err("the limits are not known; name the agents' file with --config, or \
+                            write their --rate"
+                    .to_owned());
+            }
+            (_, Some(_)) => {}
+        }
+        policies_of_flags(&flags, shared, Answers::blocked_only())
+    }
+}
+
+pub const EXPLAIN_HELP: &str = concat!(
+    "\
+ARG is the name of an arg, as in the spoe-message. Args that no policy uses
+change nothing, except for a policy whose key is all args: it needs them all, in
+the order of the spoe-message. VALUE is
+",
+    values_help!(),
+    "
+
+Examples:
+  gcra-spoa explain --config /etc/gcra-spoa/gcra-spoa.toml ip=192.0.2.7
+  gcra-spoa explain --config gcra-spoa.toml --message api key=alice plan=gold
+  gcra-spoa explain --rate 100/s --burst 20 ip=192.0.2.7
+  gcra-spoa explain --config gcra-spoa.toml --ask-store ip=192.0.2.7
+
+What is said about limits that machines share is what this machine knows. With
+--ask-store, or --store URL for agents without a file, the store is asked, too.
+
+Nothing is charged. Exit status: 0 if a policy decides about a message, 1 if
+none does or something failed, 2 for wrong usage."
+);
 
 /// Explains each message of the policies, or the one that is named, and returns the exit status.
 ///
 /// # Errors
 ///
 /// The table cannot be used, or the command line does not fit its agents.
-pub(crate) fn run(command: &Explain) -> anyhow::Result<ExitCode> {
+pub fn run(command: &Explain) -> anyhow::Result<ExitCode> {
     let Explain { config, message, at, args, .. } = command;
     let path = at.path();
     let known = match config.is_none() && !command.has_flags() {
@@ -102,7 +187,7 @@ fn is_known(explanation: &Explanation) -> bool {
 }
 
 /// Adds the list that the override comes from.
-pub(crate) fn add_list(explanation: &mut Explanation, policies: &[Policy]) {
+pub fn add_list(explanation: &mut Explanation, policies: &[Policy]) {
     let Explanation { policy: Some(name), decided: Some(decided), .. } = explanation else {
         return;
     };

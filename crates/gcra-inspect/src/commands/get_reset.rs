@@ -1,45 +1,118 @@
 //! `gcra-spoa table get` and `table reset`: what clients owe, and clearing it.
 
+use gcra_policy::store::StoreSettings;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::iter;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use crate::flags::{At, Of, key_help, key_parser, values_help};
 use anyhow::bail;
+use gcra_limiter::decide::shared::Client as SharedClient;
+use gcra_limiter::message_key::{hash_all_groups, hash_all_keys};
+use gcra_limiter::question::Question;
+use gcra_policy::flags::{self, StoreFlags, parse_burst, parse_rate};
+use gcra_policy::key::Key;
+use gcra_policy::rate_flags::RateFlags;
+use gcra_policy::sharing::lent;
+use gcra_policy::{Limit, Policies, Policy, Rule, RuleAt};
 use gcra_store::Standing;
 use gcra_table::{KeyHash, Nanos, Profile, Quota, Rate, Registered, Table, Time, Window};
+use gcra_text::count::Count;
+use gcra_text::duration::{Left, Short};
+use gcra_text::output::{Output, WrongUsage, print, print_note};
+use gcra_text::table_error;
 use serde_json::{Value, json};
 use spop_agent::Message;
 
-use crate::cli::{self, Get, Reset};
-use crate::decide_shared::Client as SharedClient;
-use crate::duration::{Left, Short};
-use crate::explain::{Decided, LimitState, NO_BUCKET, SharedSources, decided};
-use crate::held::Held;
-use crate::in_store::InStore;
-use crate::inspected::{Client, Inspected, Wanted, flags_in_words, flags_of_agents};
-use crate::key::Key;
-use crate::message_key::{hash_all_groups, hash_all_keys};
-use crate::output::{Output, WrongUsage, print, print_note};
-use crate::plural::Count;
-use crate::policy::sharing::lent;
-use crate::policy::{Limit, Policies, Policy, Rule, RuleAt};
-use crate::question::Question;
-use crate::rate_flags::RateFlags;
-use crate::remembering::{NO_LISTED_BUCKET, Remembering, unlisted_until};
-use crate::table_error;
+use crate::explanation::{Decided, LimitState, NO_BUCKET, SharedSources, decided};
+use crate::inspected_table::{Client, Inspected, Wanted, flags_in_words, flags_of_agents};
+use crate::lease_state::Held;
+use crate::remembering_agents::{NO_LISTED_BUCKET, Remembering, unlisted_until};
+use crate::store_reader::InStore;
+
+/// What to show of which clients.
+#[derive(Debug, clap::Args)]
+pub struct Get {
+    #[command(flatten)]
+    pub at: At,
+    #[command(flatten)]
+    pub of: Of,
+    /// The --rate of agents that were started without --config [default: as the table knows it]
+    #[arg(long, value_parser = parse_rate, value_name = "COUNT/PERIOD")]
+    #[arg(allow_hyphen_values = true, conflicts_with = "config")]
+    pub rate: Option<Rate>,
+    /// The --burst of these agents, if they have one
+    #[arg(long, value_name = "COUNT", value_parser = parse_burst, conflicts_with = "config")]
+    #[arg(allow_negative_numbers = true)]
+    pub burst: Option<u64>,
+    /// The keys of the clients; see below
+    #[arg(value_name = "KEY", required = true, value_parser = key_parser())]
+    pub keys: Vec<Key>,
+}
+
+/// Which clients' debts to clear.
+#[derive(Debug, clap::Args)]
+pub struct Reset {
+    #[command(flatten)]
+    pub at: At,
+    #[command(flatten)]
+    pub of: Of,
+    #[command(flatten)]
+    pub store: StoreFlags,
+    /// The keys of the clients; see below
+    #[arg(value_name = "KEY", required = true, value_parser = key_parser())]
+    pub keys: Vec<Key>,
+}
+
+impl Reset {
+    /// The store of the command line. The error is a sentence.
+    pub fn store(&self) -> Result<Option<StoreSettings>, String> {
+        self.store.settings()
+    }
+}
+
+pub(crate) const GET_HELP: &str = concat!(
+    key_help!(),
+    "
+Examples:
+  gcra-spoa table get --config /etc/gcra-spoa/gcra-spoa.toml 192.0.2.7
+  gcra-spoa table get --config gcra-spoa.toml --policy login 192.0.2.7,alice
+  gcra-spoa table get --rate 100/s --burst 20 192.0.2.7
+
+Exit status: 0 if a bucket was found, 1 if there is none for any of the keys or
+something failed, 2 for wrong usage."
+);
+
+pub(crate) const RESET_HELP: &str = concat!(
+    key_help!(),
+    "
+Examples:
+  gcra-spoa table reset --config /etc/gcra-spoa/gcra-spoa.toml 192.0.2.7
+  gcra-spoa table reset 192.0.2.7
+      For agents that were started with --rate.
+
+The buckets under all limits of the policies are cleared, also those of earlier
+numbers of these limits, with and without overrides, as far as the table knows
+them. What clients owe under limits that machines share is cleared in the store:
+that of the file, or the one that --store names. There the client's present key
+is cleared, and not what it owed as a part of another network before a reload.
+
+Exit status: 0 if a bucket was found, 1 if there is none for any of the keys or
+something failed, 2 for wrong usage."
+);
 
 /// Prints what clients owe, and returns the exit status.
 ///
 /// # Errors
 ///
 /// The table cannot be used, or the command line does not fit its agents.
-pub(crate) fn get(get: &Get) -> anyhow::Result<ExitCode> {
+pub fn get(get: &Get) -> anyhow::Result<ExitCode> {
     let Get { at, of, rate, burst, keys } = get;
     let (path, mut flags) = (at.path(), rate.map(|rate| (rate, *burst)));
     if of.config.is_none() && rate.is_none() {
-        let known = flags_of_agents(&path, cli::policies_like)?;
+        let known = flags_of_agents(&path, flags::policies_like)?;
         let known = known.filter(|_| burst.is_none());
         flags = known.map(|known| (known.rate, Some(known.burst)));
     }
@@ -51,8 +124,8 @@ pub(crate) fn get(get: &Get) -> anyhow::Result<ExitCode> {
         ));
     }
     let policies = || match flags {
-        Some((rate, burst)) => cli::policies_of_rate(rate, burst),
-        None => cli::policies_without_limit(),
+        Some((rate, burst)) => flags::policies_of_rate(rate, burst),
+        None => flags::policies_without_limit(),
     };
     let inspected =
         Inspected::open(path, of.config.as_deref(), policies, keys, "gcra-spoa table get")?;
@@ -93,7 +166,7 @@ pub(crate) fn get(get: &Get) -> anyhow::Result<ExitCode> {
     Ok(if found { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-pub(crate) fn decide(inspected: &Inspected, client: &Client) -> Option<Decided> {
+pub fn decide(inspected: &Inspected, client: &Client) -> Option<Decided> {
     let Inspected { table, in_force, leases, .. } = inspected;
     let shared = SharedSources { leases: leases.as_deref(), ..SharedSources::default() };
     let decided =
@@ -206,7 +279,7 @@ fn outputs(
 }
 
 /// Whether a client of agents without a file has a bucket under any of their limits.
-pub(crate) fn has_bucket(inspected: &Inspected, client: &Client) -> bool {
+pub fn has_bucket(inspected: &Inspected, client: &Client) -> bool {
     Buckets::of(inspected, client).any_exists(&inspected.table)
 }
 
@@ -215,7 +288,7 @@ pub(crate) fn has_bucket(inspected: &Inspected, client: &Client) -> bool {
 /// # Errors
 ///
 /// The table cannot be used, or the command line does not fit its agents.
-pub(crate) fn reset(reset: &Reset) -> anyhow::Result<ExitCode> {
+pub fn reset(reset: &Reset) -> anyhow::Result<ExitCode> {
     let Reset { at, of, keys, .. } = reset;
     let (path, settings) = (at.path(), reset.store().map_err(WrongUsage)?);
     let mut guessed = None;
@@ -271,7 +344,7 @@ pub(crate) fn reset(reset: &Reset) -> anyhow::Result<ExitCode> {
 /// How machines may decide after a client's debt under a shared limit was cleared. What is greater
 /// takes longer.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub(crate) enum After {
+pub enum After {
     /// The store is asked about each request, and a denial is remembered for a second.
     Second,
     /// Machines hold cells.
@@ -279,7 +352,7 @@ pub(crate) enum After {
 }
 
 impl After {
-    pub(crate) const fn in_words(self) -> &'static str {
+    pub const fn in_words(self) -> &'static str {
         match self {
             Self::Second => {
                 "a machine that has just blocked the client does so for up to 1 s more"
@@ -294,22 +367,22 @@ impl After {
 }
 
 /// What is said while clearing what a key's clients owe.
-pub(crate) enum Said {
+pub enum Said {
     Note(String),
     Outputs(Vec<Output>),
 }
 
 /// What came of clearing what a key's clients owe.
 #[derive(Debug, Default)]
-pub(crate) struct Cleared {
+pub struct Cleared {
     /// If the store was asked: what can happen after that.
-    pub(crate) after: Option<After>,
+    pub after: Option<After>,
     /// Whether the store could not be asked about some of it.
-    pub(crate) has_failed: bool,
+    pub has_failed: bool,
     /// Whether a client may owe something under numbers that are not known.
-    pub(crate) misses: bool,
+    pub misses: bool,
     /// The clients of which there was anything, each by its name in logs and its policy.
-    pub(crate) clients: Vec<(String, String)>,
+    pub clients: Vec<(String, String)>,
 }
 
 /// Clears what the clients owe that a key means. `say` gets each sentence at once.
@@ -318,7 +391,7 @@ pub(crate) struct Cleared {
 ///
 /// The key is not one of the policies, there is no store for a shared limit, or the table is being
 /// resized.
-pub(crate) fn clear(
+pub fn clear(
     inspected: &Inspected,
     policy: Option<&str>,
     key: &Key,
@@ -490,7 +563,7 @@ impl OfFlags {
     }
 
     fn of_table(table: &Table) -> Self {
-        let known = RateFlags::of_agents(table, cli::policies_like);
+        let known = RateFlags::of_agents(table, flags::policies_like);
         let denying = denying(table);
         let is_unknown = known.is_none() && denying.is_none();
         let latest = is_unknown.then(|| RateFlags::latest(table)).flatten();
@@ -504,16 +577,16 @@ impl OfFlags {
         let guessed =
             guessed.and_then(|flags| flags.shared_or_not().find(|it| it.shared.is_some()));
         match (shared.or(guessed), self.denying) {
-            (Some(flags), _) => cli::policies_like(&flags),
+            (Some(flags), _) => flags::policies_like(&flags),
             (None, Some(policies)) => Ok(policies),
-            (None, None) => cli::policies_without_limit(),
+            (None, None) => flags::policies_without_limit(),
         }
     }
 }
 
 /// The policy of the agents, if they were started with `--rate deny`.
 fn denying(table: &Table) -> Option<Policies> {
-    let policies = cli::policies_of_deny().ok()?;
+    let policies = flags::policies_of_deny().ok()?;
     let mut profiles = table.processes().into_iter().filter_map(|process| process.profile);
     let is_it = |profile: &Profile| !profile.has_file && profile.limits == policies.limits_digest;
     (profiles.next().is_some_and(|first| is_it(&first)) && profiles.all(|other| is_it(&other)))

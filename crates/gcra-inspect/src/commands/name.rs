@@ -1,25 +1,53 @@
 //! `gcra-spoa name`: the name of a client in logs, in `top` and in /status.
 
+use gcra_policy::key::Key;
 use std::process::ExitCode;
 
+use crate::flags::{At, Of, key_help, key_parser, values_help};
+use gcra_policy::flags;
+use gcra_text::output::{Output, print};
 use serde_json::json;
 
-use crate::cli::{self, Name};
-use crate::inspected::{Client, Inspected, Wanted};
-use crate::output::{Output, print};
-use crate::table_keys::has_bucket;
+use crate::commands::get_reset::has_bucket;
+use crate::inspected_table::{Client, Inspected, Wanted};
+
+/// Which clients to name.
+#[derive(Debug, clap::Args)]
+pub struct Name {
+    #[command(flatten)]
+    pub of: Of,
+    #[command(flatten)]
+    pub at: At,
+    /// The keys of the clients; see below
+    #[arg(value_name = "KEY", required = true, value_parser = key_parser())]
+    pub keys: Vec<Key>,
+}
+
+pub const NAME_HELP: &str = concat!(
+    key_help!(),
+    "
+Logs, 'gcra-spoa top' and /status show addresses and numbers as they are. Of a
+string they show at most the first 4 characters (a quarter of it, if that is
+less), its length in bytes, and, behind the whole name, 6 hexadecimal digits of
+a hash of the whole key: sk_l…(24)#2dd53f. The hash has the secret key of the
+table in it, so that nobody can use the digits to guess the string. Therefore
+the same key has other digits in another table.
+
+Example:
+  gcra-spoa name --config gcra-spoa.toml --policy api sk_live_0123456789abcdef"
+);
 
 /// Prints the name of each client in each policy whose key it can be, and returns the exit status.
 ///
 /// # Errors
 ///
 /// The table cannot be used, or the command line does not fit its agents.
-pub(crate) fn run(name: &Name) -> anyhow::Result<ExitCode> {
+pub fn run(name: &Name) -> anyhow::Result<ExitCode> {
     let Name { of, at, keys } = name;
     let inspected = Inspected::open(
         at.path(),
         of.config.as_deref(),
-        cli::policies_without_limit,
+        flags::policies_without_limit,
         keys,
         "gcra-spoa name",
     )?;

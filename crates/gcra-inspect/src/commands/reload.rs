@@ -5,24 +5,24 @@
 //! (`housekeeping.rs` is the other side). No process gets a signal, because any process of the
 //! table's user can write an entry, and its process id may belong to another pid namespace.
 
+use gcra_policy::file::document;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::flags::At;
 use anyhow::bail;
+use gcra_policy::secrets::Readers;
 use gcra_table::{PidNamespace, Process, ReloadAnswer, Table};
+use gcra_text::count::Count;
+use gcra_text::output::{Output, complain, print, print_mistakes, print_warnings};
+use gcra_text::table_error::TableError;
 use serde_json::json;
 
-use crate::cli::At;
-use crate::halt::{Halt, halt_of, stopped_long_ago};
-use crate::listed::{Unlisted, name, pid_namespace};
-use crate::output::{Output, complain, print, print_mistakes, print_warnings};
-use crate::plural::Count;
-use crate::policy;
-use crate::policy::secrets::Readers;
-use crate::table_error::TableError;
+use crate::process_list::{Unlisted, name, pid_namespace};
+use crate::process_state::{Halt, halt_of, stopped_long_ago};
 
 /// How long the command waits for answers. An agent that is alive and can read its file answers
 /// within a second.
@@ -54,8 +54,8 @@ enum Fate {
 ///
 /// There is no such table, no agent uses it, a resize came in between, or standard output cannot
 /// be written to.
-pub(crate) fn run(config: &Path, at: &At) -> anyhow::Result<ExitCode> {
-    let policies = match policy::file::read(config, Readers::OfFile) {
+pub fn run(config: &Path, at: &At) -> anyhow::Result<ExitCode> {
+    let policies = match document::read(config, Readers::OfFile) {
         Ok(policies) => policies,
         Err(mistakes) => {
             let exit = print_mistakes(&mistakes);

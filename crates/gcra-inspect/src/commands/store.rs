@@ -1,30 +1,89 @@
 //! `gcra-spoa store check`: whether several machines can share limits through a store.
 
+use clap::Subcommand;
+use gcra_policy::file::document;
+use gcra_policy::store::StoreSettings;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use gcra_policy::flags::StoreFlags;
+use gcra_policy::secrets::Readers;
+use gcra_policy::{Limit, Policies, Policy, Rule};
 use gcra_store::{Finding, Kind};
+use gcra_text::duration::Short;
+use gcra_text::output::{Output, print, print_mistakes, print_warnings};
 use serde_json::json;
 
-use crate::cli::StoreSource;
-use crate::duration::Short;
-use crate::output::{Output, print, print_mistakes, print_warnings};
-use crate::policy::secrets::Readers;
-use crate::policy::{self, Limit, Policies, Policy, Rule};
+/// What can be done to a store from the command line.
+#[derive(Debug, Subcommand)]
+pub enum StoreCommand {
+    /// Say whether a store can be used, and what is wrong with it
+    ///
+    /// It writes what an agent writes when it connects. The exit status is 1 if something is
+    /// wrong.
+    #[command(after_help = STORE_HELP)]
+    Check(StoreCheck),
+}
+
+/// Which store to check.
+#[derive(Debug, clap::Args)]
+#[group(id = "place", required = true, multiple = false, args = ["store", "config"])]
+pub struct StoreCheck {
+    #[command(flatten)]
+    pub store: StoreFlags,
+    /// The file of agents, for the store in it
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Answer in JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Where the settings of a store come from.
+#[derive(Debug)]
+pub enum StoreSource {
+    Flags(Box<StoreSettings>),
+    File(PathBuf),
+}
+
+impl StoreCheck {
+    /// clap takes care that there is one of the two.
+    pub fn source(self) -> Result<StoreSource, String> {
+        let settings = self.store.settings()?;
+        Ok(match settings {
+            Some(settings) => StoreSource::Flags(Box::new(settings)),
+            None => StoreSource::File(self.config.unwrap_or_default()),
+        })
+    }
+}
+
+pub(crate) const STORE_HELP: &str = "\
+A store is Valkey 8 or 9 or Redis 7. Its address is one of
+  redis://[USER@]HOST[:PORT][/DATABASE]
+  unix://[USER@]PATH
+  redis+sentinel://[USER@]HOST[:PORT],HOST[:PORT].../NAME[/DATABASE]
+  redis+cluster://[USER@]HOST[:PORT],HOST[:PORT]...
+and with TLS it begins with rediss.
+
+Examples:
+  gcra-spoa store check --store redis://store.example
+  gcra-spoa store check --store rediss://gcra@store.example --store-ca ca.pem
+  gcra-spoa store check --config /etc/gcra-spoa/gcra-spoa.toml";
 
 /// Looks at a store, prints what was found, and returns the exit status: 1 if something is wrong.
 ///
 /// # Errors
 ///
 /// A file that is named cannot be read, or has no store.
-pub(crate) fn run(source: StoreSource, json: bool) -> anyhow::Result<ExitCode> {
+pub fn run(source: StoreSource, json: bool) -> anyhow::Result<ExitCode> {
     let (settings, policies) = match source {
         StoreSource::Flags(settings) => {
             print_warnings(&settings.remarks());
             (*settings, None)
         }
-        StoreSource::File(file) => match policy::file::read(&file, Readers::OfFile) {
+        StoreSource::File(file) => match document::read(&file, Readers::OfFile) {
             Err(mistakes) => return Ok(print_mistakes(&mistakes)),
             Ok(policies) => {
                 print_warnings(&policies.warnings);
@@ -113,7 +172,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::policy::file::parse;
+    use gcra_policy::file::document::parse;
 
     #[test]
     fn calls_that_take_longer_together_than_a_request_waits_are_told() {

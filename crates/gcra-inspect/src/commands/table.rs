@@ -1,26 +1,63 @@
 //! `gcra-spoa table …`: what an operator can ask of a table and do to it.
 
+use clap::Subcommand;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::commands::get_reset::{GET_HELP, Get, RESET_HELP, Reset};
+use crate::flags::At;
 use anyhow::bail;
 use gcra_lease::{HostTime, Micros};
+use gcra_policy::flags::{parse_slots, policies_like};
+use gcra_policy::rate_flags::RateFlags;
 use gcra_table::{Evictions, LeaseCounts, Leases, Nanos, Occupancy, Process, Slots, Table};
+use gcra_text::count::Count;
+use gcra_text::duration::Short;
+use gcra_text::output::{Output, print, print_note};
+use gcra_text::table_error;
+use gcra_text::table_error::TableError;
 use serde_json::{Value, json};
 
-use crate::cli::{At, TableCommand, policies_like};
-use crate::duration::Short;
-use crate::halt::{Halt, halt_of, stopped_long_ago};
-use crate::inspected::note_about_no_users;
-use crate::listed::{Unlisted, agents, name, pid_namespace};
-use crate::output::{Output, print, print_note};
-use crate::plural::Count;
-use crate::rate_flags::RateFlags;
-use crate::table_error::{self, TableError};
-use crate::table_keys;
+use crate::commands::get_reset;
+use crate::inspected_table::note_about_no_users;
+use crate::process_list::{Unlisted, agents, name, pid_namespace};
+use crate::process_state::{Halt, halt_of, stopped_long_ago};
+
+/// What can be done to a table from the command line.
+#[derive(Debug, Subcommand)]
+pub enum TableCommand {
+    /// Show how full the table is, which agents use it, and what was evicted when it was full
+    Info(At),
+    /// Show what clients owe, how many requests they have left, and whether they are blocked
+    #[command(after_help = GET_HELP)]
+    Get(Get),
+    /// Clear what clients owe, so that they have their full burst at once
+    #[command(after_help = RESET_HELP)]
+    Reset(Reset),
+    /// Change the number of slots
+    ///
+    /// Running agents move by themselves and keep their buckets. The file of leases beside the
+    /// table, of limits that machines share, stays as it is: remove it afterwards, and the agents
+    /// make one for the new size.
+    Resize {
+        #[command(flatten)]
+        at: At,
+        /// The new number of slots, rounded up to a power of two
+        #[arg(long, value_name = "N", value_parser = parse_slots)]
+        #[arg(allow_negative_numbers = true)]
+        slots: Slots,
+        /// Resize even if what some clients owe has to be forgotten
+        #[arg(long)]
+        force: bool,
+    },
+    /// Verify that the table is consistent
+    ///
+    /// The exit status is 1 if it has faults.
+    Check(At),
+}
 
 /// How long a resize waits for the agents to notice it: they look for a successor of their table
 /// once a second.
@@ -40,15 +77,15 @@ const LOOK: Duration = Duration::from_millis(50);
 /// # Errors
 ///
 /// There is no such table, the command cannot be done to it, or standard output is not writable.
-pub(crate) fn run(command: TableCommand) -> anyhow::Result<ExitCode> {
+pub fn run(command: TableCommand) -> anyhow::Result<ExitCode> {
     match command {
         TableCommand::Info(at) => {
             let table = Table::inspect(&at.path()).map_err(TableError)?;
             print(at.json, [info(&at.path(), &table)])?;
             Ok(ExitCode::SUCCESS)
         }
-        TableCommand::Get(get) => table_keys::get(&get),
-        TableCommand::Reset(reset) => table_keys::reset(&reset),
+        TableCommand::Get(get) => get_reset::get(&get),
+        TableCommand::Reset(reset) => get_reset::reset(&reset),
         TableCommand::Resize { at, slots, force } => {
             print(at.json, [resize(&at.path(), slots, force)?])?;
             Ok(ExitCode::SUCCESS)

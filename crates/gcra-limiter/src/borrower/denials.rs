@@ -35,8 +35,8 @@ type Key = (LeaseKey, Option<Window>);
 /// What the store has said.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Denial {
-    pub(crate) charged: Charged,
-    pub(crate) at: HostTime,
+    pub charged: Charged,
+    pub at: HostTime,
     /// The cells that were not free.
     needs: u32,
     until: HostTime,

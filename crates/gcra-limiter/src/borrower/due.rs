@@ -17,7 +17,7 @@ const MOST_KEYS: usize = 65_536;
 
 /// What to do about keys, in the order of time.
 #[derive(Debug, Default)]
-pub(super) struct Due {
+pub(crate) struct Due {
     inner: Mutex<Inner>,
     /// What is first has changed.
     changed: Notify,
@@ -32,7 +32,7 @@ struct Inner {
 
 /// What to do about a key.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum What {
+pub(crate) enum What {
     /// Give back the cells that are held, before they expire.
     GiveBack,
     /// Report the penalties that were noted.
@@ -41,7 +41,7 @@ pub(super) enum What {
 
 impl Due {
     /// Notes what to do about a key, in place of what was noted before. A report is not put off.
-    pub(super) fn note(&self, at: HostTime, what: What, loan: Loan) {
+    pub(crate) fn note(&self, at: HostTime, what: What, loan: Loan) {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let Inner { keys, times } = &mut *inner;
         let key = loan.key;
@@ -63,7 +63,7 @@ impl Due {
     }
 
     /// Takes out what is to be done by now; and when the next thing is.
-    pub(super) fn take(&self, now: HostTime, done: &mut Vec<(What, Loan)>) -> Option<HostTime> {
+    pub(crate) fn take(&self, now: HostTime, done: &mut Vec<(What, Loan)>) -> Option<HostTime> {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let Inner { keys, times } = &mut *inner;
         while let Some(Reverse((at, key))) = times.peek().copied() {
@@ -80,7 +80,7 @@ impl Due {
     }
 
     /// Resolves when something is to be done earlier than before.
-    pub(super) async fn changed(&self) {
+    pub(crate) async fn changed(&self) {
         self.changed.notified().await;
     }
 }

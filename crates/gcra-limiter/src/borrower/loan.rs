@@ -6,14 +6,14 @@ use gcra_table::{LeaseKey, Nanos, Quota};
 
 /// A key under a shared limit.
 #[derive(Clone, Debug)]
-pub(crate) struct Loan {
-    pub(crate) key: LeaseKey,
+pub struct Loan {
+    pub key: LeaseKey,
     /// The limit as the store computes it.
-    pub(crate) limit: Limit,
+    pub limit: Limit,
     /// Its record in the store.
-    pub(crate) bucket: Bucket,
+    pub bucket: Bucket,
     /// Its quota.
-    pub(crate) quota: Quota,
+    pub quota: Quota,
     /// Hosts may use shares of the limit in an outage that takes as long as this. `None`: they
     /// never do.
     pub(crate) shares_after: Option<Nanos>,

@@ -34,7 +34,7 @@ const SEEN_AWAY_FOR: Nanos = Nanos::from_millis(1_300);
 
 /// A share is not used if a process of this host has used the store this short a time ago. Each
 /// says so all the time, but it may be stopped for a moment.
-pub(super) const HOST_USES_IT_FOR: Nanos = Nanos::from_millis(2_500);
+pub(crate) const HOST_USES_IT_FOR: Nanos = Nanos::from_millis(2_500);
 
 /// How long after it has found the store again a host asks. An attempt that begins when the store
 /// is back does not fail, so from `SEEN_AWAY_FOR` after that, no host uses its share. (What is
@@ -93,15 +93,15 @@ use tests::without;
 
 /// The connection to a part of the store.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Connected {
-    pub(super) since: Time,
+pub(crate) struct Connected {
+    pub since: Time,
     /// To which server, by a number.
-    pub(super) server: u64,
+    pub server: u64,
 }
 
 /// When a part of the store was away. Times are of the table's clock, in nanoseconds.
 #[derive(Debug)]
-pub(super) struct Outage {
+pub(crate) struct Outage {
     /// When it was lost for the first time.
     since: AtomicU64,
     /// When it was lost for the last time.
@@ -127,7 +127,7 @@ pub(super) struct Outage {
 
 impl Outage {
     /// It has not been there yet.
-    pub(super) fn new(now: Time) -> Self {
+    pub(crate) fn new(now: Time) -> Self {
         Self {
             since: AtomicU64::new(now.0),
             lost: AtomicU64::new(now.0),
@@ -144,7 +144,7 @@ impl Outage {
 
     /// Notes the connection to it, or that it is away now; and when it was known at last that it
     /// had been there for [`FOUND_WITHIN`].
-    pub(super) fn note(
+    pub(crate) fn note(
         &self,
         connected: Option<Connected>,
         steady: Option<Time>,
@@ -213,7 +213,7 @@ impl Outage {
     }
 
     /// It was away already when this process was started, and there were this many hosts before.
-    pub(super) fn goes_on(&self, hosts: u32, now: Time) {
+    pub(crate) fn goes_on(&self, hosts: u32, now: Time) {
         self.note_failure();
         self.since.fetch_min(now.0, Ordering::Relaxed);
         self.hosts.store(hosts, Ordering::Relaxed);
@@ -221,13 +221,13 @@ impl Outage {
 
     /// An attempt to reach it has failed, so it was away before this process was started, and it
     /// is not known for how long.
-    pub(super) fn note_failure(&self) {
+    pub(crate) fn note_failure(&self) {
         self.is_starting.store(false, Ordering::Relaxed);
     }
 
     /// Whether the store can be asked about a limit that has shares. `after` is how long an outage
     /// must be for shares to begin.
-    pub(super) fn is_over(&self, now: Time, after: Nanos) -> bool {
+    pub(crate) fn is_over(&self, now: Time, after: Nanos) -> bool {
         let Some(until) = self.until() else { return false };
         let is_in_time = || self.valid_until() > now.saturating_add(LEAST_VALIDITY);
         self.is_without_shares(until, after) || (now >= self.ask_from() && is_in_time())
@@ -239,7 +239,7 @@ impl Outage {
     }
 
     /// For how long at most cells of such a limit may be valid that are asked for now.
-    pub(super) fn validity(&self, now: Time, after: Nanos) -> Nanos {
+    pub(crate) fn validity(&self, now: Time, after: Nanos) -> Nanos {
         match self.until() {
             Some(until) if self.is_without_shares(until, after) => Nanos(u64::MAX),
             _ => self.valid_until().saturating_since(now),
@@ -256,7 +256,7 @@ impl Outage {
 
     /// How many cells a key owes at least now, by what shares may have allowed: a full burst at
     /// the end of an outage.
-    pub(super) fn owes(&self, now: Time, after: Nanos, quota: Quota) -> u32 {
+    pub(crate) fn owes(&self, now: Time, after: Nanos, quota: Quota) -> u32 {
         let owed_at = Time(self.owed_at.load(Ordering::Relaxed));
         let longest = Nanos(self.longest.load(Ordering::Relaxed));
         if owed_at == Time(0) || longest < after {
@@ -269,7 +269,7 @@ impl Outage {
     /// When a full burst was owed at last, as far as a share is concerned: all that the store had
     /// lent was spent by then. `None` if no share is used now. The store was missed `missed` ago
     /// at least, and a process of this host has used it `used` ago.
-    pub(super) fn shares_from(
+    pub(crate) fn shares_from(
         &self,
         now: Time,
         after: Nanos,
@@ -286,12 +286,12 @@ impl Outage {
     }
 
     /// Whether this process is about to reach it for the first time.
-    pub(super) fn is_starting(&self) -> bool {
+    pub(crate) fn is_starting(&self) -> bool {
         self.is_starting.load(Ordering::Relaxed)
     }
 
     /// Since when it is away, or was if it is not asked yet.
-    pub(super) fn since(&self) -> Time {
+    pub(crate) fn since(&self) -> Time {
         Time(self.since.load(Ordering::Relaxed))
     }
 
@@ -310,7 +310,7 @@ impl Outage {
     }
 
     /// How many hosts shared the limits when it went away; 0 if that was not known.
-    pub(super) fn hosts(&self) -> u32 {
+    pub(crate) fn hosts(&self) -> u32 {
         self.hosts.load(Ordering::Relaxed)
     }
 }
@@ -325,7 +325,7 @@ mod tests {
         static RULE: Cell<Option<Rule>> = const { Cell::new(None) };
     }
 
-    pub(super) fn without(rule: Rule) -> bool {
+    pub(crate) fn without(rule: Rule) -> bool {
         RULE.get() == Some(rule)
     }
 

@@ -11,7 +11,7 @@ use tokio::sync::futures::OwnedNotified;
 
 /// The requests that wait. A key is in it as long as one of them waits for it.
 #[derive(Debug, Default)]
-pub(super) struct Waiting {
+pub(crate) struct Waiting {
     keys: Mutex<AHashMap<LeaseKey, Arc<Queue>>>,
     requests: AtomicU64,
 }
@@ -31,7 +31,7 @@ struct Queue {
 
 /// A request that waits for a key, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Waits {
+pub struct Waits {
     of: Arc<Waiting>,
     queue: Arc<Queue>,
     key: LeaseKey,
@@ -40,7 +40,7 @@ pub(crate) struct Waits {
 
 impl Waiting {
     /// Lets a request of this cost wait for a key.
-    pub(super) fn join(self: &Arc<Self>, key: LeaseKey, cells: u32) -> Waits {
+    pub(crate) fn join(self: &Arc<Self>, key: LeaseKey, cells: u32) -> Waits {
         let queue = {
             let mut keys = self.keys();
             let queue = keys.entry(key).or_default().clone();
@@ -55,18 +55,18 @@ impl Waiting {
     }
 
     /// What all requests cost that wait for this key.
-    pub(super) fn cells(&self, key: LeaseKey) -> u32 {
+    pub(crate) fn cells(&self, key: LeaseKey) -> u32 {
         self.keys().get(&key).map_or(0, |queue| queue.cells.load(Ordering::Relaxed))
     }
 
     /// How many requests wait.
-    pub(super) fn requests(&self) -> u64 {
+    pub(crate) fn requests(&self) -> u64 {
         self.requests.load(Ordering::Relaxed)
     }
 
     /// Wakes all requests that wait for this key. `free` is what the store said, if it answered;
     /// `is_away` is whether it cannot be asked. Returns whether there was one.
-    pub(super) fn wake(&self, key: LeaseKey, free: Option<u32>, is_away: bool) -> bool {
+    pub(crate) fn wake(&self, key: LeaseKey, free: Option<u32>, is_away: bool) -> bool {
         let Some(queue) = self.keys().get(&key).cloned() else { return false };
         queue.is_away.store(is_away, Ordering::Relaxed);
         if let Some(free) = free {

@@ -10,15 +10,15 @@ use std::time::Duration;
 
 use arrayvec::ArrayVec;
 use gcra_lease::{Charge as StoreCharge, Charged, HostTime, Micros, Units};
+use gcra_policy::{Limit, MAX_LIMITS, Policy};
 use gcra_store::{Charging, NotCharged};
 use gcra_table::{Nanos, Reading, Table, Time, WallReading};
 
 use crate::answer::{Standing, Standings};
-use crate::borrower::Loan;
-use crate::decide::in_window;
-use crate::decide_shared::{Attempt, Claim, Decided, MustWait, Patience, Shared};
-use crate::policy::{Limit, MAX_LIMITS, Policy};
-use crate::reserved::Reservation;
+use crate::borrower::loan::Loan;
+use crate::decide::local::in_window;
+use crate::decide::shared::{Attempt, Claim, Decided, MustWait, Patience, Shared};
+use crate::reservations::Reservation;
 use crate::verdict::{Reason, Verdict};
 
 /// The most charges of one message: a look at each limit, and a charge.
@@ -62,7 +62,7 @@ struct Done {
 
 /// A charge on its way.
 #[derive(Debug)]
-pub(crate) struct UnderWay {
+pub struct UnderWay {
     place: usize,
     charge: StoreCharge,
     charging: Charging,
@@ -73,17 +73,16 @@ pub(crate) struct UnderWay {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SettledInStore<'p> {
     /// `None` for a bucket from before a change.
-    pub(crate) standing: Option<Standing<'p>>,
-    pub(crate) charge: StoreCharge,
-    pub(crate) charged: Charged,
+    pub standing: Option<Standing<'p>>,
+    pub charge: StoreCharge,
+    pub charged: Charged,
 }
 
 /// What each limit of a message says, after its response has settled it.
 pub(crate) type AllSettled<'p> = ArrayVec<SettledInStore<'p>, MAX_LIMITS>;
 
 /// A charge of nothing, which is always allowed: what is owed now?
-pub(crate) const LOOK: StoreCharge =
-    StoreCharge::Take { cells: 0, needs: 0, max_delay: Micros::ZERO };
+pub const LOOK: StoreCharge = StoreCharge::Take { cells: 0, needs: 0, max_delay: Micros::ZERO };
 
 /// Why a message does not go on.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -96,7 +95,7 @@ enum Stop {
 
 impl AtOnce {
     /// A charge of which nothing is known yet, if there is one.
-    pub(super) fn under_way(&mut self) -> Option<&mut UnderWay> {
+    pub(crate) fn under_way(&mut self) -> Option<&mut UnderWay> {
         self.under_way.iter_mut().find(|under_way| under_way.outcome.is_none())
     }
 

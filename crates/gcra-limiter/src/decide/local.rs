@@ -3,15 +3,15 @@
 use std::slice;
 
 use arrayvec::ArrayVec;
+use gcra_policy::calendar::Calendar;
+use gcra_policy::{Limit, MAX_LIMITS, Penalty, Policy, Rule};
 use gcra_table::{Admission, Decision, KeyHash, Nanos, Quota, Reading, Table, Time, Window};
 use spop_agent::Message;
 
 use crate::answer::{Standing, Standings};
-use crate::earlier::Asked;
-use crate::in_force::{InForce, Usual};
+use crate::earlier_policies::Asked;
 use crate::limit_bucket::{LimitBucket, lacks_a_key};
-use crate::policy::calendar::Calendar;
-use crate::policy::{Limit, MAX_LIMITS, Penalty, Policy, Rule};
+use crate::policies_in_force::{InForce, Usual};
 use crate::question::Question;
 use crate::verdict::{Reason, Verdict};
 
@@ -26,7 +26,7 @@ pub(crate) const MOST_WINDOWS: usize = 4;
 /// answer needs it. `goes_on` becomes the moment at which the message may go on by the limits, for
 /// the audit. `message` is called only while changes may matter.
 #[inline(always)]
-pub(crate) fn decide<'p, 'm>(
+pub fn decide<'p, 'm>(
     table: &Table,
     now: &mut Reading,
     in_force: &'p InForce,
@@ -80,20 +80,20 @@ pub(crate) fn decide_usual(
 
 /// What a limit would say about a message now.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Foreseen<'p> {
+pub struct Foreseen<'p> {
     /// What the client owes and how long it has to wait, as long as it sends no request.
-    pub(crate) standing: Standing<'p>,
+    pub standing: Standing<'p>,
     /// The wait in the answer to the message, which has the penalty in it.
-    pub(crate) wait_if_asked: Nanos,
+    pub wait_if_asked: Nanos,
     /// What the key's bucket owes; `None` if there is no bucket. The client owes more than its
     /// bucket where a debt is carried over from earlier policies.
-    pub(crate) bucket: Option<Nanos>,
+    pub bucket: Option<Nanos>,
     /// When the window ends, in seconds after 1970, if the limit counts in windows.
-    pub(crate) window_end: Option<i64>,
+    pub window_end: Option<i64>,
 }
 
 /// What [`decide`] would say about a message now, and what each limit would. Charges nothing.
-pub(crate) fn foresee<'p>(
+pub fn foresee<'p>(
     table: &Table,
     in_force: &'p InForce,
     question: Question,
@@ -133,7 +133,7 @@ pub(crate) fn foresee<'p>(
 }
 
 /// The charge of one message.
-pub(crate) struct Charge<'t, 'p, 'm> {
+pub struct Charge<'t, 'p, 'm> {
     table: &'t Table,
     now: &'t mut Reading,
     in_force: &'p InForce,
@@ -150,10 +150,10 @@ pub(crate) struct Charge<'t, 'p, 'm> {
 /// A limit that a message has to satisfy, and the key that it counts by.
 #[derive(Clone, Copy, Debug)]
 struct Claim<'p> {
-    limit: &'p Limit,
+    pub(crate) limit: &'p Limit,
     /// That of the limit for this message, or a share of it.
-    quota: Quota,
-    key: KeyHash,
+    pub(crate) quota: Quota,
+    pub(crate) key: KeyHash,
     /// The TAT that the key has at least, by what it owes under earlier numbers.
     least_tat: Time,
     /// The windows in which the limit counts, if it does.
@@ -168,7 +168,7 @@ enum Charged {
 }
 
 impl<'t, 'p, 'm> Charge<'t, 'p, 'm> {
-    pub(crate) fn new(
+    pub fn new(
         table: &'t Table,
         now: &'t mut Reading,
         in_force: &'p InForce,
@@ -531,15 +531,15 @@ mod tests {
     use gcra_table::Slots;
 
     use super::*;
-    use crate::cli;
-    use crate::key::NamedValue;
     use crate::stats::Stats;
     use crate::written_message::WrittenMessage;
+    use gcra_policy::flags;
+    use gcra_policy::key::NamedValue;
 
     #[test]
     fn as_many_cells_are_left_of_a_limit_as_its_share_has() {
         let (table, _clock) = Table::with_manual_clock(Slots::new(4096).unwrap()).unwrap();
-        let policies = cli::policies_of_rate("10/s".parse().unwrap(), Some(20)).unwrap();
+        let policies = flags::policies_of_rate("10/s".parse().unwrap(), Some(20)).unwrap();
         let in_force = InForce::at_start(policies, &Stats::new(NonZeroUsize::MIN), &table);
         let arg = NamedValue { name: "ip".to_owned(), value: "192.0.2.1".parse().unwrap() };
         let message = WrittenMessage::new(b"", &[arg]).unwrap();

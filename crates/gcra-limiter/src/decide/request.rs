@@ -2,21 +2,24 @@
 //! clients that are exempt, limits that are shared, and lines of audit. It may have to wait for
 //! the store on its way, and goes on later where it was.
 
+use gcra_policy::sharing::Sharing;
+use gcra_policy::{Limit, MAX_LIMITS, Policy, Rule};
 use gcra_table::{Leases, Reading, Table};
 use spop_agent::{Message, Messages};
 
 use crate::answer::Standings;
-use crate::audit::{Lines, Moment};
-use crate::borrower::{Borrower, Waits};
+use crate::audit_lines::{Lines, Moment};
+use crate::borrower::Borrower;
+use crate::borrower::waiting::Waits;
 use crate::counting::{count, count_tried, count_undecided};
-use crate::decide::decide;
-use crate::decide_shared::{Attempt, Decided, MustWait, Patience, Shared, UnderWay};
-use crate::in_force::InForce;
+use crate::decide::at_once::UnderWay;
+use crate::decide::local::decide;
+use crate::decide::settle::{SettlingInStore, settle};
+use crate::decide::shared::{Attempt, Decided, MustWait, Patience, Shared};
 use crate::limit_bucket::{LimitBucket, lacks_a_key, note_said};
-use crate::policy::{Limit, MAX_LIMITS, Policy, Rule, Sharing};
+use crate::policies_in_force::InForce;
 use crate::question::{Question, Unanswerable};
-use crate::reserved::{Reservation, Reserved, wall_clock};
-use crate::settle::{SettlingInStore, settle};
+use crate::reservations::{Reservation, Reserved, wall_clock};
 use crate::stats::Lane;
 use crate::undecided::Undecided;
 use crate::verdict::{Reason, Verdict};
@@ -24,49 +27,49 @@ use crate::verdict::{Reason, Verdict};
 /// What is needed to decide about a request.
 #[derive(Clone, Copy)]
 pub(crate) struct Deciding<'p, 't> {
-    pub(crate) in_force: &'p InForce,
-    pub(crate) table: &'t Table,
+    pub in_force: &'p InForce,
+    pub table: &'t Table,
     /// What this host holds of shared limits, if there is a store.
-    pub(crate) borrowing: Option<(&'t Borrower, &'t Leases)>,
-    pub(crate) undecided: &'t Undecided,
-    pub(crate) lane: Lane,
-    pub(crate) patience: Patience,
+    pub borrowing: Option<(&'t Borrower, &'t Leases)>,
+    pub undecided: &'t Undecided,
+    pub lane: Lane,
+    pub patience: Patience,
 }
 
 /// How far a request has got.
 #[derive(Debug, Default)]
-pub(crate) struct Progress {
+pub struct Progress {
     /// How many of its messages are decided.
     messages: usize,
     /// The verdict on these.
-    pub(crate) verdict: Option<Verdict>,
+    pub verdict: Option<Verdict>,
     /// The verdict on the next one, whose trial is not decided yet.
     next: Option<Verdict>,
     attempt: Attempt,
     /// Whether the next message was asked about already, before the request had to wait.
     is_next_asked: bool,
     /// What its messages have reserved.
-    pub(crate) reserved: Reserved,
+    pub reserved: Reserved,
 }
 
 impl Progress {
     /// What the request waits for, if it does.
-    pub(crate) fn waits(&self) -> Option<&Waits> {
+    pub fn waits(&self) -> Option<&Waits> {
         self.attempt.waits()
     }
 
     /// The charge that the request waits for, if it does.
-    pub(crate) fn under_way(&mut self) -> Option<&mut UnderWay> {
+    pub fn under_way(&mut self) -> Option<&mut UnderWay> {
         self.attempt.under_way()
     }
 
     /// Whether a message that is decided blocks the request already.
-    pub(crate) fn is_blocked(&self) -> bool {
+    pub fn is_blocked(&self) -> bool {
         [self.verdict, self.next].iter().flatten().any(|verdict| verdict.is_blocked())
     }
 
     /// How the policy is shared for which the request waits.
-    pub(crate) fn sharing(&self) -> Option<Sharing> {
+    pub fn sharing(&self) -> Option<Sharing> {
         self.attempt.sharing()
     }
 }

@@ -2,27 +2,30 @@
 //! than was reserved for it, or gives back the rest.
 
 use gcra_lease::Charge as StoreCharge;
+use gcra_policy::calendar::Calendar;
+use gcra_policy::settle::RESERVED;
+use gcra_policy::settle::Settle;
+use gcra_policy::sharing::Sharing;
+use gcra_policy::{Limit, RuleAt};
 use gcra_table::{KeyHash, Leases, Nanos, Quota, Reading, Table, Time, WallReading, WindowOver};
 use spop_agent::Message;
 
 use crate::answer::{Standing, Standings};
 use crate::borrower::Borrower;
 use crate::cost::cells;
-use crate::decide::{MOST_WINDOWS, in_window};
-use crate::decide_shared::{Attempt, LOOK, MustWait, Patience, SettledInStore, Shared};
-use crate::earlier::Asked;
-use crate::in_force::InForce;
+use crate::decide::at_once::{LOOK, SettledInStore};
+use crate::decide::local::{MOST_WINDOWS, in_window};
+use crate::decide::shared::{Attempt, MustWait, Patience, Shared};
+use crate::earlier_policies::Asked;
 use crate::limit_bucket::{LimitBucket, lacks_a_key, note_said};
 use crate::message_key::hash_key;
-use crate::policy::calendar::Calendar;
-use crate::policy::settle::RESERVED;
-use crate::policy::{Limit, RuleAt, Settle, Sharing};
+use crate::policies_in_force::InForce;
 use crate::question::Question;
-use crate::reserved::{Marks, Reservation, read, wall_clock};
+use crate::reservations::{Marks, Reservation, read, wall_clock};
 
 /// How a message has settled what its request had reserved.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Outcome {
+pub enum Outcome {
     /// The request has cost more, and that was charged as far as possible.
     Charged,
     /// It has cost less, and the rest was given back as far as possible.
@@ -49,20 +52,20 @@ impl Outcome {
 
 /// The cells that a message has settled. With several limits, those of the limit with the most.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub(crate) struct Cells {
-    pub(crate) charged: u32,
-    pub(crate) given_back: u32,
+pub struct Cells {
+    pub charged: u32,
+    pub given_back: u32,
     /// Of those charged: beyond the burst.
-    pub(crate) overdrawn: u32,
+    pub overdrawn: u32,
     /// Not charged, because they are beyond the largest debt.
-    pub(crate) forgiven: u32,
+    pub forgiven: u32,
 }
 
 impl Cells {
     /// The names of their counts, in this order.
     pub(crate) const NAMES: [&str; 4] = ["charged", "given_back", "overdrawn", "forgiven"];
 
-    pub(crate) fn counts(self) -> [u32; 4] {
+    pub fn counts(self) -> [u32; 4] {
         let Self { charged, given_back, overdrawn, forgiven } = self;
         [charged, given_back, overdrawn, forgiven]
     }
@@ -71,7 +74,7 @@ impl Cells {
 /// Settles a request of the policy with this index, as the message of its response says. What each
 /// limit says then is added to `standings`, where an answer needs it. Returns how many cells were
 /// charged, and how many were to be given back; `None` when an arg of the key has no value.
-pub(crate) fn settle<'p>(
+pub fn settle<'p>(
     table: &Table,
     now: &mut Reading,
     in_force: &'p InForce,
@@ -231,12 +234,12 @@ impl InWindow<'_> {
 
 /// A message that settles a request under limits that machines share.
 pub(crate) struct SettlingInStore<'p, 't, 'm> {
-    pub(crate) table: &'t Table,
-    pub(crate) in_force: &'p InForce,
+    pub table: &'t Table,
+    pub in_force: &'p InForce,
     /// What this host holds of shared limits, if there is a store.
-    pub(crate) borrowing: Option<(&'t Borrower, &'t Leases)>,
-    pub(crate) sharing: Sharing,
-    pub(crate) message: &'m Message<'m>,
+    pub borrowing: Option<(&'t Borrower, &'t Leases)>,
+    pub sharing: Sharing,
+    pub message: &'m Message<'m>,
 }
 
 impl<'p> SettlingInStore<'p, '_, '_> {

@@ -1,34 +1,34 @@
 //! From a question to a verdict, under limits that this host shares with others: spends cells that
 //! the store has lent, or says that the request has to wait for some.
 
-mod at_once;
-
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use std::{iter, mem};
 
 use arrayvec::ArrayVec;
 use gcra_lease::{HostTime, Step};
+use gcra_policy::sharing::{Sharing, WithoutStore};
+use gcra_policy::sharing::{counted, lent, most_carried_over};
+use gcra_policy::{Limit, MAX_LIMITS, Policy};
 use gcra_store::{Bucket, Names};
 use gcra_table::{KeyHash, LeaseKey, LeaseNeed, Leases, Nanos, Quota, Reading, Table};
+use gcra_text::duration::nanoseconds;
 use spop_agent::Message;
 
 use crate::answer::{Standing, Standings};
-use crate::borrower::{Asking, Borrower, Loan, Waits};
-use crate::decide::Charge;
-use crate::decide_shared::at_once::AtOnce;
-use crate::duration::nanoseconds;
-use crate::earlier::{Asked, FormerBucket};
-use crate::in_force::InForce;
+use crate::borrower::loan::Loan;
+use crate::borrower::waiting::Waits;
+use crate::borrower::{Asking, Borrower};
+use crate::decide::at_once::AtOnce;
+use crate::decide::at_once::UnderWay;
+use crate::decide::local::Charge;
+use crate::earlier_policies::{Asked, FormerBucket};
 use crate::limit_bucket::{LimitBucket, own_key_bytes};
 use crate::message_key::key_bytes;
-use crate::policy::sharing::{counted, lent, most_carried_over};
-use crate::policy::{Limit, MAX_LIMITS, Policy, Sharing, WithoutStore};
+use crate::policies_in_force::InForce;
 use crate::question::Question;
-use crate::reserved::Reservation;
+use crate::reservations::Reservation;
 use crate::verdict::{Reason, Verdict};
-
-pub(crate) use crate::decide_shared::at_once::{LOOK, SettledInStore, UnderWay};
 
 /// Another host may have missed the store that much earlier, and use its share by now.
 const OPEN_IS_OVER_EARLIER: Nanos = Nanos::from_millis(1_500);
@@ -38,45 +38,45 @@ const MOST_FORMER: usize = 16;
 
 /// What is needed to decide about a message under shared limits.
 #[derive(Clone, Copy)]
-pub(crate) struct Shared<'p, 't, 'm> {
-    pub(crate) borrower: &'t Borrower,
-    pub(crate) leases: &'t Leases,
-    pub(crate) table: &'t Table,
-    pub(crate) in_force: &'p InForce,
-    pub(crate) sharing: Sharing,
-    pub(crate) question: Question,
-    pub(crate) message: &'m Message<'m>,
+pub struct Shared<'p, 't, 'm> {
+    pub borrower: &'t Borrower,
+    pub leases: &'t Leases,
+    pub table: &'t Table,
+    pub in_force: &'p InForce,
+    pub sharing: Sharing,
+    pub question: Question,
+    pub message: &'m Message<'m>,
 }
 
 /// A limit that a message has to satisfy, and what it counts by.
 #[derive(Clone, Copy)]
-struct Claim<'p> {
-    limit: &'p Limit,
+pub(crate) struct Claim<'p> {
+    pub(crate) limit: &'p Limit,
     /// The numbers of the limit for this message.
-    quota: Quota,
+    pub(crate) quota: Quota,
     /// The key in the table of this machine.
-    local: KeyHash,
-    key: LeaseKey,
+    pub(crate) local: KeyHash,
+    pub(crate) key: LeaseKey,
 }
 
 /// How far a request has got under the limits of one policy.
 #[derive(Debug, Default)]
-pub(crate) struct Attempt {
+pub struct Attempt {
     /// The limits that cells were asked for.
     asked: [bool; MAX_LIMITS],
     /// What it waits for.
-    waits: Option<Waits>,
+    pub(crate) waits: Option<Waits>,
     /// What it waited for before that, and the cells that were free in the store then.
     free: ArrayVec<(LeaseKey, u32), MAX_LIMITS>,
     /// What the store has said so far, if it is asked about each request.
-    at_once: Option<Box<AtOnce>>,
+    pub(crate) at_once: Option<Box<AtOnce>>,
     /// How the policy is shared for which it waits.
-    sharing: Option<Sharing>,
+    pub(crate) sharing: Option<Sharing>,
 }
 
 /// Whether a request may wait for the store.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Patience {
+pub enum Patience {
     /// It may, and it asks when it waits.
     WillAsk,
     /// It waits, and asks itself.
@@ -87,13 +87,13 @@ pub(crate) enum Patience {
 
 /// What was decided about a message.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Decided {
+pub struct Decided {
     /// Why it is denied, if it is.
-    pub(crate) reason: Option<Reason>,
+    pub reason: Option<Reason>,
     /// How long the request has to wait, if it is allowed.
-    pub(crate) delay: Nanos,
+    pub delay: Nanos,
     /// What was charged, if it was.
-    pub(crate) reserved: Option<Reservation>,
+    pub reserved: Option<Reservation>,
     /// When the request may go on by the clock of the store, in ns since 1970, if the store has
     /// decided about it.
     pub(crate) store_ns: Option<u64>,
@@ -101,11 +101,11 @@ pub(crate) struct Decided {
 
 /// The request has to wait for the store. What for is in its [`Attempt`].
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct MustWait;
+pub struct MustWait;
 
 /// What is done with a request instead of asking the store.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Instead {
+pub enum Instead {
     /// It is blocked.
     Closed,
     /// It is allowed, as all requests are for this time yet.
@@ -116,7 +116,7 @@ pub(crate) enum Instead {
 
 impl Instead {
     /// What a policy does after the store has been away for this time.
-    pub(crate) fn of(Sharing { without_store, at_once }: Sharing, away: Nanos) -> Self {
+    pub fn of(Sharing { without_store, at_once }: Sharing, away: Nanos) -> Self {
         match without_store {
             WithoutStore::Closed => Self::Closed,
             WithoutStore::Open { for_ } if Duration::from(away) < for_ => {
@@ -131,16 +131,16 @@ impl Instead {
 
 /// What would be decided about a request without the store.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct ForeseenWithoutStore {
+pub struct ForeseenWithoutStore {
     /// For how long the store has been away.
-    pub(crate) away: Nanos,
-    pub(crate) instead: Instead,
+    pub away: Nanos,
+    pub instead: Instead,
     /// How many machines a share is for; 0 if that is not known.
-    pub(crate) machines: u32,
+    pub machines: u32,
     /// Why it would be blocked, if it would.
-    pub(crate) reason: Option<Reason>,
+    pub reason: Option<Reason>,
     /// How long the client has to wait.
-    pub(crate) wait: Nanos,
+    pub wait: Nanos,
 }
 
 impl Attempt {
@@ -196,7 +196,7 @@ impl<'p> Shared<'p, '_, '_> {
     /// # Errors
     ///
     /// The request has to wait.
-    pub(crate) fn decide(
+    pub fn decide(
         &self,
         limits: &'p [Limit],
         now: &mut Reading,
@@ -285,12 +285,12 @@ impl<'p> Shared<'p, '_, '_> {
             && !attempt.waits.as_ref().is_some_and(Waits::is_away)
     }
 
-    fn policy(&self) -> &'p Policy {
+    pub(crate) fn policy(&self) -> &'p Policy {
         &self.in_force.policies.list[self.question.policy]
     }
 
     /// The limits with the keys that they count by, in an order that is the same on all hosts.
-    fn claims(&self, limits: &'p [Limit]) -> ArrayVec<Claim<'p>, MAX_LIMITS> {
+    pub(crate) fn claims(&self, limits: &'p [Limit]) -> ArrayVec<Claim<'p>, MAX_LIMITS> {
         let claim = |limit: &'p Limit| self.claim(limit);
         let mut claims: ArrayVec<_, MAX_LIMITS> =
             limits.iter().take(MAX_LIMITS).map(claim).collect();
@@ -310,7 +310,7 @@ impl<'p> Shared<'p, '_, '_> {
     }
 
     /// The same in the windows of this second after 1970.
-    fn loan_at(&self, claim: Claim<'_>, second: i64) -> Option<Loan> {
+    pub(crate) fn loan_at(&self, claim: Claim<'_>, second: i64) -> Option<Loan> {
         let Claim { limit, quota, key, .. } = claim;
         let Self { table, in_force, question, message, .. } = *self;
         let names = &self.borrower.names;
@@ -329,7 +329,7 @@ impl<'p> Shared<'p, '_, '_> {
     }
 
     /// The client of a claim, for whom former buckets are looked for.
-    fn asked<'a>(&'a self, claim: Claim<'a>) -> Asked<'a, 'a> {
+    pub(crate) fn asked<'a>(&'a self, claim: Claim<'a>) -> Asked<'a, 'a> {
         let Claim { limit, quota, local, .. } = claim;
         let current = LimitBucket { key: local, quota };
         let Self { table, question, message, .. } = *self;
@@ -338,7 +338,11 @@ impl<'p> Shared<'p, '_, '_> {
 
     /// What the borrower has to know about the buckets that the client of a claim had before a
     /// change.
-    fn former_loans(&self, claim: Claim<'_>, second: i64) -> ArrayVec<Loan, MOST_FORMER> {
+    pub(crate) fn former_loans(
+        &self,
+        claim: Claim<'_>,
+        second: i64,
+    ) -> ArrayVec<Loan, MOST_FORMER> {
         let Self { in_force, question, message, .. } = *self;
         let (Claim { limit, local, .. }, asked) = (claim, self.asked(claim));
         let buckets = in_force.earlier.buckets(question.policy, asked);
@@ -448,7 +452,7 @@ impl<'p> Shared<'p, '_, '_> {
     }
 
     /// Decides without the store, as the policy says.
-    fn without_store(
+    pub(crate) fn without_store(
         &self,
         limits: &'p [Limit],
         now: &mut Reading,
@@ -472,7 +476,7 @@ impl<'p> Shared<'p, '_, '_> {
 
     /// What would be decided now about a request that has to ask the store about this one of the
     /// limits. `None` if the store can be asked. Nothing is charged.
-    pub(crate) fn foresee_without_store(
+    pub fn foresee_without_store(
         &self,
         limits: &'p [Limit],
         limit: &'p Limit,
@@ -504,18 +508,18 @@ impl<'p> Shared<'p, '_, '_> {
 
 /// The client of a message under limits that machines share.
 #[derive(Clone, Copy)]
-pub(crate) struct Client<'a, 'm> {
-    pub(crate) in_force: &'a InForce,
-    pub(crate) table: &'a Table,
-    pub(crate) question: Question,
-    pub(crate) message: &'a Message<'m>,
+pub struct Client<'a, 'm> {
+    pub in_force: &'a InForce,
+    pub table: &'a Table,
+    pub question: Question,
+    pub message: &'a Message<'m>,
 }
 
 impl Client<'_, '_> {
     /// Its bucket in the store under a limit that has these numbers, `second` seconds after 1970,
     /// with what it owes since before a change. `None` if the store cannot compute the limit,
     /// which the check of the configuration refuses.
-    pub(crate) fn bucket(
+    pub fn bucket(
         &self,
         names: &Names,
         limit: &Limit,
@@ -547,7 +551,7 @@ impl Client<'_, '_> {
 
 /// The bucket in the store of a message's key under a limit of the policy that has these numbers,
 /// `second` seconds after 1970. `None` if the store cannot compute the limit.
-pub(crate) fn bucket_of(
+pub fn bucket_of(
     names: &Names,
     policy: &Policy,
     limit: &Limit,

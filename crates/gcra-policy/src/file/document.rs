@@ -7,29 +7,30 @@ use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
+use crate::file::watch::{Seen, see};
 use ahash::AHashMap;
+use gcra_text::duration::Short;
 use spop_agent::{Limits, Scope};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use crate::duration::Short;
-use crate::policy::key_args::{key_parts, not_an_arg};
-use crate::policy::limits::{self, NAME_RULE, OfPolicy, is_name};
-use crate::policy::max_delay;
-use crate::policy::overrides::Collector;
-use crate::policy::reader::{Entries, MAX_REPORTED, Name, Node, Reader, scalar};
-use crate::policy::secrets::Readers;
-use crate::policy::sources::{MAX_TOML_BYTES, Sources, read_text};
-use crate::policy::store::StoreSettings;
-use crate::policy::variables::{Answers, Var};
-use crate::policy::{
-    KeyParts, Limit, Overrides, Policies, Policy, Rule, Sharing, When, answer_size, bandwidth,
-    describe, penalty, settle, sharing, store, syntax, trial_name,
-};
-use crate::watch::{Seen, see};
+use crate::answers::{Answers, Var};
+use crate::file::limits;
+use crate::file::limits::{NAME_RULE, OfPolicy, is_name};
+use crate::file::max_delay;
+use crate::file::overrides::Collector;
+use crate::file::reader::{Entries, MAX_REPORTED, Name, Node, Reader, scalar};
+use crate::file::sources::{MAX_TOML_BYTES, Sources, read_text};
+use crate::file::{penalty, syntax};
+use crate::key_args::{key_parts, not_an_arg};
+use crate::policy::{KeyParts, Limit, Overrides, Policies, Policy, Rule, When, trial_name};
+use crate::secrets::Readers;
+use crate::sharing::Sharing;
+use crate::store::StoreSettings;
+use crate::{answer_size, bandwidth, settle, sharing, store, words};
 
 /// What a policy can have.
-pub(super) const SETTINGS: &[&str] = &[
+pub(crate) const SETTINGS: &[&str] = &[
     "message",
     "when",
     "limits",
@@ -55,7 +56,7 @@ pub(super) const SETTINGS: &[&str] = &[
 ];
 
 /// What the file can have.
-pub(super) const FILE_SETTINGS: &[&str] = &["scope", "answer", "store", "policy"];
+pub(crate) const FILE_SETTINGS: &[&str] = &["scope", "answer", "store", "policy"];
 
 /// What is not in the file.
 const FLAGS: &[&str] = &[
@@ -83,14 +84,14 @@ const NO_POLICY: &str =
 /// before anything is read from it.
 ///
 /// What the sentences repeat of the file depends on who reads them.
-pub(crate) fn read(path: &Path, readers: Readers) -> Result<Policies, Vec<String>> {
+pub fn read(path: &Path, readers: Readers) -> Result<Policies, Vec<String>> {
     let mut looked_at = Vec::new();
     read_noting(path, readers, &mut looked_at)
 }
 
 /// As [`read`]. Adds the files that were looked at to `looked_at`, each in its state before it was
 /// read: also those that are missing, cannot be read, or have mistakes.
-pub(crate) fn read_noting(
+pub fn read_noting(
     path: &Path,
     readers: Readers,
     looked_at: &mut Vec<Seen>,
@@ -102,7 +103,7 @@ pub(crate) fn read_noting(
 }
 
 /// As [`read`], for a text that was read from `path`. Lists are looked for beside it.
-pub(crate) fn parse(path: &Path, text: &str) -> Result<Policies, Vec<String>> {
+pub fn parse(path: &Path, text: &str) -> Result<Policies, Vec<String>> {
     parse_for(Readers::OfFile, path, text, &mut Vec::new())
 }
 
@@ -647,7 +648,7 @@ impl<'t> File<'t> {
         if let [only] = &key.args[..]
             && only.names().eq([&*when.arg])
         {
-            let arg = describe::text(&when.arg);
+            let arg = words::text(&when.arg);
             let what = format!(
                 "the key of policy '{policy}' has only the arg '{arg}', so all requests with the \
                  same {arg} share one bucket; add the arg that tells clients apart, such as \"ip\""
@@ -778,8 +779,8 @@ impl<'t> File<'t> {
                 let what = format!(
                     "policy '{name}' never gets the {noun} {} of '{}', because {above} {them}, \
                      for the same message; leave {them} out of one of the two",
-                    quoted(&hidden.iter().map(|value| describe::text(value)).collect::<Vec<_>>()),
-                    describe::text(arg)
+                    quoted(&hidden.iter().map(|value| words::text(value)).collect::<Vec<_>>()),
+                    words::text(arg)
                 );
                 self.reader.warn(*at, &what);
             }

@@ -1,15 +1,16 @@
 //! The grammar of `limits`, the same for policies, overrides and lists.
 
 use gcra_table::{MAX_BURST, Quota, Rate, RateError};
+use gcra_text::table_error;
 use toml::de::DeValue;
 
-use crate::policy::by_arg::{self, ByArg};
-use crate::policy::calendar::Calendar;
-use crate::policy::key_args::{key_parts, not_an_arg};
-use crate::policy::meant::Meant;
-use crate::policy::reader::{Entries, Node, Reader};
+use crate::calendar::Calendar;
+use crate::file::reader::{Entries, Node, Reader};
+use crate::key_args::{key_parts, not_an_arg};
+use crate::limit_from_arg;
+use crate::limit_from_arg::ByArg;
 use crate::policy::{KeyParts, Limit, LimitIdentity, LimitWords, MAX_LIMITS, Rule, trial_name};
-use crate::table_error;
+use crate::rate_guess::Meant;
 
 const LIKE_RATE: &str = "such as \"10/s\"";
 
@@ -19,23 +20,23 @@ const MAX_COUNT: u64 = 4_000_000_000;
 /// The longest name of a policy or a limit, in bytes: it is part of header fields.
 const MAX_NAME: usize = 64;
 
-pub(super) const NAME_RULE: &str = "use letters, digits, '-' and '_', at most 64 of them";
+pub(crate) const NAME_RULE: &str = "use letters, digits, '-' and '_', at most 64 of them";
 
 /// Whether a name is one for a policy or a limit. It will be part of header fields and metrics.
-pub(super) fn is_name(name: &str) -> bool {
+pub fn is_name(name: &str) -> bool {
     let good = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
     (1..=MAX_NAME).contains(&name.len()) && name.bytes().all(good)
 }
 
 /// The policy that limits are of.
 #[derive(Clone, Copy)]
-pub(super) struct OfPolicy<'p> {
-    pub(super) name: &'p str,
-    pub(super) key: &'p KeyParts,
+pub struct OfPolicy<'p> {
+    pub name: &'p str,
+    pub key: &'p KeyParts,
 }
 
 /// Words in a sentence: "rate", "rate or burst", "rate, burst or count".
-pub(super) fn list(words: &[&str], or: &str) -> String {
+pub fn list(words: &[&str], or: &str) -> String {
     match words {
         [first @ .., last] if !first.is_empty() => format!("{} {or} {last}", first.join(", ")),
         words => words.concat(),
@@ -43,7 +44,7 @@ pub(super) fn list(words: &[&str], or: &str) -> String {
 }
 
 /// `"deny"`, `"unlimited"`, one limit, or a list of limits; `setting` is their name in messages.
-pub(super) fn rule<'t>(
+pub fn rule<'t>(
     reader: &mut Reader<'t>,
     policy: OfPolicy<'_>,
     setting: &str,
@@ -86,7 +87,7 @@ pub(super) fn rule<'t>(
 }
 
 /// The limits of `observe`: as those of `limits`, but without `"deny"` and `"unlimited"`.
-pub(super) fn trial<'t>(
+pub fn trial<'t>(
     reader: &mut Reader<'t>,
     policy: OfPolicy<'_>,
     value: &Node<'t>,
@@ -367,7 +368,7 @@ fn own_key<'t>(
 
 /// What to say of a setting in the table of a limit that is one of its policy.
 fn of_the_policy<'t>(name: &str, _: &Node<'t>) -> Option<String> {
-    crate::policy::file::SETTINGS.contains(&name).then(|| {
+    crate::file::document::SETTINGS.contains(&name).then(|| {
         format!("'{name}' belongs to the policy; write it below the header of the policy")
     })
 }
@@ -455,7 +456,7 @@ fn limit_by_arg<'t>(
     });
     let (fallback, highest) = (of_text(reader, "default", default), of_text(reader, "most", most));
     let (arg_name, (rate, quota), (most_rate, most_quota)) = (arg_name?, fallback?, highest?);
-    if by_arg::lowered(quota, most_quota) != Some(quota) {
+    if limit_from_arg::lowered(quota, most_quota) != Some(quota) {
         let what = "the default is above 'most' in its rate or its burst; lower the default, or \
                     raise most";
         reader.wrong(default.map_or(at, |value| value.span().start), what);
@@ -487,7 +488,7 @@ fn limit_by_arg<'t>(
 /// Notes a mistake where an arg has two meanings that do not go together: in the key of one of
 /// these limits, which are all of a policy, it is also the cost or the number of cells to reserve
 /// (`costs`: the setting, the arg, and where it stands), or the numbers of another limit.
-pub(super) fn args_are_apart(
+pub(crate) fn args_are_apart(
     reader: &mut Reader<'_>,
     at: usize,
     policy: &KeyParts,
@@ -541,7 +542,7 @@ pub(super) fn args_are_apart(
 }
 
 /// The numbers of a limit in a text, as it can be written as a string: `10/s` or `10/s burst 20`.
-pub(super) fn rate_and_burst(text: &str) -> Option<(&str, Option<u64>)> {
+pub(crate) fn rate_and_burst(text: &str) -> Option<(&str, Option<u64>)> {
     let mut words = text.split_ascii_whitespace();
     match (words.next()?, words.next(), words.next(), words.next()) {
         (rate, None, ..) => Some((rate, None)),

@@ -4,17 +4,17 @@
 use std::time::Duration;
 
 use gcra_table::Nanos;
+use gcra_text::duration;
 use spop_agent::Scope;
 
-use crate::duration;
-use crate::policy::reader::{Node, Reader};
+use crate::file::reader::{Node, Reader};
 use crate::policy::{Limit, Policies, Policy, Rule};
 
 /// The longest delay. HAProxy keeps a time in milliseconds in 31 bits, which is 24.8 days.
 const MOST: Duration = Duration::from_secs(24 * 86_400);
 
 /// `"2s"`.
-pub(super) fn max_delay<'t>(reader: &mut Reader<'t>, value: &Node<'t>) -> Option<Nanos> {
+pub fn max_delay<'t>(reader: &mut Reader<'t>, value: &Node<'t>) -> Option<Nanos> {
     const LIKE: &str = "such as \"2s\"";
     let text = reader.string(value, "max_delay", LIKE)?;
     let delay = duration::parse(&text);
@@ -43,7 +43,7 @@ pub(super) fn max_delay<'t>(reader: &mut Reader<'t>, value: &Node<'t>) -> Option
 
 /// Puts the longest delay into the quotas of a policy's rule, of its overrides and of its trial.
 /// Notes a mistake where no request could ever be delayed.
-pub(super) fn apply(
+pub(crate) fn apply(
     reader: &mut Reader<'_>,
     at: usize,
     policy: &str,
@@ -83,7 +83,7 @@ pub(super) fn apply(
 }
 
 /// Notes a mistake where requests can be delayed, and several of them have one variable together.
-pub(super) fn check_scope(reader: &mut Reader<'_>, at: usize, scope: Scope) {
+pub(crate) fn check_scope(reader: &mut Reader<'_>, at: usize, scope: Scope) {
     if matches!(scope, Scope::Process | Scope::Session) {
         let what = format!(
             "with scope = \"{}\" requests share one delay_ms, so that one could wait for the \
@@ -97,7 +97,7 @@ pub(super) fn check_scope(reader: &mut Reader<'_>, at: usize, scope: Scope) {
 impl Policy {
     /// How long the policy holds back a request that is over a limit, at most; 0 if it blocks each
     /// of them.
-    pub(crate) fn max_delay(&self) -> Nanos {
+    pub fn max_delay(&self) -> Nanos {
         self.limits().map(|limit| limit.quota.max_delay()).max().unwrap_or_default()
     }
 }

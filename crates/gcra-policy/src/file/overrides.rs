@@ -4,18 +4,19 @@ use std::fmt::Display;
 use std::path::Path;
 
 use ahash::AHashMap;
+use gcra_text::count::Count;
+use gcra_text::network::VALUE;
 use ipnet::IpNet;
 use toml::de::DeValue;
 
-use crate::plural::Count;
-use crate::policy::limits::OfPolicy;
-use crate::policy::reader::{Entries, Name, Node, Reader};
-use crate::policy::sources::{MAX_BYTES, Sources, read_text};
-use crate::policy::{KeyParts, OverrideKey, Overrides, Policy, Rule, file, limits};
-use crate::written_net::VALUE;
+use crate::file::limits::OfPolicy;
+use crate::file::reader::{Entries, Name, Node, Reader};
+use crate::file::sources::{MAX_BYTES, Sources, read_text};
+use crate::file::{document, limits};
+use crate::policy::{KeyParts, OverrideKey, Overrides, Policy, Rule};
 
 /// The name of the table of overrides, beside the names of lists.
-pub(super) const OVERRIDES: &str = "overrides";
+pub(crate) const OVERRIDES: &str = "overrides";
 
 /// The most mistakes of one list that are reported one by one.
 const MAX_REPORTED: usize = 10;
@@ -24,7 +25,7 @@ const MAX_REPORTED: usize = 10;
 const MASKED_PREFIX: u8 = 64;
 
 /// Collects the overrides of one policy.
-pub(super) struct Collector<'p> {
+pub(crate) struct Collector<'p> {
     policy: &'p str,
     parts: &'p KeyParts,
     overrides: Overrides,
@@ -41,7 +42,7 @@ pub(super) struct Collector<'p> {
 }
 
 impl<'p> Collector<'p> {
-    pub(super) fn new(policy: &'p str, parts: &'p KeyParts) -> Self {
+    pub(crate) fn new(policy: &'p str, parts: &'p KeyParts) -> Self {
         Self {
             policy,
             parts,
@@ -57,7 +58,7 @@ impl<'p> Collector<'p> {
 
     /// All overrides. Warns of texts among addresses, unless the key has several args, of which
     /// one can be an address and another one a text.
-    pub(super) fn finish(self, reader: &mut Reader<'_>) -> Overrides {
+    pub(crate) fn finish(self, reader: &mut Reader<'_>) -> Overrides {
         if self.parts.names().count() <= 1 && self.texts < self.addresses {
             for (at, text) in &self.first_texts {
                 let what = format!(
@@ -128,7 +129,7 @@ impl<'p> Collector<'p> {
     }
 
     /// `"192.0.2.0/24" = "unlimited"`.
-    pub(super) fn overrides<'t>(&mut self, reader: &mut Reader<'t>, value: &Node<'t>) {
+    pub(crate) fn overrides<'t>(&mut self, reader: &mut Reader<'t>, value: &Node<'t>) {
         let what = format!(
             "overrides must be a table; write [policy.{}.overrides], and below it lines such as \
              \"192.0.2.0/24\" = \"unlimited\"",
@@ -182,7 +183,7 @@ impl<'p> Collector<'p> {
     }
 
     /// `[[policy.api.lists]]` with `file` and `limits`.
-    pub(super) fn lists<'t>(
+    pub(crate) fn lists<'t>(
         &mut self,
         reader: &mut Reader<'t>,
         sources: &mut Sources,
@@ -335,7 +336,7 @@ impl<'p> Collector<'p> {
 
 /// Whether a name is that of a setting that a policy or the file can have.
 fn is_setting(name: &str) -> bool {
-    file::SETTINGS.contains(&name) || file::FILE_SETTINGS.contains(&name)
+    document::SETTINGS.contains(&name) || document::FILE_SETTINGS.contains(&name)
 }
 
 /// A line of a list without its comment, which begins with a `#` at the start of the line or after
@@ -392,7 +393,7 @@ impl Policy {
     ///
     /// This reads the lists again, because a list may have a million entries, and their lines are
     /// needed here only.
-    pub(crate) fn line_of(&self, wanted: &OverrideKey) -> Option<(&Path, usize)> {
+    pub fn line_of(&self, wanted: &OverrideKey) -> Option<(&Path, usize)> {
         // A later entry replaces an earlier one.
         self.overrides.files.iter().rev().find_map(|path| {
             let text = read_text(path, MAX_BYTES).ok()?;

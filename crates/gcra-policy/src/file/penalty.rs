@@ -2,17 +2,19 @@
 
 use std::time::Duration;
 
-use crate::duration::{self, Exact};
-use crate::policy::reader::{Entries, Node, Reader};
+use gcra_table::{Nanos, Quota};
+use gcra_text::duration;
+use gcra_text::duration::Exact;
+
+use crate::file::reader::{Entries, Node, Reader};
 use crate::policy::{Penalty, Rule};
 use crate::rate_flags::numbers_in_words;
-use gcra_table::{Nanos, Quota};
 
 /// The longest ceiling.
 const MAX_CEILING_NS: u64 = 30 * 86_400 * 1_000_000_000;
 
 /// `{ cells = 1, ceiling = "10m" }`.
-pub(super) fn penalty<'t>(reader: &mut Reader<'t>, value: &Node<'t>) -> Option<Penalty> {
+pub fn penalty<'t>(reader: &mut Reader<'t>, value: &Node<'t>) -> Option<Penalty> {
     let at = value.span().start;
     let table = reader
         .table(value, "penalty must be a table, such as { cells = 1, ceiling = \"10m\" }")?;
@@ -53,7 +55,7 @@ fn ceiling_ns<'t>(reader: &mut Reader<'t>, value: &Node<'t>) -> Option<u64> {
 
 /// Puts the penalty into the quotas of a policy's rule, unless that is wrong, and of its
 /// overrides. Notes a mistake where the penalty could never be charged.
-pub(super) fn apply(
+pub(crate) fn apply(
     reader: &mut Reader<'_>,
     at: usize,
     policy: &str,

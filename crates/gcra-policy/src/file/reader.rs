@@ -8,21 +8,23 @@ use std::ops::RangeInclusive;
 use std::path::Path;
 use std::time::Duration;
 
+use gcra_text::count::Count;
+use gcra_text::duration;
+use gcra_text::duration::Exact;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use crate::duration::{self, Exact};
-use crate::plural::Count;
-use crate::policy::secrets::{self, Readers};
+use crate::secrets;
+use crate::secrets::Readers;
 
 /// The most mistakes that are reported, and the most warnings. Of further ones only the number is.
-pub(super) const MAX_REPORTED: usize = 100;
+pub(crate) const MAX_REPORTED: usize = 100;
 
 /// A value, and where it stands.
-pub(super) type Node<'t> = Spanned<DeValue<'t>>;
+pub(crate) type Node<'t> = Spanned<DeValue<'t>>;
 
 /// The name of a value, and where it stands.
-pub(super) type Name<'t> = Spanned<Cow<'t, str>>;
+pub type Name<'t> = Spanned<Cow<'t, str>>;
 
 /// A file, and what of it may be told to whom.
 struct Text<'t> {
@@ -34,7 +36,7 @@ struct Text<'t> {
 }
 
 /// The mistakes and warnings in one file.
-pub(super) struct Reader<'t> {
+pub struct Reader<'t> {
     of: Text<'t>,
     /// Where the lines of the text begin.
     lines: Vec<usize>,
@@ -105,7 +107,7 @@ impl Notes {
 
 /// The entries of a table, which are taken out one after another. What is left at the end has no
 /// meaning.
-pub(super) struct Entries<'d, 't> {
+pub struct Entries<'d, 't> {
     what: String,
     known: &'static [&'static str],
     left: Vec<(&'d Name<'t>, &'d Node<'t>)>,
@@ -113,20 +115,16 @@ pub(super) struct Entries<'d, 't> {
 
 impl<'d, 't> Entries<'d, 't> {
     /// The entries of `table`, which is `what` in messages and may have the `known` keys.
-    pub(super) fn new(
-        what: String,
-        known: &'static [&'static str],
-        table: &'d DeTable<'t>,
-    ) -> Self {
+    pub fn new(what: String, known: &'static [&'static str], table: &'d DeTable<'t>) -> Self {
         Self { what, known, left: table.iter().collect() }
     }
 
     /// An entry, which stays.
-    pub(super) fn get(&self, name: &str) -> Option<&'d Node<'t>> {
+    pub fn get(&self, name: &str) -> Option<&'d Node<'t>> {
         self.left.iter().find(|(key, _)| key.get_ref() == name).map(|(_, value)| *value)
     }
 
-    pub(super) fn take(&mut self, name: &str) -> Option<&'d Node<'t>> {
+    pub fn take(&mut self, name: &str) -> Option<&'d Node<'t>> {
         debug_assert!(self.known.contains(&name));
         let at = self.left.iter().position(|(key, _)| key.get_ref() == name)?;
         Some(self.left.swap_remove(at).1)
@@ -134,7 +132,7 @@ impl<'d, 't> Entries<'d, 't> {
 }
 
 impl<'t> Reader<'t> {
-    pub(super) fn new(path: &'t Path, text: &'t str, readers: Readers) -> Self {
+    pub(crate) fn new(path: &'t Path, text: &'t str, readers: Readers) -> Self {
         let lines = text.match_indices('\n').map(|(at, _)| at + 1);
         Self {
             of: Text { path, text, readers, hidden: HashSet::new() },
@@ -146,41 +144,41 @@ impl<'t> Reader<'t> {
     }
 
     /// Whether there was no mistake so far.
-    pub(super) fn is_content(&self) -> bool {
+    pub(crate) fn is_content(&self) -> bool {
         self.mistakes.found == 0
     }
 
     /// The number of the line in which the byte at `at` stands, from 1.
-    pub(super) fn line(&self, at: usize) -> usize {
+    pub(crate) fn line(&self, at: usize) -> usize {
         self.lines.partition_point(|begin| *begin <= at)
     }
 
     /// From now on, mistakes in these lines are not noted.
-    pub(super) fn leave_out(&mut self, lines: BTreeSet<usize>) {
+    pub(crate) fn leave_out(&mut self, lines: BTreeSet<usize>) {
         self.left_out = lines;
     }
 
     /// The number of all mistakes and warnings so far.
-    pub(super) fn noted(&self) -> usize {
+    pub(crate) fn noted(&self) -> usize {
         self.mistakes.found + self.warnings.found
     }
 
     /// A value is in a sentence, and may be a secret, such as a value of a key. Called for the few
     /// of which there are sentences.
-    pub(super) fn hide(&mut self, value: &str) {
+    pub(crate) fn hide(&mut self, value: &str) {
         self.of.hidden.extend(secrets::in_value(value).map(str::to_owned));
     }
 
     /// The path of a file is in a sentence. If there is no such file, its `name` may be a secret
     /// that was written in the wrong place.
-    pub(super) fn hide_unless_there(&mut self, name: &str, path: &Path) {
+    pub(crate) fn hide_unless_there(&mut self, name: &str, path: &Path) {
         if path.symlink_metadata().is_err() {
             self.hide(name);
         }
     }
 
     /// Notes a mistake in a text that may be a secret. One that begins as a rate does is none.
-    pub(super) fn wrong_text(&mut self, at: usize, text: &str, what: &str) {
+    pub(crate) fn wrong_text(&mut self, at: usize, text: &str, what: &str) {
         let is_number = |text: &str| text.parse::<f64>().is_ok();
         if !text.split_once('/').is_some_and(|(count, _)| is_number(count.trim())) {
             self.hide(text);
@@ -189,7 +187,7 @@ impl<'t> Reader<'t> {
     }
 
     /// Notes a mistake.
-    pub(super) fn wrong(&mut self, at: usize, what: &str) {
+    pub(crate) fn wrong(&mut self, at: usize, what: &str) {
         let line = self.line(at);
         if !self.left_out.contains(&line) {
             self.mistakes.add(line, what);
@@ -197,24 +195,24 @@ impl<'t> Reader<'t> {
     }
 
     /// Notes something that is allowed, and probably not meant.
-    pub(super) fn warn(&mut self, at: usize, what: &str) {
+    pub(crate) fn warn(&mut self, at: usize, what: &str) {
         self.warnings.add(self.line(at), what);
     }
 
     /// Notes in one sentence `count` warnings, of which there is at least one.
-    pub(super) fn warn_of_several(&mut self, at: usize, what: &str, count: usize) {
+    pub(crate) fn warn_of_several(&mut self, at: usize, what: &str, count: usize) {
         self.warn(at, what);
         self.warnings.beyond += count.saturating_sub(1);
     }
 
     /// The number of all warnings.
-    pub(super) fn warning_count(&self) -> usize {
+    pub(crate) fn warning_count(&self) -> usize {
         self.warnings.found + self.warnings.beyond
     }
 
     /// The warnings, by line: `FILE:LINE: warning: what is probably not meant`. If there are
     /// mistakes, they are the error, without the `warning: `.
-    pub(super) fn finish(self) -> Result<Vec<String>, Vec<String>> {
+    pub(crate) fn finish(self) -> Result<Vec<String>, Vec<String>> {
         if self.is_content() {
             Ok(self.warnings.finish(&self.of, "warning: ", "more warning", "more warnings"))
         } else {
@@ -223,7 +221,7 @@ impl<'t> Reader<'t> {
     }
 
     /// A table. If the value is something else, `what` is the mistake.
-    pub(super) fn table<'v>(
+    pub(crate) fn table<'v>(
         &mut self,
         value: &'v Node<'t>,
         what: &str,
@@ -236,7 +234,7 @@ impl<'t> Reader<'t> {
     }
 
     /// A string; `like` says which.
-    pub(super) fn string(&mut self, value: &Node<'t>, name: &str, like: &str) -> Option<String> {
+    pub(crate) fn string(&mut self, value: &Node<'t>, name: &str, like: &str) -> Option<String> {
         let text = value.get_ref().as_str().map(str::to_owned);
         if text.is_none() {
             self.wrong(value.span().start, &format!("{name} must be a string, {like}"));
@@ -245,7 +243,7 @@ impl<'t> Reader<'t> {
     }
 
     /// A string that is not empty: `what`.
-    pub(super) fn name(&mut self, value: &Node<'t>, name: &str, what: &str) -> Option<String> {
+    pub(crate) fn name(&mut self, value: &Node<'t>, name: &str, what: &str) -> Option<String> {
         let text = self.string(value, name, what)?;
         if text.is_empty() {
             self.wrong(
@@ -256,7 +254,7 @@ impl<'t> Reader<'t> {
         Some(text)
     }
 
-    pub(super) fn boolean(&mut self, value: &Node<'t>, name: &str) -> Option<bool> {
+    pub(crate) fn boolean(&mut self, value: &Node<'t>, name: &str) -> Option<bool> {
         let boolean = value.get_ref().as_bool();
         if boolean.is_none() {
             let what = format!("{name} must be true or false, without quotes");
@@ -266,7 +264,7 @@ impl<'t> Reader<'t> {
     }
 
     /// A whole number in this range.
-    pub(super) fn number(
+    pub(crate) fn number(
         &mut self,
         value: &Node<'t>,
         name: &str,
@@ -291,7 +289,7 @@ impl<'t> Reader<'t> {
     }
 
     /// A time in this range, such as `like`.
-    pub(super) fn time(
+    pub(crate) fn time(
         &mut self,
         value: &Node<'t>,
         name: &str,
@@ -313,7 +311,7 @@ impl<'t> Reader<'t> {
     }
 
     /// The strings of a list, and where each stands. `like` says what to write.
-    pub(super) fn strings(
+    pub(crate) fn strings(
         &mut self,
         value: &Node<'t>,
         name: &str,
@@ -336,12 +334,12 @@ impl<'t> Reader<'t> {
     }
 
     /// Each entry that was not taken out is a mistake.
-    pub(super) fn no_more(&mut self, entries: Entries<'_, 't>) {
+    pub(crate) fn no_more(&mut self, entries: Entries<'_, 't>) {
         self.no_more_but(entries, |_, _| None);
     }
 
     /// As [`no_more`](Self::no_more), with a sentence of its own for some entries.
-    pub(super) fn no_more_but(
+    pub(crate) fn no_more_but(
         &mut self,
         entries: Entries<'_, 't>,
         sentence: impl Fn(&str, &Node<'t>) -> Option<String>,
@@ -357,7 +355,7 @@ impl<'t> Reader<'t> {
     }
 
     /// A name without a meaning, and the known name that was probably meant.
-    pub(super) fn unknown(&mut self, at: usize, kind: &str, name: &str, known: &[&str]) {
+    pub(crate) fn unknown(&mut self, at: usize, kind: &str, name: &str, known: &[&str]) {
         let nearest =
             known.iter().map(|known| (strsim::damerau_levenshtein(known, name), known)).min();
         let mut what = format!("'{name}' is not {kind}; ");
@@ -385,7 +383,7 @@ fn meant_strings(value: &DeValue<'_>) -> Option<String> {
 }
 
 /// A value that could have been meant as a string, as it is written.
-pub(super) fn scalar(value: &DeValue<'_>) -> Option<String> {
+pub(crate) fn scalar(value: &DeValue<'_>) -> Option<String> {
     Some(match value {
         DeValue::String(text) => text.to_string(),
         DeValue::Integer(number) => number.as_str().to_owned(),

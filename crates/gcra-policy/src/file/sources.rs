@@ -9,16 +9,16 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::watch::{Seen, see};
+use crate::file::watch::{Seen, see};
 
 /// The most bytes that a configuration and the lists that it names have together.
-pub(super) const MAX_BYTES: u64 = 256 << 20;
+pub(crate) const MAX_BYTES: u64 = 256 << 20;
 
 /// The most bytes of the configuration itself: reading TOML takes thirty times its size in memory.
-pub(super) const MAX_TOML_BYTES: u64 = 32 << 20;
+pub(crate) const MAX_TOML_BYTES: u64 = 32 << 20;
 
 /// What was read so far.
-pub(super) struct Sources {
+pub struct Sources {
     /// Paths of lists are relative to it.
     directory: PathBuf,
     /// Each file that was looked at, in its state before it was read, whether it could be read or
@@ -31,7 +31,7 @@ pub(super) struct Sources {
 
 impl Sources {
     /// Begins with the text that was read from `path`.
-    pub(super) fn new(path: &Path, text: &str) -> Self {
+    pub fn new(path: &Path, text: &str) -> Self {
         let mut digest = DefaultHasher::new();
         text.hash(&mut digest);
         Self {
@@ -44,7 +44,7 @@ impl Sources {
 
     /// Reads a list that the configuration names. Returns its path, and its text or a sentence
     /// that says why it cannot be read.
-    pub(super) fn read_list(&mut self, file: &str) -> (PathBuf, Result<String, String>) {
+    pub(crate) fn read_list(&mut self, file: &str) -> (PathBuf, Result<String, String>) {
         let path = self.path(file);
         self.looked_at.push((path.clone(), see(&path)));
         let text = read_text(&path, self.bytes_left).inspect(|text| {
@@ -55,13 +55,13 @@ impl Sources {
     }
 
     /// The path of a file that the configuration names.
-    pub(super) fn path(&self, file: &str) -> PathBuf {
+    pub fn path(&self, file: &str) -> PathBuf {
         self.directory.join(file)
     }
 
     /// Reads a small file that the configuration names. Returns its path, and at most one byte
     /// more than `most`, or a sentence that says why it cannot be read.
-    pub(super) fn read_bytes(
+    pub(crate) fn read_bytes(
         &mut self,
         file: &str,
         most: usize,
@@ -79,13 +79,13 @@ impl Sources {
     }
 
     /// The files that were looked at, and the digest of all text that was read.
-    pub(super) fn finish(self) -> (Vec<Seen>, u64) {
+    pub fn finish(self) -> (Vec<Seen>, u64) {
         (self.looked_at, self.digest.finish())
     }
 }
 
 /// Opens a regular file. The error is a sentence without the name of the file.
-pub(super) fn open(path: &Path) -> Result<(File, Metadata), String> {
+pub fn open(path: &Path) -> Result<(File, Metadata), String> {
     const REGULAR: &str = "name a regular file";
     // NONBLOCK: opening a FIFO must not wait for its other end. For a regular file the flag has no
     // effect.
@@ -115,7 +115,7 @@ pub(super) fn open(path: &Path) -> Result<(File, Metadata), String> {
 
 /// The text of a regular file of at most `most` bytes. The error is a sentence without the name of
 /// the file.
-pub(super) fn read_text(path: &Path, most: u64) -> Result<String, String> {
+pub(crate) fn read_text(path: &Path, most: u64) -> Result<String, String> {
     let (file, metadata) = open(path)?;
     let mut bytes = Vec::with_capacity(usize::try_from(metadata.len().min(most)).unwrap_or(0));
     // The length may be wrong: the file can grow in the meantime, and in /proc it is 0.

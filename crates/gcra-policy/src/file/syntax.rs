@@ -2,21 +2,21 @@
 
 use std::ops::Range;
 
-use crate::policy::meant::Meant;
+use crate::rate_guess::Meant;
 
 /// A mistake in the syntax.
 #[derive(Debug, Eq, PartialEq)]
-pub(super) struct Mistake {
-    pub(super) sentence: String,
+pub struct Mistake {
+    pub sentence: String,
     /// Whether everything around it was understood. If not, other mistakes may only be its
     /// consequences, both in the same line and in what the file seems to mean.
-    pub(super) is_understood: bool,
+    pub(crate) is_understood: bool,
 }
 
 /// Says what is wrong at a place of `text`, of which the TOML library says `message`. `None` if it
 /// is a consequence of a mistake in another line. To find such lines takes time in proportion to
 /// the text, and is left out unless `looks_back`.
-pub(super) fn in_words(
+pub fn in_words(
     text: &str,
     message: &str,
     span: Range<usize>,
@@ -105,7 +105,7 @@ const HAPROXY_SECTIONS: [&str; 8] = [
 ];
 
 /// What is wrong with a text that is certainly not TOML, and where.
-pub(super) fn not_toml(text: &str) -> Option<(String, usize)> {
+pub(crate) fn not_toml(text: &str) -> Option<(String, usize)> {
     let begin = text.trim_start();
     let languages =
         [("{", "JSON"), ("---", "YAML"), ("%YAML", "YAML"), ("<?", "XML"), ("</", "XML")];

@@ -1,13 +1,14 @@
 use std::path::Path;
 
-use crate::policy::file;
-use crate::policy::secrets::Readers;
-use crate::policy::variables::Var;
-use crate::policy::{Policies, Rule, RuleAt};
 use spop_agent::Value;
 
+use crate::answers::Var;
+use crate::file::document;
+use crate::policy::{Policies, Rule, RuleAt};
+use crate::secrets::Readers;
+
 fn parse(text: &str) -> Result<Policies, Vec<String>> {
-    file::parse(Path::new("gcra-spoa.toml"), text)
+    document::parse(Path::new("gcra-spoa.toml"), text)
 }
 
 fn good(text: &str) -> Policies {
@@ -681,7 +682,7 @@ limits = "unlimited"
 file = "bad.txt"
 limits = "deny"
 "#;
-    let policies = file::parse(&directory.path().join("gcra-spoa.toml"), text).unwrap();
+    let policies = document::parse(&directory.path().join("gcra-spoa.toml"), text).unwrap();
     let words = policies.in_words();
     for line in [
         "    overrides, 100 per second, up to 5 at once: 1 IPv6 network",
@@ -700,7 +701,7 @@ fn with_override(text: &str) -> [Result<Policies, Vec<String>>; 2] {
     let list = "[policy.api]\nlimits = \"1/s\"\n[[policy.api.lists]]\nfile = \"list.txt\"\n\
                 limits = \"deny\"\n";
     let file = directory.path().join("gcra-spoa.toml");
-    [parse(&format!("{table}'{text}' = \"deny\"\n")), file::parse(&file, list)]
+    [parse(&format!("{table}'{text}' = \"deny\"\n")), document::parse(&file, list)]
 }
 
 /// A typing error in a list of denied addresses must not allow one of them.
@@ -1143,7 +1144,7 @@ limits = "5/m"
     }
     // The log line is that of the shipped files.
     let printed = text.lines().find(|line| line.starts_with("    log-format")).unwrap();
-    let shipped = include_str!("../../../haproxy/policies.cfg");
+    let shipped = include_str!("../../../../haproxy/policies.cfg");
     assert!(shipped.lines().any(|line| line == printed), "{printed}");
     // In other scopes there is only what HAProxy can have.
     let in_scope = |scope: &str| {
@@ -1474,7 +1475,7 @@ fn a_warning_about_a_list_names_its_line() {
         std::fs::write(&list, lines).unwrap();
         let text = "[policy.api]\nlimits = \"1/s\"\n[[policy.api.lists]]\nfile = \"list.txt\"\n\
                     limits = \"deny\"\n";
-        file::parse(&file, text).map(|policies| policies.warnings)
+        document::parse(&file, text).map(|policies| policies.warnings)
     };
     let at = |line: u8| {
         format!("{}:3: warning: the list {}, line {line}: ", file.display(), list.display())
@@ -1528,7 +1529,7 @@ fn warnings_are_counted_although_not_all_are_lines() {
     std::fs::write(directory.path().join("list.txt"), many).unwrap();
     let text = "[policy.api]\nlimits = \"1/s\"\n[[policy.api.lists]]\nfile = \"list.txt\"\n\
                 limits = \"deny\"\n";
-    let policies = file::parse(&directory.path().join("gcra-spoa.toml"), text).unwrap();
+    let policies = document::parse(&directory.path().join("gcra-spoa.toml"), text).unwrap();
     assert_eq!((policies.warnings.len(), policies.warning_count), (11, 50));
 }
 
@@ -2037,7 +2038,7 @@ fn a_file_that_is_no_text_says_so() {
         ([good.as_bytes(), b"# \xe9\n"].concat(), "line 3 is not UTF-8; save the file as UTF-8"),
     ] {
         std::fs::write(&file, &bytes).unwrap();
-        match file::read(&file, Readers::OfFile) {
+        match document::read(&file, Readers::OfFile) {
             Ok(_) => assert_eq!(said, ""),
             Err(mistakes) => {
                 let expected = format!("cannot read {}: {said}", file.display());
@@ -2050,7 +2051,7 @@ fn a_file_that_is_no_text_says_so() {
     let text = format!("{good}[[policy.api.lists]]\nfile = \"list.txt\"\nlimits = \"deny\"\n");
     std::fs::write(&file, windows(&text)).unwrap();
     std::fs::write(&list, windows("10.0.0.1\nalice\n")).unwrap();
-    let policies = file::read(&file, Readers::OfFile).unwrap();
+    let policies = document::read(&file, Readers::OfFile).unwrap();
     let policy = &policies.list[0];
     for value in [Value::Ipv4([10, 0, 0, 1].into()), "alice".into()] {
         assert!(policy.override_for(value).is_some(), "{value:?}");
@@ -2072,7 +2073,7 @@ key = [\"ip\"]
 limits = \"1/s\"
 mode = \"observe\"
 ";
-    let policies = file::parse(Path::new("f"), text).unwrap();
+    let policies = document::parse(Path::new("f"), text).unwrap();
     let switched = policies.observing("api", true).unwrap().unwrap();
     assert!(switched.list[0].observes && !policies.list[0].observes);
     assert_eq!(switched.list[0].overrides, policies.list[0].overrides);

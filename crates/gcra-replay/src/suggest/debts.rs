@@ -7,7 +7,7 @@ const STEP: usize = 4;
 
 /// What all clients together would have been blocked, by limit.
 #[derive(Clone, Debug)]
-pub(super) struct Blocked {
+pub(crate) struct Blocked {
     sums: Box<PerLimit<u64>>,
     /// What is not in the sums yet. Counts as wide as debts take no time beside them.
     recent: Box<PerLimit<i32>>,
@@ -18,7 +18,7 @@ pub(super) struct Blocked {
 const MOST_RECENT: u32 = 1 << 30;
 
 impl Blocked {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             sums: Box::new([[0; BURSTS]; RATE_COUNT]),
             recent: Box::new([[0; BURSTS]; RATE_COUNT]),
@@ -27,7 +27,7 @@ impl Blocked {
     }
 
     #[cfg(test)]
-    pub(super) fn absorb(&mut self, mut other: Self) {
+    pub(crate) fn absorb(&mut self, mut other: Self) {
         self.settle();
         other.settle();
         let sums = self.sums.as_flattened_mut().iter_mut();
@@ -35,7 +35,7 @@ impl Blocked {
     }
 
     /// The requests that each limit would have blocked.
-    pub(super) fn requests(&mut self) -> &PerLimit<u64> {
+    pub(crate) fn requests(&mut self) -> &PerLimit<u64> {
         self.settle();
         &self.sums
     }
@@ -60,7 +60,7 @@ impl Blocked {
 /// What one client owes under each limit since its last request, in microseconds; exactly what
 /// the agent would have counted ([`gcra_table::Quota::admit`] for one cell).
 #[derive(Clone, Debug, Default)]
-pub(super) struct Debts {
+pub(crate) struct Debts {
     /// For the lowest rates. Under the rates after these it was idle at its last request, so that
     /// since then it owes one cell.
     rows: Vec<[i32; BURSTS]>,
@@ -72,7 +72,7 @@ impl Debts {
     /// Charges a request that came `gap` microseconds after the one before. (No debt is longer
     /// than the longest gap that can be written.)
     #[inline]
-    pub(super) fn charge(&mut self, gap: i32, grid: &Grid, blocked: &mut Blocked) {
+    pub(crate) fn charge(&mut self, gap: i32, grid: &Grid, blocked: &mut Blocked) {
         let Self { rows, touched } = self;
         while let Some(limits) = grid.0.get(rows.len()).filter(|limits| limits.interval > gap) {
             if rows.len() == rows.capacity() {
@@ -97,7 +97,7 @@ impl Debts {
     }
 
     /// Under each rate, how many bursts have blocked the client.
-    pub(super) const fn touched(&self) -> &[u8; RATE_COUNT] {
+    pub(crate) const fn touched(&self) -> &[u8; RATE_COUNT] {
         &self.touched
     }
 }

@@ -23,50 +23,50 @@ const RATES: [&str; RATE_COUNT] = [
     "1/m", "2/m", "5/m", "10/m", "20/m", "30/m", "1/s", "2/s", "5/s", "10/s", "20/s", "50/s",
     "100/s", "200/s", "500/s", "1000/s", "2000/s", "5000/s", "10000/s",
 ];
-pub(super) const RATE_COUNT: usize = 19;
+pub(crate) const RATE_COUNT: usize = 19;
 
 /// How many bursts are tried with each rate. Eight debts are a row of 32 bytes.
-pub(super) const BURSTS: usize = 8;
+pub(crate) const BURSTS: usize = 8;
 
 /// A limit from which a client recovers later than this is not tried.
 const LONGEST_DRAIN_US: u64 = 1_800_000_000;
 
 /// Something for each limit.
-pub(super) type PerLimit<T> = [[T; BURSTS]; RATE_COUNT];
+pub(crate) type PerLimit<T> = [[T; BURSTS]; RATE_COUNT];
 
 /// A rate with its bursts, in microseconds. Microseconds are exact: the emission interval of each
 /// rate above is a whole number of them, and so are the times of a log.
 #[derive(Clone, Debug)]
-pub(super) struct Row {
-    pub(super) rate: &'static str,
-    pub(super) per_second: f64,
+pub(crate) struct Row {
+    pub rate: &'static str,
+    pub per_second: f64,
     /// T, the time for a cell. Signed, as what is compared with it.
-    pub(super) interval: i32,
+    pub interval: i32,
     /// Ascending. Where the drain time would be too long, the largest burst is repeated.
-    pub(super) bursts: [u32; BURSTS],
+    pub bursts: [u32; BURSTS],
     /// How many of the bursts differ.
-    pub(super) len: usize,
+    pub len: usize,
     /// τ for each burst.
-    pub(super) tolerance: [i32; BURSTS],
+    pub(crate) tolerance: [i32; BURSTS],
 }
 
 /// The limits that are tried, lowest rate first.
 #[derive(Clone, Debug)]
-pub(super) struct Grid(pub(super) Vec<Row>);
+pub(crate) struct Grid(pub Vec<Row>);
 
 impl Grid {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         // Each of the rates is one (a test reads them all), so none is left out.
         Self(RATES.iter().filter_map(|rate| row(rate)).collect())
     }
 
     /// Each limit once: the positions of its rate and its burst.
-    pub(super) fn limits(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
+    pub(crate) fn limits(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
         self.0.iter().enumerate().flat_map(|(at, row)| (0..row.len).map(move |burst| (at, burst)))
     }
 
     /// The lowest limit with this rate and burst at least.
-    pub(super) fn at_least(&self, per_second: f64, burst: u32) -> Option<(usize, usize)> {
+    pub(crate) fn at_least(&self, per_second: f64, burst: u32) -> Option<(usize, usize)> {
         // 60 per minute are 1 per second.
         self.limits().find(|(rate, at)| {
             let row = &self.0[*rate];

@@ -4,7 +4,7 @@ use super::Hints;
 use super::grid::f64_from;
 
 /// Names that are told apart. A client with this many may have more.
-pub(super) const MOST_NAMES: usize = 8;
+pub(crate) const MOST_NAMES: usize = 8;
 
 /// Gaps below this are too short for the milliseconds of a log.
 const SHORT_GAP_US: u32 = 2_000;
@@ -13,23 +13,23 @@ const GAP_BINS: usize = 42;
 
 /// What the log shows of a client that came more than a few times. About 220 bytes.
 #[derive(Clone, Debug)]
-pub(super) struct Habits {
+pub(crate) struct Habits {
     /// As REPLAY writes it.
-    pub(super) name: Box<str>,
+    pub name: Box<str>,
     /// Gaps by their length, two bins to a doubling; the first has those too short to tell, and
     /// the last all longer ones.
     gaps: [u16; GAP_BINS],
     /// Requests by the hour of the day, in UTC.
     hours: [u16; 24],
     /// How many hours of the clock had a request, and which was the last one.
-    pub(super) active_hours: u32,
+    pub(crate) active_hours: u32,
     last_hour: u32,
-    pub(super) agents: Names,
-    pub(super) paths: Names,
+    pub agents: Names,
+    pub paths: Names,
 }
 
 impl Habits {
-    pub(super) fn new(name: String) -> Self {
+    pub(crate) fn new(name: String) -> Self {
         Self {
             name: name.into(),
             gaps: [0; GAP_BINS],
@@ -42,7 +42,7 @@ impl Habits {
     }
 
     #[inline]
-    pub(super) fn observe(&mut self, gap: u32, second: u32, hints: Hints<'_>) {
+    pub(crate) fn observe(&mut self, gap: u32, second: u32, hints: Hints<'_>) {
         count(&mut self.gaps, gap_bin(gap));
         let hour = second / 3600;
         count(&mut self.hours, (hour % 24) as usize);
@@ -57,7 +57,7 @@ impl Habits {
     /// How much of its gaps are about as long as the most common one (a third more or less), and
     /// that length in seconds. `None` if most gaps are too short to tell. Long ones are of any
     /// length, so no two of them are alike.
-    pub(super) fn steadiness(&self) -> Option<(f64, f64)> {
+    pub(crate) fn steadiness(&self) -> Option<(f64, f64)> {
         let sum: u64 = self.gaps.iter().map(|gaps| u64::from(*gaps)).sum();
         let pair = |at: usize| u64::from(self.gaps[at]) + u64::from(self.gaps[at + 1]);
         let common = (1..GAP_BINS - 2).max_by_key(|at| pair(*at))?;
@@ -70,7 +70,7 @@ impl Habits {
 
     /// The share of its requests in its quietest six hours of the day that follow each other:
     /// a quarter if it comes at any hour alike.
-    pub(super) fn night(&self) -> f64 {
+    pub(crate) fn night(&self) -> f64 {
         let of = |hours: &mut dyn Iterator<Item = usize>| -> u64 {
             hours.map(|hour| u64::from(self.hours[hour % 24])).sum()
         };
@@ -110,11 +110,11 @@ fn gap_of_bin(bin: usize) -> f64 {
 
 /// How many different texts there were, up to [`MOST_NAMES`].
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Names {
+pub(crate) struct Names {
     hashes: [u32; MOST_NAMES],
-    pub(super) len: u8,
+    pub len: u8,
     /// Whether the log had the text at all.
-    pub(super) are_known: bool,
+    pub(crate) are_known: bool,
 }
 
 impl Names {

@@ -10,7 +10,7 @@ use super::habits::{Habits, MOST_NAMES};
 use super::suggestions::Scope;
 
 /// The kind of a client that is probably many people.
-pub(super) const CROWD: &str = "crowd";
+pub(crate) const CROWD: &str = "crowd";
 
 /// Gaps of one length: from this share on they are steady, and below the other one irregular.
 /// (Two bins that adjoin hold at most 29 % of the gaps of a Poisson process.)
@@ -38,7 +38,7 @@ impl Signs {
 }
 
 /// The kind of a client, and the reason in words.
-pub(super) fn of(client: &Client, habits: &Habits, scope: &Scope) -> (&'static str, String) {
+pub(crate) fn of(client: &Client, habits: &Habits, scope: &Scope) -> (&'static str, String) {
     let mut signs = Signs { score: 0, words: Vec::new() };
     note_gaps(habits, &mut signs);
     note_names(habits, scope, &mut signs);

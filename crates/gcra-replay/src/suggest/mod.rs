@@ -4,11 +4,11 @@
 //! `grid.rs` says which limits are tried, and why a request costs only a few steps.
 
 mod debts;
-mod grid;
+pub(crate) mod grid;
 mod habits;
 mod kind;
 mod peaks;
-mod suggestions;
+pub(crate) mod suggestions;
 #[cfg(test)]
 mod tests;
 mod words;
@@ -17,7 +17,6 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
 use self::debts::{Blocked, Debts};
-pub(crate) use self::grid::f64_from;
 use self::grid::{BURSTS, Grid, PerLimit, RATE_COUNT};
 use self::habits::Habits;
 use self::peaks::Peak;
@@ -34,7 +33,7 @@ const FEW_REQUESTS: u32 = 16;
 pub(crate) struct Hints<'a> {
     pub(crate) user_agent: Option<&'a [u8]>,
     /// Without the query.
-    pub(crate) path: Option<&'a [u8]>,
+    pub path: Option<&'a [u8]>,
 }
 
 /// What share of what a suggested limit may touch.

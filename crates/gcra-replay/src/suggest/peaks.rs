@@ -4,16 +4,16 @@ use serde::{Deserialize, Serialize};
 
 /// The most requests in one period of the clock.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Peak {
+pub(crate) struct Peak {
     period: u32,
     requests: u32,
-    pub(super) most: u32,
+    pub most: u32,
 }
 
 impl Peak {
     /// Counts a request in the period with this number.
     #[inline]
-    pub(super) fn count(&mut self, period: u32) {
+    pub(crate) fn count(&mut self, period: u32) {
         self.requests = if self.period == period { self.requests.saturating_add(1) } else { 1 };
         self.period = period;
         self.most = self.most.max(self.requests);
@@ -23,9 +23,9 @@ impl Peak {
 /// Clients whose busiest period had from `from` to `to` requests.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub(crate) struct Bin {
-    pub(crate) from: u32,
-    pub(crate) to: u32,
-    pub(crate) clients: u64,
+    pub from: u32,
+    pub to: u32,
+    pub clients: u64,
 }
 
 /// The bounds of bins within a decade: each bin begins at one of them.
@@ -33,7 +33,7 @@ const BEGINS: [u32; 7] = [10, 15, 20, 30, 40, 50, 70];
 
 /// The clients by the requests of their busiest period, in bins that grow with it; none after the
 /// last that has a client.
-pub(super) fn distribution(peaks: impl Iterator<Item = u32>) -> Vec<Bin> {
+pub(crate) fn distribution(peaks: impl Iterator<Item = u32>) -> Vec<Bin> {
     let decades = std::iter::successors(Some(10_u32), |decade| decade.checked_mul(10));
     let large = decades.flat_map(|decade| {
         BEGINS.iter().filter_map(move |begin| (decade / 10).checked_mul(*begin))

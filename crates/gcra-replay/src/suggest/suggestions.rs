@@ -1,25 +1,25 @@
 //! The limits that are suggested, and what the log shows for them.
 
+use gcra_text::count::Count;
 use serde::{Deserialize, Serialize};
 
 use super::grid::{BURSTS, Grid, PerLimit, RATE_COUNT, Row, f64_from};
 use super::peaks::{self, Bin};
 use super::{Client, Resolution, Suggest, Target, kind};
-use crate::plural::Count;
 
 /// The most clients that are described.
 const MOST_SUSPECTS: usize = 20;
 
 /// What was found; serialized, it is the `suggest` object of the report.
 #[derive(Debug, Deserialize, Serialize)]
-pub(crate) struct Suggestions {
-    pub(crate) key: String,
-    pub(crate) clients: u64,
-    pub(crate) requests: u64,
+pub struct Suggestions {
+    pub key: String,
+    pub clients: u64,
+    pub requests: u64,
     /// Requests of clients beyond the most that are followed. They count nowhere else.
     pub(crate) not_followed: u64,
     /// A suggested limit touches fewer than this share.
-    pub(crate) target: f64,
+    pub target: f64,
     /// "clients" or "requests".
     pub(crate) target_of: String,
     pub(crate) suggestions: Vec<Suggestion>,
@@ -35,55 +35,55 @@ pub(crate) struct Suggestions {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct Suggestion {
     /// "tight", "usual" or "generous".
-    pub(crate) name: String,
-    pub(crate) rate: String,
+    pub name: String,
+    pub rate: String,
     pub(crate) rate_per_second: f64,
-    pub(crate) burst: u32,
+    pub burst: u32,
     pub(crate) clients_touched: u64,
     pub(crate) requests_blocked: u64,
-    pub(crate) why: String,
+    pub why: String,
 }
 
 /// What a limit would have done.
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct Point {
-    pub(crate) rate: String,
+    pub rate: String,
     pub(crate) rate_per_second: f64,
-    pub(crate) burst: u32,
+    pub burst: u32,
     /// Blocked at least once.
-    pub(crate) clients: u64,
+    pub clients: u64,
     /// Blocked requests.
-    pub(crate) requests: u64,
+    pub requests: u64,
 }
 
 /// A client that stands out.
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct Suspect {
-    pub(crate) client: String,
-    pub(crate) requests: u64,
+    pub client: String,
+    pub requests: u64,
     /// The most requests in a second of the clock.
     pub(crate) peak: u32,
     /// The most requests in a minute of the clock.
     pub(crate) busiest_minute: u32,
     /// "steady machine", "burst", "crowd" or "cannot tell".
-    pub(crate) kind: String,
-    pub(crate) why: String,
+    pub kind: String,
+    pub why: String,
     /// The names of the suggestions that would have blocked it at least once.
     pub(crate) touched_by: Vec<String>,
 }
 
 /// What the log as a whole can tell.
-pub(super) struct Scope {
-    pub(super) seconds: f64,
+pub(crate) struct Scope {
+    pub seconds: f64,
     /// Hours of the clock, also those of which it has a part.
-    pub(super) hours: u32,
-    pub(super) knows_agents: bool,
+    pub hours: u32,
+    pub(crate) knows_agents: bool,
 }
 
 /// A limit of the grid, by its position.
 type Place = (usize, usize);
 
-pub(super) fn find(suggest: &Suggest, blocked: &PerLimit<u64>) -> Suggestions {
+pub(crate) fn find(suggest: &Suggest, blocked: &PerLimit<u64>) -> Suggestions {
     let Suggest { grid, clients, .. } = suggest;
     let touched = suggest.touched();
     let scope = scope(suggest);

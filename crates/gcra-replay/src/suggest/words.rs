@@ -2,10 +2,11 @@
 
 use std::fmt::Write as _;
 
+use gcra_text::columns::wrap;
+use gcra_text::count::Count;
+
 use super::peaks::Bin;
 use super::suggestions::{Suggestion, Suggestions};
-use crate::columns::wrap;
-use crate::plural::Count;
 
 /// Bars are not longer, however wide the terminal is.
 const LONGEST_BAR: usize = 40;

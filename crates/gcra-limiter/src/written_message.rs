@@ -1,18 +1,17 @@
 //! A message as HAProxy would send it, written by a command. It is encoded and decoded again, so
 //! that the code that decides about requests also answers about it.
 
+use gcra_policy::key::NamedValue;
 use spop_agent::{BufferFull, Message, Value};
 use spop_codec::haproxy::NotifyWriter;
 use spop_codec::{Frame, FrameId, decode};
-
-use crate::key::NamedValue;
 
 /// The most bytes of a frame's own fields, of a name's or a value's length, and of an integer.
 const MOST_OVERHEAD: usize = 32;
 
 /// A NOTIFY with one message.
 #[derive(Debug)]
-pub(crate) struct WrittenMessage(Vec<u8>);
+pub struct WrittenMessage(Vec<u8>);
 
 impl WrittenMessage {
     /// Writes a message with these args.
@@ -20,7 +19,7 @@ impl WrittenMessage {
     /// # Errors
     ///
     /// It has more than 255 args.
-    pub(crate) fn new(name: &[u8], args: &[NamedValue]) -> Result<Self, BufferFull> {
+    pub fn new(name: &[u8], args: &[NamedValue]) -> Result<Self, BufferFull> {
         let sizes = args.iter().map(|arg| {
             let value = match arg.value.value() {
                 Value::String(bytes) | Value::Binary(bytes) => bytes.len(),
@@ -41,7 +40,7 @@ impl WrittenMessage {
     }
 
     /// The message. (It is always there.)
-    pub(crate) fn message(&self) -> Option<Message<'_>> {
+    pub fn message(&self) -> Option<Message<'_>> {
         match decode(&self.0, u32::MAX) {
             Ok(Some((Frame::Notify(notify), _))) => notify.messages().next(),
             _ => None,

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 /// The files that are watched: those that were looked at when the configuration was last read,
 /// whether it was refused or not.
 #[derive(Debug)]
-pub(crate) struct Watch {
+pub struct Watch {
     /// Their state when they were read, or when a change was last reported.
     taken: Vec<Seen>,
     /// Their state at the last look.
@@ -15,18 +15,18 @@ pub(crate) struct Watch {
 }
 
 /// A file, and its state; `None` if it does not exist.
-pub(crate) type Seen = (PathBuf, Option<State>);
+pub type Seen = (PathBuf, Option<State>);
 
 /// What changes when a file is replaced or written, or when another user may read it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct State {
+pub struct State {
     /// Device and inode.
-    place: (u64, u64),
-    size: u64,
-    mode: u32,
+    pub place: (u64, u64),
+    pub size: u64,
+    pub mode: u32,
     /// When it was last written, and when anything else about it last changed, such as who may
     /// read it: in seconds and nanoseconds.
-    times: [(i64, i64); 2],
+    pub times: [(i64, i64); 2],
 }
 
 impl From<&Metadata> for State {
@@ -42,25 +42,25 @@ impl From<&Metadata> for State {
 
 impl Watch {
     /// Watches files that were in this state when they were read.
-    pub(crate) fn new(taken: Vec<Seen>) -> Self {
+    pub fn new(taken: Vec<Seen>) -> Self {
         Self { taken, last: Vec::new() }
     }
 
     /// Notes that the configuration was read once more, from files in this state. They are
     /// watched from now on.
-    pub(crate) fn read_again(&mut self, files: Vec<Seen>) {
+    pub fn read_again(&mut self, files: Vec<Seen>) {
         self.taken = files;
     }
 
     /// The files to look at.
-    pub(crate) fn files(&self) -> Vec<PathBuf> {
+    pub fn files(&self) -> Vec<PathBuf> {
         self.taken.iter().map(|(file, _)| file.clone()).collect()
     }
 
     /// Takes a new look at the files. Returns whether they have changed since they were read (or
     /// since a change was last reported), and not since the last look: until then an editor may
     /// still be writing.
-    pub(crate) fn take(&mut self, seen: Vec<Seen>) -> bool {
+    pub fn take(&mut self, seen: Vec<Seen>) -> bool {
         let is_settled = seen == self.last;
         self.last = seen;
         let has_changed = is_settled && self.taken != self.last;
@@ -72,11 +72,12 @@ impl Watch {
 }
 
 /// Looks at files. This blocks for as long as the file system takes.
-pub(crate) fn see_all(files: Vec<PathBuf>) -> Vec<Seen> {
+pub fn see_all(files: Vec<PathBuf>) -> Vec<Seen> {
     files.into_iter().map(|file| (see(&file), file)).map(|(seen, file)| (file, seen)).collect()
 }
 
-pub(crate) fn see(file: &Path) -> Option<State> {
+/// Looks at a file. This blocks for as long as the file system takes.
+pub fn see(file: &Path) -> Option<State> {
     // Follows links, because Kubernetes replaces a mounted configuration by changing a link.
     fs::metadata(file).ok().as_ref().map(State::from)
 }

@@ -1,0 +1,4 @@
+//! `gcra-spoa top`: what it asks, and what it draws.
+
+pub mod command;
+pub mod screen;

@@ -1,0 +1,11 @@
+//! The commands that look at tables, agents, stores and files: one module each, with its flags.
+
+pub mod audit;
+pub mod check;
+pub mod exempt;
+pub mod explain;
+pub mod get_reset;
+pub mod name;
+pub mod reload;
+pub mod store;
+pub mod table;

@@ -1,0 +1,20 @@
+//! What the commands of gcra-spoa say about tables, clients and agents.
+
+#![allow(
+    missing_docs,
+    clippy::missing_errors_doc,
+    reason = "used by this program alone; comments stand where a name does not say enough"
+)]
+
+pub mod agent_client;
+pub mod commands;
+pub mod explanation;
+pub mod flags;
+pub mod inspected_table;
+pub mod key_meanings;
+pub mod lease_state;
+pub mod outage_words;
+pub mod process_list;
+pub mod process_state;
+pub mod remembering_agents;
+pub mod store_reader;

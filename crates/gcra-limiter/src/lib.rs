@@ -1,0 +1,30 @@
+//! From a message to its answer: the limiter of gcra-spoa.
+
+#![allow(
+    missing_docs,
+    clippy::missing_errors_doc,
+    reason = "used by this program alone; comments stand where a name does not say enough"
+)]
+
+pub mod answer;
+pub mod audit_lines;
+pub mod borrower;
+pub mod cost;
+pub mod counting;
+pub mod decide;
+pub mod earlier_policies;
+pub mod heaviest;
+pub mod history;
+pub mod limit_bucket;
+pub mod limiter;
+pub mod message_key;
+pub mod policies_in_force;
+pub mod question;
+pub mod redact;
+pub mod reservations;
+pub mod stats;
+pub mod testing;
+pub mod undecided;
+pub mod verdict;
+pub mod waiting_request;
+pub mod written_message;

@@ -1,0 +1,13 @@
+//! The configuration file: from text to policies, with all mistakes at once.
+
+pub mod document;
+pub mod limits;
+pub mod max_delay;
+pub mod overrides;
+pub mod penalty;
+pub mod reader;
+pub mod sources;
+pub mod syntax;
+#[cfg(test)]
+mod tests;
+pub mod watch;

@@ -1,0 +1,321 @@
+//! The flags that make a policy, and the store that they name.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use gcra_store::Password;
+use gcra_table::{MAX_BURST, Rate, Slots};
+use gcra_text::duration::{self, Exact};
+use gcra_text::table_error;
+
+use crate::answers::Answers;
+use crate::file::document;
+use crate::key_args::{key_args, not_an_arg};
+use crate::policy::{KeyParts, Limit, LimitIdentity, Overrides, Policies, Policy, Rule};
+use crate::rate_flags::RateFlags;
+use crate::rate_guess::Meant;
+use crate::secrets::Readers;
+use crate::sharing::{self, Sharing, WithoutStore};
+use crate::store::{StoreSettings, StoreUrl, VARIABLE_RULE, WAITS, is_variable};
+
+/// The flags that make the one policy of an agent without a file.
+#[derive(Clone, Debug, clap::Args)]
+pub struct LimitFlags {
+    /// How many requests each key may make: 100/s, 5000/min, 0.5/s, 1/10s, 'deny' or 'unlimited'
+    ///
+    /// The period ends in ms, s, m, h or d (also sec, min, hour, day) and may have a number
+    /// before that: 10/h, 1000/day, 100/250ms. 'deny' blocks every request, and 'unlimited'
+    /// blocks none.
+    #[arg(long, value_name = "COUNT/PERIOD", allow_hyphen_values = true)]
+    pub rate: Option<RateArg>,
+
+    /// How many requests an idle key may make at once [default: the count of the rate, 100 for
+    /// 100/s]
+    ///
+    /// In any period, a key can make these and the count of the rate: with 1000/h at most 2000 in
+    /// an hour, and with --burst 50 at most 1050.
+    #[arg(long, value_name = "COUNT", value_parser = parse_burst)]
+    #[arg(allow_negative_numbers = true)]
+    pub burst: Option<u64>,
+
+    /// The args of the message whose values make the key, such as ip,path [default: all args but
+    /// that of --cost]
+    ///
+    /// If one of them is null or missing, the message gets no decision. 'else ARG' behind it
+    /// names the arg that stands for it then, as in --key 'key,else ip', and 'else null' says
+    /// that null is a value. Without --key, all args except that of --cost make the key, by
+    /// type and value, and null is a value.
+    #[arg(long, value_name = "ARG,…", value_delimiter = ',')]
+    pub key: Vec<String>,
+
+    /// The arg that says how many cells a request costs [default: each request costs 1]
+    ///
+    /// The cost is a whole number, charged in full or not at all. A cost of 0 is never blocked
+    /// and charges nothing, a cost above the burst is always blocked, and a message without
+    /// the arg (or with null) costs 1. The arg is not part of the key.
+    #[arg(long, value_name = "ARG")]
+    pub cost: Option<String>,
+}
+
+/// What `--rate` may be.
+#[derive(Clone, Copy, Debug)]
+pub enum RateArg {
+    Deny,
+    Unlimited,
+    Rate(Rate),
+}
+
+impl FromStr for RateArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "deny" => Ok(Self::Deny),
+            "unlimited" => Ok(Self::Unlimited),
+            _ if !text.contains(|c: char| c.is_ascii_digit()) => Err(format!(
+                "'{text}' is not a rate; write COUNT/PERIOD, such as 100/s, or deny or unlimited"
+            )),
+            _ => parse_rate(text).map(Self::Rate),
+        }
+    }
+}
+
+pub fn parse_rate(text: &str) -> Result<Rate, String> {
+    text.parse().map_err(|error| {
+        let is_rate = |part: &str| part.trim().parse::<Rate>().is_ok();
+        if text.contains(',') && text.split(',').all(is_rate) {
+            return format!(
+                "'{text}' has several rates, and --rate takes one; write them as the limits of a \
+                 policy, in a file for --config"
+            );
+        }
+        let plain = text.replace(',', "");
+        if plain != text && is_rate(&plain) {
+            return format!("'{text}' is not a rate; write --rate {plain}");
+        }
+        match Meant::by(text) {
+            Some(Meant { rate, burst }) => {
+                let burst = burst.map(|burst| format!(" --burst {burst}")).unwrap_or_default();
+                format!("'{text}' is not a rate; write --rate {rate}{burst}")
+            }
+            None => table_error::rate(&error),
+        }
+    })
+}
+
+pub fn parse_burst(text: &str) -> Result<u64, String> {
+    let burst = text.parse().ok().filter(|burst| (1..=MAX_BURST.into()).contains(burst));
+    burst.ok_or_else(|| {
+        format!("'{text}' is not a whole number of requests from 1 to {MAX_BURST}, such as 20")
+    })
+}
+
+/// Where a store is.
+#[derive(Debug, clap::Args)]
+pub struct StoreFlags {
+    /// The store through which machines share a limit, such as redis://store.example
+    ///
+    /// It is Valkey or Redis. All machines that name the same store, rate and burst share one
+    /// limit. 'gcra-spoa help store check' says how an address is written.
+    #[arg(long, value_name = "URL", value_parser = StoreUrl::parse, conflicts_with = "config")]
+    pub store: Option<StoreUrl>,
+
+    /// A file with the password of the store's user in the first line
+    #[arg(long = "store-password-file", value_name = "FILE", requires = "store")]
+    #[arg(conflicts_with = "config")]
+    pub(crate) password_file: Option<PathBuf>,
+
+    /// A variable of the environment with the password of the store's user
+    #[arg(long = "store-password-env", value_name = "VARIABLE", value_parser = parse_variable)]
+    #[arg(requires = "store", conflicts_with_all = ["password_file", "config"])]
+    pub(crate) password_env: Option<String>,
+
+    /// With TLS: the certificates to trust (PEM) instead of the system's
+    #[arg(long = "store-ca", value_name = "FILE", requires = "store", conflicts_with = "config")]
+    pub ca: Option<PathBuf>,
+}
+
+impl StoreFlags {
+    /// The settings, if there is a store. The error is a sentence.
+    pub fn settings(&self) -> Result<Option<StoreSettings>, String> {
+        let Some(url) = &self.store else { return Ok(None) };
+        if self.ca.is_some() && !url.has_tls() {
+            return Err("--store-ca has no effect without TLS; write a --store that begins with \
+                        rediss://, or leave it out"
+                .to_owned());
+        }
+        let mut settings = StoreSettings::new(url.clone());
+        settings.password = match (&self.password_file, &self.password_env) {
+            (Some(file), _) => Password::File(file.clone()),
+            (None, Some(name)) => Password::Variable(name.clone()),
+            (None, None) => Password::None,
+        };
+        settings.authorities.clone_from(&self.ca);
+        Ok(Some(settings))
+    }
+}
+
+/// The error must not have the text in it, which may be a password.
+pub fn parse_slots(text: &str) -> Result<Slots, String> {
+    let slots = text.parse().ok().and_then(|slots| Slots::new(slots).ok());
+    slots.ok_or_else(|| {
+        format!(
+            "'{text}' is not a number of slots from {} to {}, such as 1048576; twice the number \
+             of keys that are active within burst / rate is plenty",
+            Slots::MIN,
+            Slots::MAX
+        )
+    })
+}
+
+pub(crate) fn parse_variable(text: &str) -> Result<String, String> {
+    if is_variable(text) { Ok(text.to_owned()) } else { Err(VARIABLE_RULE.to_owned()) }
+}
+
+pub fn parse_store_wait(text: &str) -> Result<Duration, String> {
+    duration::parse(text).filter(|time| WAITS.contains(time)).ok_or_else(|| {
+        let (least, most) = (Exact(*WAITS.start()), Exact(*WAITS.end()));
+        format!(
+            "'{text}' is not a time from {least} to {most}; write a whole number and a unit, \
+             such as 20ms"
+        )
+    })
+}
+
+pub fn parse_without_store(text: &str) -> Result<WithoutStore, String> {
+    let words = sharing::WORDS.join(", ");
+    let wrong = || format!("'{text}' is not a way to do without the store; write one of {words}");
+    WithoutStore::of_word(text).ok_or_else(wrong)
+}
+
+/// The policy of agents that were started without a file, for commands that need its keys only.
+pub fn policies_without_limit() -> Result<Policies, String> {
+    let flags =
+        LimitFlags { rate: Some(RateArg::Unlimited), burst: None, key: Vec::new(), cost: None };
+    policies_of_flags(&flags, None, Answers::blocked_only())
+}
+
+/// The policy of agents that were started with `--rate deny`.
+pub fn policies_of_deny() -> Result<Policies, String> {
+    let flags = LimitFlags { rate: Some(RateArg::Deny), burst: None, key: Vec::new(), cost: None };
+    policies_of_flags(&flags, None, Answers::blocked_only())
+}
+
+/// The policy of agents that were started with this rate and burst, and no file.
+pub fn policies_of_rate(rate: Rate, burst: Option<u64>) -> Result<Policies, String> {
+    shared_policies_of_rate(rate, burst, None)
+}
+
+/// The same, for agents that share their limit in this way.
+pub(crate) fn shared_policies_of_rate(
+    rate: Rate,
+    burst: Option<u64>,
+    shared: Option<Sharing>,
+) -> Result<Policies, String> {
+    let flags = LimitFlags { rate: Some(RateArg::Rate(rate)), burst, key: Vec::new(), cost: None };
+    policies_of_flags(&flags, shared, Answers::blocked_only())
+}
+
+/// The policy of agents that were started with these flags and no others.
+pub fn policies_like(flags: &RateFlags) -> Result<Policies, String> {
+    shared_policies_of_rate(flags.rate, Some(flags.burst), flags.shared)
+}
+
+/// The one policy of the flags, which is for every message.
+pub fn policies_of_flags(
+    args: &LimitFlags,
+    shared: Option<Sharing>,
+    answers: Answers,
+) -> Result<Policies, String> {
+    let rate = args.rate.as_ref().ok_or(
+        "there is no limit; write --rate COUNT/PERIOD, such as --rate 100/s, or --config FILE",
+    )?;
+    let rule = match (rate, args.burst) {
+        (RateArg::Rate(rate), burst) => {
+            let quota = rate.quota(burst).map_err(|error| table_error::rate(&error))?;
+            Rule::Limits(vec![Limit::new(
+                "default".to_owned(),
+                LimitIdentity::of_flags(),
+                rate,
+                quota,
+            )])
+        }
+        (RateArg::Deny, None) => Rule::Deny,
+        (RateArg::Unlimited, None) => Rule::Unlimited,
+        (RateArg::Deny | RateArg::Unlimited, Some(_)) => {
+            return Err(
+                "--burst has no effect with a rate of deny or unlimited; leave it out".to_owned()
+            );
+        }
+    };
+    if shared.is_some() {
+        let Rule::Limits(limits) = &rule else {
+            return Err(
+                "--store has no effect with a rate of deny or unlimited; leave it out".to_owned()
+            );
+        };
+        let not_shareable = |limit| sharing::not_shareable(limit, args.cost.is_some());
+        if let Some(mistake) = limits.iter().find_map(not_shareable) {
+            return Err(mistake);
+        }
+    }
+    let mut mistakes = Vec::new();
+    let entries: Vec<_> = args.key.iter().map(String::as_str).collect();
+    let key = key_args(&entries, "--key", "--key ip,path", |_, mistake| mistakes.push(mistake));
+    let key = mistakes.pop().map_or(Ok(KeyParts::exact(key)), Err)?;
+    if let Some(cost) = &args.cost {
+        if cost.is_empty() {
+            return Err("--cost has an empty name; write the name of an arg, such as --cost cost"
+                .to_owned());
+        }
+        if let Some(mistake) = not_an_arg(cost, "--cost") {
+            return Err(mistake);
+        }
+        if key.names().any(|name| *name == *cost.as_bytes()) {
+            return Err(format!(
+                "--key and --cost both name '{cost}', so each cost would have a bucket of its \
+                 own; leave it out of --key"
+            ));
+        }
+    }
+    let cost: Option<Box<[u8]>> = args.cost.as_ref().map(|name| name.as_bytes().into());
+    let overrides = Overrides::default();
+    let policy = Policy {
+        name: "default".into(),
+        message: None,
+        when: None,
+        key,
+        cost,
+        cells: 1,
+        rule,
+        overrides,
+        observes: false,
+        penalty: None,
+        bandwidth: None,
+        shared,
+        settle: None,
+        trial: None,
+        is_trial: false,
+    };
+    Ok(Policies::new(vec![policy], answers, Vec::new(), 0))
+}
+
+/// Where the policies come from.
+#[derive(Debug)]
+pub enum Source {
+    Flags(Box<Policies>),
+    File(PathBuf),
+}
+
+impl Source {
+    /// The policies, and the file that they come from; or one line for each mistake in it.
+    pub fn read(self, readers: Readers) -> Result<(Policies, Option<PathBuf>), Vec<String>> {
+        match self {
+            Self::Flags(policies) => Ok((*policies, None)),
+            Self::File(file) => {
+                document::read(&file, readers).map(|policies| (policies, Some(file)))
+            }
+        }
+    }
+}

@@ -1,0 +1,16 @@
+//! What the programs of gcra-spoa write: durations, counts, tables, names of clients.
+
+#![allow(
+    missing_docs,
+    clippy::missing_errors_doc,
+    reason = "used by this program alone; comments stand where a name does not say enough"
+)]
+
+pub mod columns;
+pub mod count;
+pub mod duration;
+pub mod network;
+pub mod output;
+pub mod table_error;
+pub mod version;
+pub mod visible;
