@@ -1,6 +1,6 @@
 //! A log-format string, taken apart as HAProxy does it (src/log.c, `lf_expr_compile`).
 
-use crate::format::FormatError;
+use crate::format_error::FormatError;
 
 /// A part of a log-format string.
 #[derive(Debug, Clone, PartialEq, Eq)]

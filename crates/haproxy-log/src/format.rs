@@ -4,9 +4,11 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use crate::compile::{Node, Source, Value, compile};
+use crate::format_error::FormatError;
 use crate::line::{Lines, Parsed, Values};
 use crate::part::{Decode, Part};
 use crate::scan::{SPANS, Scanner};
+use crate::selection::{JsonReader, Reader, Selection, Slot, TextReader};
 use crate::time::Time;
 
 /// A format of log lines, compiled once.
@@ -477,70 +479,6 @@ fn without_backslashes(text: &str) -> String {
     }
     out
 }
-
-/// A format, and which of its fields are wanted.
-#[derive(Debug, Clone)]
-pub struct Selection {
-    names: Vec<String>,
-    pub(crate) reader: Reader,
-}
-
-impl Selection {
-    /// The names of the selected fields, in the order of [`Entry::fields`](crate::Entry::fields).
-    pub fn names(&self) -> &[String] {
-        &self.names
-    }
-}
-
-#[derive(Debug, Clone)]
-pub(crate) enum Reader {
-    Text(TextReader),
-    Json(JsonReader),
-}
-
-#[derive(Debug, Clone)]
-pub(crate) struct TextReader {
-    pub(crate) scanner: Scanner,
-    pub(crate) spans: usize,
-    pub(crate) time: Time<u8>,
-    /// The span that is `<BADREQ>` where no request came.
-    pub(crate) request: Option<u8>,
-    pub(crate) slots: Vec<Slot>,
-}
-
-/// A selected field.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Slot {
-    pub(crate) span: u8,
-    pub(crate) part: Part,
-    pub(crate) decode: Decode,
-}
-
-#[derive(Debug, Clone)]
-pub(crate) struct JsonReader {
-    pub(crate) names: Vec<Vec<u8>>,
-    pub(crate) times: Vec<Vec<u8>>,
-}
-
-/// Why a log-format string cannot be used.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FormatError {
-    message: String,
-}
-
-impl FormatError {
-    pub(crate) fn new(message: String) -> Self {
-        Self { message }
-    }
-}
-
-impl fmt::Display for FormatError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the log-format cannot be used: {}", self.message)
-    }
-}
-
-impl std::error::Error for FormatError {}
 
 /// A format does not have a field.
 #[derive(Debug, Clone, PartialEq, Eq)]

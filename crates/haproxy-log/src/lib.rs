@@ -35,22 +35,30 @@ mod bad;
 mod block;
 mod compile;
 mod date;
+mod entry;
 mod format;
+mod format_error;
 mod input;
 mod json;
 mod line;
 mod merge;
+mod options;
 mod part;
 mod pool;
 mod prefix;
 mod read;
 mod scan;
+mod selection;
 mod time;
 
 pub use bad::{BadKind, BadLine};
-pub use format::{Field, Format, FormatError, Selection, UnknownField};
+pub use entry::{Entry, Outcome};
+pub use format::{Field, Format, UnknownField};
+pub use format_error::FormatError;
 pub use input::Input;
-pub use read::{Entry, Options, Outcome, Progress, ReadError, read};
+pub use options::{Options, Progress};
+pub use read::{ReadError, read};
+pub use selection::Selection;
 
 /// The example of README.md.
 #[cfg(doctest)]

@@ -4,11 +4,11 @@ use memchr::memchr;
 
 use crate::bad::{BadKind, classify};
 use crate::date::{Dates, SECOND};
-use crate::format::{JsonReader, Reader, Selection, TextReader};
 use crate::json::{self, NotJson};
 use crate::part::Decode;
 use crate::prefix;
 use crate::scan::{Mismatch, Span};
+use crate::selection::{JsonReader, Reader, Selection, TextReader};
 
 /// What a line is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

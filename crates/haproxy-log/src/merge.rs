@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use crate::bad::{BadKind, BadLine};
 use crate::block::Block;
-use crate::read::{Entry, Options, Outcome};
+use crate::entry::{Entry, Outcome};
+use crate::options::Options;
 
 /// When the next request of a run is, and what decides between equal times: the input, then the
 /// order of blocks. The last is the place of the run.

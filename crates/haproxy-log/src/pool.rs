@@ -8,10 +8,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::bad::BadKind;
 use crate::block::{Bad, Block, Cutter, Text};
-use crate::format::Selection;
 use crate::input::{Count, DAMAGED, Input};
 use crate::line::Lines;
-use crate::read::{Options, Progress};
+use crate::options::{Options, Progress};
+use crate::selection::Selection;
 
 /// The longest `max_line`.
 const LONGEST_LINE: usize = 16 << 20;

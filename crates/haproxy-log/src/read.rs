@@ -3,118 +3,15 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::atomic::Ordering;
 
-use crate::bad::BadLine;
+use crate::entry::{Entry, Outcome};
+use crate::input::Input;
 use crate::line::{Lines, Parsed, Values};
 use crate::merge::Merge;
+use crate::options::{Options, Progress};
 use crate::pool::Pool;
-use crate::{Input, Selection};
-
-/// One request of a log.
-#[derive(Debug, Clone, Copy)]
-#[non_exhaustive]
-pub struct Entry<'a> {
-    /// When the request came: microseconds since 1970, UTC. [`Format::time`](crate::Format::time)
-    /// says which date of the line this is.
-    pub at: i64,
-    /// The values of the selected fields, in the order of the selection. `None`: the line has no
-    /// value ("-", `<NOSRV>`).
-    pub fields: &'a [Option<&'a [u8]>],
-    /// Which input, counted from 0.
-    pub input: usize,
-    /// The number of the line in its input, counted from 1.
-    pub line: u64,
-}
-
-/// How logs are read.
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct Options {
-    /// How far a line may lie behind later ones (default 1 hour). HAProxy writes a line when the
-    /// request is done, so this is the longest request that is put back into its place.
-    pub window: Duration,
-    /// How many bytes of requests are held for that (default 128 MiB). Where this is less than
-    /// the window needs, the window is shorter.
-    pub memory: usize,
-    /// The longest line in bytes (default 65,536, at most 16 MiB). Longer ones are bad.
-    pub max_line: usize,
-    /// Seconds east of UTC of dates that name no time zone (default 0). HAProxy writes %t and %tr
-    /// in the time zone of its process.
-    pub utc_offset: i32,
-    /// How many threads read lines, beside the calling one. 0 (default): as many as the process
-    /// has processors. 1: the calling thread does it.
-    pub threads: usize,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            window: Duration::from_secs(3600),
-            memory: 128 << 20,
-            max_line: 1 << 16,
-            utc_offset: 0,
-            threads: 0,
-        }
-    }
-}
-
-/// How far [`read`] has come, for another thread to show.
-#[derive(Debug, Default)]
-pub struct Progress {
-    pub(crate) total: AtomicU64,
-    pub(crate) bytes: AtomicU64,
-    pub(crate) lines: AtomicU64,
-}
-
-impl Progress {
-    /// Nothing read yet.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// The size of all files in bytes, as they are stored. 0 if it is not known (streams).
-    pub fn total_bytes(&self) -> u64 {
-        self.total.load(Ordering::Relaxed)
-    }
-
-    /// How many of these bytes were read.
-    pub fn bytes(&self) -> u64 {
-        self.bytes.load(Ordering::Relaxed)
-    }
-
-    /// How many lines were parsed.
-    pub fn lines(&self) -> u64 {
-        self.lines.load(Ordering::Relaxed)
-    }
-}
-
-/// What was read.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Outcome {
-    /// Lines of all inputs, with empty ones.
-    pub lines: u64,
-    /// Requests that `each` was called with.
-    pub entries: u64,
-    /// Bad lines by kind.
-    pub bad: Vec<BadLine>,
-    /// Requests that lay too far behind later ones. They were not passed to `each`: to count them
-    /// later than they came would make bursts that never were.
-    pub late: u64,
-    /// Requests whose line ends within a text, as HAProxy cuts lines off that are longer than
-    /// `len` of its `log` directive. They are among `entries`; values that are cut off are
-    /// absent.
-    pub truncated: u64,
-    /// A window for which no request would have been late, as far as the memory reaches. `None`:
-    /// none was late.
-    pub behind: Option<Duration>,
-    /// The times of the first and the last request in microseconds since 1970, if there are any.
-    pub first: Option<i64>,
-    /// See `first`.
-    pub last: Option<i64>,
-}
+use crate::selection::Selection;
 
 /// Why reading stopped.
 #[derive(Debug)]

@@ -9,7 +9,7 @@ use memchr::memchr;
 
 use crate::compile::{Flags, Node, Source};
 use crate::date::{WITH_MILLISECONDS, WITH_ZONE};
-use crate::format::FormatError;
+use crate::format_error::FormatError;
 
 /// Where a value is in its line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
