@@ -2,8 +2,12 @@
 
 use core::fmt;
 
-use crate::notify::MAX_MESSAGES;
 use crate::status::Status;
+
+/// The most messages that one NOTIFY may have. HAProxy sends those of one event or one group, a
+/// few, but sets no bound itself. An agent answers a NOTIFY in one go, so the bound is also one on
+/// the time that its other connections wait meanwhile.
+pub const MAX_MESSAGES: usize = 64;
 
 /// Why bytes are not a frame.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -1,7 +1,7 @@
 //! Writes the frames that HAProxy sends: for test clients and load generators.
 
 use crate::disconnect;
-use crate::notify::MAX_MESSAGES;
+use crate::error::MAX_MESSAGES;
 use crate::status::Status;
 use crate::value::Value;
 use crate::wire::{self, FrameId, kind};

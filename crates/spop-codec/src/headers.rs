@@ -1,6 +1,7 @@
 //! A header list, as in an arg such as `req.hdrs_bin`, and as `set-headers-bin` takes it.
 
 use crate::reader::Reader;
+use crate::value::Value;
 use crate::writer::{BufferFull, Writer};
 
 /// An iterator over the names and values in a binary arg from the samples `req.hdrs_bin` or
@@ -15,7 +16,7 @@ pub struct HeaderList<'a> {
 }
 
 impl<'a> HeaderList<'a> {
-    /// The headers in the bytes of a [`Value::Binary`](crate::Value::Binary).
+    /// The headers in the bytes of a [`Value::Binary`].
     #[must_use]
     pub const fn new(bytes: &'a [u8]) -> Self {
         Self { reader: Reader::new(bytes), complete: None }
@@ -43,6 +44,18 @@ impl<'a> Iterator for HeaderList<'a> {
             Err(_) => self.complete = Some(false),
         }
         None
+    }
+}
+
+impl<'a> Value<'a> {
+    /// The names and values in a binary, as the samples `req.hdrs_bin` and `res.hdrs_bin` write
+    /// them.
+    #[must_use]
+    pub const fn headers(&self) -> Option<HeaderList<'a>> {
+        match self {
+            Self::Binary(bytes) => Some(HeaderList::new(bytes)),
+            _ => None,
+        }
     }
 }
 
@@ -94,7 +107,7 @@ impl<'b> HeaderListWriter<'b> {
     }
 
     /// Writes the end, an empty name and an empty value, and returns the list for
-    /// [`Value::Binary`](crate::Value::Binary). HAProxy answers with status 500 if a list has no
+    /// [`Value::Binary`]. HAProxy answers with status 500 if a list has no
     /// end.
     ///
     /// # Errors

@@ -1,14 +1,9 @@
 //! NOTIFY: HAProxy's messages with their args.
 
-use crate::error::DecodeError;
+use crate::error::{DecodeError, MAX_MESSAGES};
 use crate::reader::Reader;
 use crate::value::Value;
 use crate::wire::FrameId;
-
-/// The most messages that one NOTIFY may have. HAProxy sends those of one event or one group, a
-/// few, but sets no bound itself. An agent answers a NOTIFY in one go, so the bound is also one on
-/// the time that its other connections wait meanwhile.
-pub const MAX_MESSAGES: usize = 64;
 
 /// One question of HAProxy: the messages of an event or a group whose conditions were true. That
 /// is often one message, can be none, and is at most [`MAX_MESSAGES`].

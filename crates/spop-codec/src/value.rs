@@ -3,7 +3,6 @@
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::error::DecodeError;
-use crate::headers::HeaderList;
 use crate::reader::Reader;
 use crate::varint;
 
@@ -69,16 +68,6 @@ impl<'a> Value<'a> {
     pub const fn as_bytes(&self) -> Option<&'a [u8]> {
         match self {
             Self::String(bytes) | Self::Binary(bytes) => Some(bytes),
-            _ => None,
-        }
-    }
-
-    /// The names and values in a binary, as the samples `req.hdrs_bin` and `res.hdrs_bin` write
-    /// them.
-    #[must_use]
-    pub const fn headers(&self) -> Option<HeaderList<'a>> {
-        match self {
-            Self::Binary(bytes) => Some(HeaderList::new(bytes)),
             _ => None,
         }
     }
