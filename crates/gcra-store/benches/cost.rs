@@ -141,7 +141,8 @@ fn main() {
                     least: 1,
                     validity: Micros(2_000_000),
                 };
-                script::command(&bucket, &ask, script::Kind::default(), script::By::Hash).unwrap()
+                script::command(&bucket, &ask, script::StoreKind::default(), script::By::Hash)
+                    .unwrap()
             };
             line(&format!("an ask, with {hosts} leases"), Box::new(ask));
         }
@@ -155,7 +156,7 @@ fn main() {
                 &bucket,
                 number,
                 &take,
-                script::Kind::default(),
+                script::StoreKind::default(),
                 script::By::Hash,
             )
             .unwrap()

@@ -7,7 +7,7 @@ use std::{env, fs, io};
 
 use sha2::{Digest as _, Sha256};
 
-use crate::script::Kind;
+use crate::script::StoreKind;
 
 /// Where the store is, and how it is asked.
 #[derive(Clone, Debug)]
@@ -68,8 +68,8 @@ impl Config {
     }
 
     /// What of it matters for a call.
-    pub(crate) const fn kind(&self) -> Kind {
-        Kind { is_strict: self.strict, is_cluster: self.url.is_cluster() }
+    pub(crate) const fn kind(&self) -> StoreKind {
+        StoreKind { is_strict: self.strict, is_cluster: self.url.is_cluster() }
     }
 }
 

@@ -39,7 +39,7 @@ const LARGEST_NUMBER: u64 = 1 << 53;
 /// number of the ask cannot be written, or the limit is a [count](Limit::count), of which nothing
 /// is lent.
 #[must_use]
-pub fn command(bucket: &Bucket, ask: &Ask, kind: Kind, by: By) -> Option<redis::Cmd> {
+pub fn command(bucket: &Bucket, ask: &Ask, kind: StoreKind, by: By) -> Option<redis::Cmd> {
     if ask.number.0 >= LARGEST_NUMBER || bucket.limit().window().is_some() {
         return None;
     }
@@ -62,7 +62,7 @@ pub fn charge_command(
     bucket: &Bucket,
     number: u64,
     charge: &Charge,
-    kind: Kind,
+    kind: StoreKind,
     by: By,
 ) -> Option<redis::Cmd> {
     if number >= LARGEST_NUMBER {
@@ -88,7 +88,7 @@ pub fn charge_command(
 
 /// What matters of a store for a call.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Kind {
+pub struct StoreKind {
     /// What it does not know may have been lost.
     pub is_strict: bool,
     /// All that a call needs has to lie in one slot.
@@ -96,7 +96,7 @@ pub struct Kind {
 }
 
 /// A call of a script for a bucket.
-fn call(script: Script, by: By, bucket: &Bucket, kind: Kind, numbers: &[u8]) -> redis::Cmd {
+fn call(script: Script, by: By, bucket: &Bucket, kind: StoreKind, numbers: &[u8]) -> redis::Cmd {
     let (hash, source) = match script {
         Script::Ask => (&ASK_HASH, ASK_SOURCE),
         Script::Charge => (&CHARGE_HASH, CHARGE_SOURCE),
@@ -126,7 +126,7 @@ fn call(script: Script, by: By, bucket: &Bucket, kind: Kind, numbers: &[u8]) -> 
 /// The command that finds out whether a server does what an ask needs.
 pub(crate) fn probe(tag: u16, by: By) -> Option<redis::Cmd> {
     let (bucket, ask) = Bucket::probe(tag)?;
-    command(&bucket, &ask, Kind::default(), by)
+    command(&bucket, &ask, StoreKind::default(), by)
 }
 
 /// How a command names the script.
@@ -398,19 +398,19 @@ mod tests {
     fn what_cannot_be_written_is_not_sent() {
         let (bucket, ask) = Bucket::probe(7).unwrap();
         let take = Charge::Less { cells: 1 };
-        assert!(command(&bucket, &ask, Kind::default(), By::Hash).is_some());
-        assert!(charge_command(&bucket, 7, &take, Kind::default(), By::Hash).is_some());
+        assert!(command(&bucket, &ask, StoreKind::default(), By::Hash).is_some());
+        assert!(charge_command(&bucket, 7, &take, StoreKind::default(), By::Hash).is_some());
         let ask = Ask { number: AskNumber(1 << 53), ..ask };
-        assert!(command(&bucket, &ask, Kind::default(), By::Hash).is_none());
-        assert!(charge_command(&bucket, 1 << 53, &take, Kind::default(), By::Hash).is_none());
+        assert!(command(&bucket, &ask, StoreKind::default(), By::Hash).is_none());
+        assert!(charge_command(&bucket, 1 << 53, &take, StoreKind::default(), By::Hash).is_none());
         let window = gcra_lease::Window { begin: 1, end: 2 };
         let count = Limit::count(5, window).unwrap();
         let count = crate::bucket::Names::new(b"").bucket("p.l", b"key", count);
         let ask = Ask { number: AskNumber(1), ..ask };
         assert!(
-            command(&count, &ask, Kind::default(), By::Hash).is_none(),
+            command(&count, &ask, StoreKind::default(), By::Hash).is_none(),
             "nothing of a count is lent"
         );
-        assert!(charge_command(&count, 7, &take, Kind::default(), By::Hash).is_some());
+        assert!(charge_command(&count, 7, &take, StoreKind::default(), By::Hash).is_some());
     }
 }

@@ -12,7 +12,7 @@ use crate::config::Config;
 use crate::connection::Connector;
 use crate::fault::Fault;
 use crate::finder::{Finder, add_wait, confirmed};
-use crate::script::{self, Kind, NotAReply};
+use crate::script::{self, NotAReply, StoreKind};
 
 /// What a store knows about one bucket, at a moment of its own clock.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -129,7 +129,11 @@ async fn look(config: Config, bucket: &Bucket, clear: bool) -> io::Result<Option
 
 /// The record of a bucket, by the answers to `TIME` and `GET`. What the script does with them is
 /// done here, too.
-fn record_of(answers: &[Value], bucket: &Bucket, kind: Kind) -> Result<Option<Record>, NotAReply> {
+fn record_of(
+    answers: &[Value],
+    bucket: &Bucket,
+    kind: StoreKind,
+) -> Result<Option<Record>, NotAReply> {
     let mut answers = answers.iter();
     let now = time(answers.next().ok_or(NotAReply)?)?;
     let mut get = || match answers.next() {

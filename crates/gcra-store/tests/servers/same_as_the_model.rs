@@ -6,7 +6,7 @@ use gcra_lease::{
     Ask, AskNumber, Change, Charge, Charged, HostId, Limit, Micros, Record, Records, Reply,
     StoreTime, Units, Window,
 };
-use gcra_store::script::{self, Kind};
+use gcra_store::script::{self, StoreKind};
 use gcra_store::{Bucket, Names};
 use proptest::prelude::*;
 use redis::{Cmd, Pipeline, Value};
@@ -197,7 +197,7 @@ struct Compared<'a> {
     connection: &'a mut redis::Connection,
     /// The bucket under each of the numbers.
     buckets: Vec<Bucket>,
-    kind: Kind,
+    kind: StoreKind,
     records: Records,
     /// What the client has under a key from before.
     elsewhere: Vec<Records>,
@@ -211,7 +211,7 @@ impl<'a> Compared<'a> {
         Self {
             connection,
             buckets: limits.iter().map(bucket).collect(),
-            kind: Kind::default(),
+            kind: StoreKind::default(),
             records: Records::default(),
             elsewhere: Vec::new(),
             now: START,
