@@ -1,0 +1,233 @@
+//! The house keeps itself: who imports whom, how large each part is, and what each is called, read
+//! from the sources. Only product code counts: what stands under `#[cfg(test)]` is left out.
+#![allow(clippy::panic, clippy::expect_used, reason = "tests")]
+
+mod sources;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+use sources::Krate;
+
+/// A crate, and what it must not use beside crates of its own floor and above.
+type Room = (&'static str, &'static [&'static str]);
+
+/// All crates, the top floor first.
+const FLOORS: [&[Room]; 8] = [
+    &[("gcra-spoa", &[])],
+    &[
+        ("gcra-admin", &["clap", "haproxy-log"]),
+        ("gcra-replay", &["gcra-store", "hyper", "tokio"]),
+    ],
+    &[("gcra-inspect", &["haproxy-log", "hyper", "ratatui"])],
+    &[("gcra-limiter", &["clap", "haproxy-log", "hyper", "ratatui", "toml"])],
+    &[("gcra-policy", &["haproxy-log", "hyper", "log", "tokio"])],
+    &[("gcra-text", &["clap", "gcra-store", "log", "spop-agent", "spop-codec", "tokio"])],
+    &[
+        ("gcra-store", &["clap", "spop-codec"]),
+        ("gcra-table", &["clap", "log", "serde", "tokio"]),
+        ("spop-agent", &["clap", "gcra-lease"]),
+    ],
+    &[
+        ("gcra-lease", &["log", "rustix", "tokio"]),
+        ("haproxy-log", &["clap", "serde_json", "tokio"]),
+        ("spop-codec", &["log", "tokio"]),
+    ],
+];
+
+/// The crates that keep all rules. Of the others, only the lines are counted.
+const CHECKED: [&str; 5] = ["gcra-lease", "gcra-store", "haproxy-log", "spop-agent", "spop-codec"];
+
+/// The most lines of a file, without its tests.
+const MOST_LINES: usize = 900;
+
+/// The most files in one folder.
+const MOST_FILES: usize = 30;
+
+/// Names of several types that are one idea, and which.
+const SAME_IDEA: [(&str, &str); 3] = [
+    (
+        "Answer",
+        "what came back, to the one who asked: from the store, or from an agent under test",
+    ),
+    ("Outcome", "what came of it"),
+    ("Reply", "what one who asks gets: a host from the store, HAProxy from a handler"),
+];
+
+#[test]
+fn modules_do_not_import_each_other_in_circles() {
+    complain(checked().iter().flat_map(Krate::circles));
+}
+
+#[test]
+fn crates_use_only_what_stands_below_them() {
+    let mut wrong = Vec::new();
+    for Krate { name, .. } in checked() {
+        let (mine, never) = room(&name).expect("a checked crate has a floor");
+        for used in dependencies(&name) {
+            if never.contains(&used.as_str()) {
+                wrong.push(format!(
+                    "{name} must not use {used}: the code that needs it belongs elsewhere"
+                ));
+            } else if room(&used).is_some_and(|(floor, _)| floor <= mine) {
+                wrong.push(format!(
+                    "{name} uses {used}, which does not stand below it: move what both need down"
+                ));
+            }
+        }
+    }
+    for folder in fs::read_dir(root().join("crates")).expect("the folder of crates") {
+        let name = folder.expect("a crate").file_name().display().to_string();
+        if room(&name).is_none() {
+            wrong.push(format!("crates/{name} has no floor: add it to FLOORS of tests/house"));
+        }
+    }
+    complain(wrong);
+}
+
+#[test]
+fn nothing_is_too_large() {
+    let whole: usize = crates().iter().map(Krate::lines).sum();
+    let mut wrong = Vec::new();
+    for krate in checked() {
+        if krate.lines() > whole / 4 {
+            let (name, lines) = (&krate.name, krate.lines());
+            wrong.push(format!(
+                "{name} has {lines} of {whole} product lines, more than a quarter: divide it"
+            ));
+        }
+        let mut folders = BTreeMap::new();
+        for file in &krate.files {
+            *folders.entry(file.path.parent().expect("a file is in a folder")).or_insert(0) += 1;
+            if file.lines > MOST_LINES {
+                wrong.push(format!(
+                    "{} has {} lines without its tests, more than {MOST_LINES}: give one of its \
+                     nouns a file",
+                    file.path.display(),
+                    file.lines
+                ));
+            }
+        }
+        for (folder, files) in folders.into_iter().filter(|(_, files)| *files > MOST_FILES) {
+            wrong.push(format!(
+                "{} has {files} files, more than {MOST_FILES}: give those of one topic a folder",
+                folder.display()
+            ));
+        }
+    }
+    complain(wrong);
+}
+
+#[test]
+fn each_readme_names_the_files_of_its_crate() {
+    let mut wrong = Vec::new();
+    for krate in checked() {
+        let readme = Path::new("crates").join(&krate.name).join("README.md");
+        // Without one, it names nothing.
+        let text = fs::read_to_string(root().join(&readme)).unwrap_or_default();
+        let folder = krate.files[0].path.parent().expect("a file is in a folder");
+        for file in &krate.files {
+            let name =
+                file.path.strip_prefix(folder).expect("the root file is outermost").display();
+            if !text.contains(&format!("`{name}`")) {
+                wrong.push(format!("{}: add `{name}`, and what it is", readme.display()));
+            }
+        }
+    }
+    complain(wrong);
+}
+
+/// A name is read where it can be used: a type of one crate by that crate alone, a public one also
+/// by the crates that depend on it. No reader should meet two of one name.
+#[test]
+fn a_name_means_one_thing_wherever_it_is_read() {
+    let (all, checked) = (crates(), checked());
+    let uses: BTreeMap<_, _> =
+        all.iter().map(|krate| (krate.name.as_str(), dependencies(&krate.name))).collect();
+    let mut types: BTreeMap<&str, Vec<(&Path, BTreeSet<&str>)>> = BTreeMap::new();
+    for krate in &checked {
+        for module in krate.modules.values() {
+            for (name, is_public) in &module.types {
+                let users =
+                    uses.iter().filter(|(_, used)| *is_public && used.contains(&krate.name));
+                let mut readers: BTreeSet<_> = users.map(|(user, _)| *user).collect();
+                readers.insert(&krate.name);
+                let path = krate.files[module.file].path.as_path();
+                types.entry(name).or_default().push((path, readers));
+            }
+        }
+    }
+    let mut wrong = Vec::new();
+    let mut needed = BTreeSet::new();
+    for (name, places) in types {
+        for (at, (one, readers)) in places.iter().enumerate() {
+            for (other, others) in &places[at + 1..] {
+                if readers.is_disjoint(others) {
+                    continue;
+                }
+                needed.insert(name);
+                if SAME_IDEA.iter().all(|(same, _)| *same != name) {
+                    wrong.push(format!(
+                        "`{name}` is a type in {} and in {}: name each for what it is, or say in \
+                         SAME_IDEA of tests/house which idea both are",
+                        one.display(),
+                        other.display()
+                    ));
+                }
+            }
+        }
+    }
+    let needless = SAME_IDEA.iter().filter(|(name, _)| !needed.contains(name));
+    wrong.extend(needless.map(|(name, _)| format!("SAME_IDEA need not have `{name}`: remove it")));
+    complain(wrong);
+}
+
+/// Fails with all that is wrong.
+fn complain(sentences: impl IntoIterator<Item = String>) {
+    let sentences: Vec<_> = sentences.into_iter().collect();
+    assert!(sentences.is_empty(), "\n{}\n", sentences.join("\n"));
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The floor of a crate, and what it must not use.
+fn room(name: &str) -> Option<(usize, &'static [&'static str])> {
+    let rooms = FLOORS
+        .iter()
+        .enumerate()
+        .flat_map(|(floor, rooms)| rooms.iter().map(move |room| (floor, room)));
+    rooms.filter(|(_, room)| room.0 == name).map(|(floor, room)| (floor, room.1)).next()
+}
+
+fn checked() -> Vec<Krate> {
+    crates().into_iter().filter(|krate| CHECKED.contains(&krate.name.as_str())).collect()
+}
+
+/// The crates that exist. The program's folder has no `src`.
+fn crates() -> Vec<Krate> {
+    let read = |path: &Path| fs::read_to_string(root().join(path)).ok();
+    let names = FLOORS.iter().copied().flatten().map(|(name, _)| Path::new("crates").join(name));
+    let roots = names.flat_map(|folder| [folder.join("src/lib.rs"), folder.join("lib.rs")]);
+    roots.filter(|path| root().join(path).exists()).map(|path| Krate::read(&path, &read)).collect()
+}
+
+/// The names in a crate's manifest that are for more than tests. The program's manifest is the
+/// workspace's.
+fn dependencies(name: &str) -> BTreeSet<String> {
+    let own = root().join("crates").join(name).join("Cargo.toml");
+    let manifest =
+        fs::read_to_string(own).or_else(|_| fs::read_to_string(root().join("Cargo.toml")));
+    let (mut names, mut is_product) = (BTreeSet::new(), false);
+    for line in manifest.expect("a Cargo.toml").lines() {
+        if let Some(section) = line.strip_prefix('[') {
+            is_product = section == "dependencies]"
+                || section.starts_with("target.") && section.ends_with(".dependencies]");
+        } else if is_product && line.starts_with(|first: char| first.is_ascii_alphanumeric()) {
+            names.extend(line.split(['.', ' ', '=']).next().map(str::to_owned));
+        }
+    }
+    names
+}
