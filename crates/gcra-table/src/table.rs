@@ -1,6 +1,7 @@
 //! The table: keys in, decisions out.
 
 use std::io;
+use std::iter;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -260,19 +261,9 @@ impl Table {
     #[cold]
     fn charge_anyhow(&self, key: KeyHash, charge: Charge, now: &mut Reading) -> Decision {
         let id = key.bucket_id(charge.quota);
-        let mut table = self;
-        let mut decided = table.bucket(id).charge(charge, now, &table.context(None));
-        for _ in 0..MAX_MOVES {
-            if decided.is_ok() {
-                break;
-            }
-            let Some(next) = table.opened_successor() else {
-                break;
-            };
-            let context = next.context(Some(table.bucket(id)));
-            decided = next.bucket(id).charge(charge, now, &context);
-            table = next;
-        }
+        let decided = self.follow(id, |table, before| {
+            table.bucket(id).charge(charge, now, &table.context(before))
+        });
         decided.unwrap_or(Decision::undecidable(charge.quota))
     }
 
@@ -357,19 +348,9 @@ impl Table {
     pub fn give_back(&self, key: KeyHash, quota: Quota, cells: u32, now: &mut Reading) -> Settled {
         let cost = quota.emission_interval().saturating_mul(cells.into());
         let id = key.bucket_id(quota);
-        let mut table = self;
-        let mut given = table.bucket(id).give_back(cost, now, &table.context(None));
-        for _ in 0..MAX_MOVES {
-            if given.is_ok() {
-                break;
-            }
-            let Some(next) = table.opened_successor() else {
-                break;
-            };
-            let context = next.context(Some(table.bucket(id)));
-            given = next.bucket(id).give_back(cost, now, &context);
-            table = next;
-        }
+        let given = self.follow(id, |table, before| {
+            table.bucket(id).give_back(cost, now, &table.context(before))
+        });
         // Without the other table nothing is given back: too strict, and never too generous.
         let (given_back, tat) = given.unwrap_or((Nanos::ZERO, Time::ZERO));
         Settled::given_back(quota, given_back, tat.saturating_since(now.time()))
@@ -431,19 +412,9 @@ impl Table {
         count: Count,
         now: &mut Reading,
     ) -> Result<Tally, WindowOver> {
-        let mut table = self;
-        let mut counted = table.bucket(id).count(count, now, &table.context(None));
-        for _ in 0..MAX_MOVES {
-            if counted.is_ok() {
-                break;
-            }
-            let Some(next) = table.opened_successor() else {
-                break;
-            };
-            let context = next.context(Some(table.bucket(id)));
-            counted = next.bucket(id).count(count, now, &context);
-            table = next;
-        }
+        let counted = self.follow(id, |table, before| {
+            table.bucket(id).count(count, now, &table.context(before))
+        });
         counted.unwrap_or(Ok(Bucket::uncountable(count)))
     }
 
@@ -455,19 +426,9 @@ impl Table {
     /// other one cannot be opened.
     pub fn uncount(&self, key: KeyHash, window: Window, cells: u32, now: &mut Reading) -> bool {
         let id = window.bucket_id(key);
-        let mut table = self;
-        let mut done = table.bucket(id).uncount(cells, now, &table.context(None));
-        for _ in 0..MAX_MOVES {
-            if done.is_ok() {
-                break;
-            }
-            let Some(next) = table.opened_successor() else {
-                break;
-            };
-            let context = next.context(Some(table.bucket(id)));
-            done = next.bucket(id).uncount(cells, now, &context);
-            table = next;
-        }
+        let done = self.follow(id, |table, before| {
+            table.bucket(id).uncount(cells, now, &table.context(before))
+        });
         done.unwrap_or(false)
     }
 
@@ -493,27 +454,16 @@ impl Table {
     }
 
     fn tat_of(&self, id: BucketId) -> Time {
-        let mut table = self;
         // What it is until the bucket is opened in another table.
         let mut last = Time::ZERO;
-        for _ in 0..=MAX_MOVES {
-            let bucket = table.bucket(id);
-            match bucket.tat(&table.context(None)) {
-                Ok(Time::ZERO) => return last,
-                Ok(tat) => return tat,
-                Err(Moved) => {
-                    last = bucket.seal();
-                    let Some(next) = table.opened_successor() else {
-                        break;
-                    };
-                    if next.is_complete() {
-                        last = Time::ZERO;
-                    }
-                    table = next;
-                }
+        let found = self.follow(id, |table, _| {
+            if table.is_complete() {
+                last = Time::ZERO;
             }
-        }
-        last
+            let bucket = table.bucket(id);
+            bucket.tat(&table.context(None)).inspect_err(|Moved| last = bucket.seal())
+        });
+        found.filter(|tat| *tat != Time::ZERO).unwrap_or(last)
     }
 
     /// What `key` owes under this quota at `now`: after that time it has its full burst again.
@@ -649,17 +599,11 @@ impl Table {
     /// What was counted in this table, in those before it, and in those that take over from it, as
     /// far as they are open here.
     fn counted(&self) -> Counted {
-        let mut sum = self.counted_until_here();
-        let mut table = self;
-        for _ in 0..MAX_MOVES {
-            let Some(next) = table.successor.get() else {
-                break;
-            };
-            let before = sum.with(next.shared().inherited.counted(), u64::max);
-            sum = before.with(next.shared().counters.counted(), u64::saturating_add);
-            table = next;
-        }
-        sum
+        let later = iter::successors(self.successor.get(), |table| table.successor.get());
+        later.take(MAX_MOVES).fold(self.counted_until_here(), |sum, next| {
+            let Shared { inherited, counters, .. } = next.shared();
+            sum.with(inherited.counted(), u64::max).with(counters.counted(), u64::saturating_add)
+        })
     }
 
     /// What was counted in this table and in those before it.
@@ -876,6 +820,25 @@ impl Table {
             self.retry_ns.store(retry.0, Ordering::Relaxed);
         }
         self.open_successor().ok().map(Arc::as_ref)
+    }
+
+    /// Does a step with a bucket in the table where it is: this one, or one that takes over from
+    /// it. The step is given that table, and the bucket in the table before it. `None` if the next
+    /// table cannot be opened.
+    fn follow<'a, T>(
+        &'a self,
+        id: BucketId,
+        mut step: impl FnMut(&'a Self, Option<Bucket<'a>>) -> Result<T, Moved>,
+    ) -> Option<T> {
+        let (mut table, mut before) = (self, None);
+        for _ in 0..=MAX_MOVES {
+            match step(table, before) {
+                Ok(done) => return Some(done),
+                Err(Moved) => before = Some(table.bucket(id)),
+            }
+            table = table.opened_successor()?;
+        }
+        None
     }
 
     pub(crate) fn shared(&self) -> &Shared {
