@@ -6,10 +6,9 @@
 
 use core::sync::atomic::AtomicU64;
 
-use crate::checked::{Checked, Checksum};
+use crate::checked::{Checked, Checksum, printable};
 use crate::hash::SipHasher;
 use crate::key::KeyHash;
-use crate::text::printable;
 use crate::time::{Nanos, Time};
 
 /// How many exemptions a table can hold at a time.

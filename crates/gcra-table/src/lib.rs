@@ -71,12 +71,12 @@
 //!
 //! From the bottom up; no module uses one that comes after it:
 //!
-//! * arithmetic: `time`, `quota`, `rate`, `decision`, and `settled`;
+//! * arithmetic: `time`, `quota`, `rate`, and `decision`;
 //! * one slot: `cpu`, `mutation` (for the models), `sync`, and `slot`;
 //! * one bucket: `ticket`, `look`, `bucket`, `counters`, `context`, `seal`, `opening`, `carry`,
 //!   `charge`, `give_back`, `window`, and `reset`, each of which begins with the argument for why
 //!   its step is correct;
-//! * the file: `hash`, `slots`, `checked`, `register`, `profile`, `key`, `text`, `exemptions`,
+//! * the file: `hash`, `slots`, `checked`, `register`, `profile`, `key`, `exemptions`,
 //!   `header`, `region`, `clock`, `cgroup`, `open_error`, `file`, and `open`;
 //! * the table: `processes`, `table`, `resize`, and `inspect`;
 //! * beside the table, what a store has lent to this machine: `leases`.
@@ -120,12 +120,10 @@ mod register;
 mod reset;
 mod resize;
 mod seal;
-mod settled;
 mod slot;
 mod slots;
 mod sync;
 mod table;
-mod text;
 mod ticket;
 mod time;
 mod used;
@@ -133,7 +131,7 @@ mod window;
 
 pub use clock::ManualClock;
 pub use counters::Evictions;
-pub use decision::Decision;
+pub use decision::{Decision, Settled};
 pub use exemptions::{ExemptError, Exemption, MAX_EXEMPTION};
 pub use inspect::{Fault, FaultKind, Occupancy};
 pub use key::{KeyHash, KeyHasher, LimitSalt, limit_id};
@@ -148,7 +146,6 @@ pub use quota::{Admission, MAX_DRAIN, Quota, QuotaError};
 pub use rate::{MAX_BURST, Period, Rate, RateError, RateProblem};
 pub use register::{MAX_REGISTERED, Registered};
 pub use resize::Resized;
-pub use settled::Settled;
 pub use slots::{Slots, SlotsError};
 pub use table::{Name, Table};
 pub use time::{Nanos, Reading, Time};
