@@ -22,8 +22,19 @@
 //! operation lose more than a few attempts. If one should lose [`MAX_ATTEMPTS`], it gives up: the
 //! cells are denied, and that is counted.
 
+pub(crate) mod carry;
+pub(crate) mod charge;
+pub(crate) mod context;
+pub(crate) mod give_back;
+pub(crate) mod look;
+pub(crate) mod opening;
+pub(crate) mod reset;
+pub(crate) mod seal;
+pub(crate) mod ticket;
+pub(crate) mod window;
+
+use crate::bucket::look::{CANDIDATES, Look};
 use crate::cpu::prefetch;
-use crate::look::{CANDIDATES, Look};
 #[cfg(gcra_model)]
 use crate::mutation::{Mutation, broken};
 use crate::slot::{BucketId, LINE_SLOTS, Line, Slot, Word};

@@ -4,6 +4,16 @@
 //! whole, and there is no half-made state to wait for. If many processes start at once, exactly
 //! one of them succeeds with the link, and the others open its file.
 
+pub(crate) mod cgroup;
+pub(crate) mod checked;
+pub(crate) mod exemptions;
+pub(crate) mod header;
+pub(crate) mod open;
+pub(crate) mod open_error;
+pub(crate) mod profile;
+pub(crate) mod region;
+pub(crate) mod register;
+
 use std::fs::{self, File, Metadata};
 use std::io;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
@@ -15,9 +25,8 @@ use rustix::fs::{AtFlags, CWD, FallocateFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
-use crate::cgroup;
 use crate::clock::Unreadable;
-use crate::open_error::OpenErrorKind;
+use crate::file::open_error::OpenErrorKind;
 
 /// Which file it is, whatever its name.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

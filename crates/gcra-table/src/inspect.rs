@@ -6,9 +6,9 @@ use std::fmt;
 use std::sync::atomic::Ordering;
 
 use crate::clock;
-use crate::header::PROCESSES;
-use crate::open;
-use crate::open_error::{OpenError, OpenErrorKind};
+use crate::file::header::PROCESSES;
+use crate::file::open;
+use crate::file::open_error::{OpenError, OpenErrorKind};
 use crate::processes::{self, Process};
 use crate::quota::MAX_DRAIN;
 use crate::slot::{Slot, Word};

@@ -21,15 +21,15 @@ use gcra_lease::{
 };
 
 use crate::cpu::prefetch;
+use crate::file::open::Opened;
+use crate::file::open_error::{OpenError, OpenErrorKind};
+use crate::file::region::Region;
 use crate::file::{FileId, Role};
 use crate::key::KeyHash;
 use crate::leases::file::{Found, HEADER_BYTES, Header, LeasesFile, Owner};
 use crate::leases::opening::Use;
 use crate::leases::set::{Memory, Place, SET_ENTRIES, Set};
-use crate::open::Opened;
-use crate::open_error::{OpenError, OpenErrorKind};
 use crate::quota::scramble;
-use crate::region::Region;
 use crate::slots::Slots;
 use crate::table::Table;
 use crate::time::{Nanos, Time};

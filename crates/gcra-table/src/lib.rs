@@ -74,10 +74,10 @@
 //! * arithmetic: `time`, `quota`, `rate`, and `decision`;
 //! * one slot: `cpu`, `mutation` (for the models), `sync`, and `slot`;
 //! * one bucket: `ticket`, `look`, `bucket`, `counters`, `context`, `seal`, `opening`, `carry`,
-//!   `charge`, `give_back`, `window`, and `reset`, each of which begins with the argument for why
-//!   its step is correct;
-//! * the file: `hash`, `slots`, `checked`, `register`, `profile`, `key`, `exemptions`,
-//!   `header`, `region`, `clock`, `cgroup`, `open_error`, `file`, and `open`;
+//!   `charge`, `give_back`, `window`, and `reset` (in `bucket/`, each of which begins with the
+//!   argument for why its step is correct);
+//! * the file: `hash`, `slots`, `key`, `clock`, and, in `file/`, `checked`, `register`, `profile`,
+//!   `exemptions`, `header`, `region`, `cgroup`, `open_error`, `file`, and `open`;
 //! * the table: `processes`, `table`, `resize`, and `inspect`;
 //! * beside the table, what a store has lent to this machine: `leases`.
 //!
@@ -86,68 +86,49 @@
 #![cfg_attr(gcra_model, allow(dead_code, reason = "the models use the buckets, not the file"))]
 
 mod bucket;
-mod carry;
-mod cgroup;
-mod charge;
-mod checked;
 mod class;
 mod clock;
-mod context;
 mod counters;
 mod cpu;
 mod decision;
-mod exemptions;
 mod file;
-mod give_back;
 mod hash;
-mod header;
 mod inspect;
 mod key;
 mod leases;
-mod look;
 #[cfg(all(test, gcra_model))]
 mod model;
 mod mutation;
-mod open;
-mod open_error;
-mod opening;
 mod processes;
-mod profile;
 mod quota;
 mod rate;
-mod region;
-mod register;
-mod reset;
 mod resize;
-mod seal;
 mod slot;
 mod slots;
 mod sync;
 mod table;
-mod ticket;
 mod time;
 mod used;
-mod window;
 
+pub use bucket::window::{Tally, WallReading, Window, WindowOver};
 pub use clock::ManualClock;
 pub use counters::Evictions;
 pub use decision::{Decision, Settled};
-pub use exemptions::{ExemptError, Exemption, MAX_EXEMPTION};
+pub use file::exemptions::{ExemptError, Exemption, MAX_EXEMPTION};
+pub use file::open::Opened;
+pub use file::open_error::{OpenError, OpenErrorKind};
+pub use file::profile::Profile;
+pub use file::register::{MAX_REGISTERED, Registered};
 pub use inspect::{Fault, FaultKind, Occupancy};
 pub use key::{KeyHash, KeyHasher, LimitSalt, limit_id};
 pub use leases::{
     LeaseCounts, LeaseFault, LeaseKey, LeaseNeed, LeaseNumbers, Leases, Replaced, Spent, StoreId,
 };
-pub use open::Opened;
-pub use open_error::{OpenError, OpenErrorKind};
 pub use processes::{PidNamespace, Process, ReloadAnswer};
-pub use profile::Profile;
 pub use quota::{Admission, MAX_DRAIN, Quota, QuotaError};
 pub use rate::{MAX_BURST, Period, Rate, RateError, RateProblem};
-pub use register::{MAX_REGISTERED, Registered};
 pub use resize::Resized;
 pub use slots::{Slots, SlotsError};
 pub use table::{Name, Table};
 pub use time::{Nanos, Reading, Time};
 pub use used::KEPT;
-pub use window::{Tally, WallReading, Window, WindowOver};

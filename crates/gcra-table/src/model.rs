@@ -22,19 +22,19 @@ use loom::{sync::Arc, thread};
 use shuttle::{sync::Arc, thread};
 
 use crate::bucket::Bucket;
-use crate::charge::Charge;
+use crate::bucket::charge::Charge;
+use crate::bucket::context::{Context, Moved};
+use crate::bucket::seal::seal;
+use crate::bucket::ticket::Announcer;
+use crate::bucket::window::{Count, Window};
 use crate::class::{Class, IN_FINGERPRINT};
-use crate::context::{Context, Moved};
 use crate::counters::Counters;
 use crate::decision::Decision;
 use crate::mutation::{Changes, Mutation, model_with};
 use crate::quota::Quota;
-use crate::seal::seal;
 use crate::slot::{BucketId, LINE_SLOTS, Line, Slot, Word};
-use crate::ticket::Announcer;
 use crate::time::{Nanos, Reading, Time};
 use crate::used::Used;
-use crate::window::{Count, Window};
 
 const T: Nanos = Nanos(10);
 const CLOCK: Time = Time(100);

@@ -8,10 +8,10 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 
-use crate::checked::printable;
+use crate::file::checked::printable;
+use crate::file::header::{ProcessEntry, TEXT_WORDS};
+use crate::file::profile::{Profile, ProfileEntry};
 use crate::hash::SipHasher;
-use crate::header::{ProcessEntry, TEXT_WORDS};
-use crate::profile::{Profile, ProfileEntry};
 use crate::time::{Nanos, Time};
 
 /// A process that has not written its entry for this long is dead or stopped.

@@ -19,10 +19,10 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
+use crate::bucket::seal::seal;
 use crate::file::Role;
-use crate::open;
-use crate::open_error::{OpenError, OpenErrorKind};
-use crate::seal::seal;
+use crate::file::open;
+use crate::file::open_error::{OpenError, OpenErrorKind};
 use crate::slots::Slots;
 use crate::table::Table;
 

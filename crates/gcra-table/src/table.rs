@@ -7,29 +7,29 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use crate::bucket::Bucket;
-use crate::charge::Charge;
+use crate::bucket::charge::Charge;
+use crate::bucket::context::{Context, Moved};
+use crate::bucket::ticket::Announcer;
+use crate::bucket::window::{Count, Tally, WallReading, Window, WindowOver, count_in};
 use crate::clock::{self, Clock, ManualClock};
-use crate::context::{Context, Moved};
 use crate::counters::{Counted, Evictions};
 use crate::cpu::prefetch;
 use crate::decision::{Decision, Settled};
-use crate::exemptions::{ExemptError, Exemption, Exemptions};
+use crate::file::exemptions::{ExemptError, Exemption, Exemptions};
+use crate::file::header::{Header, PROCESSES, ProcessEntry, Shared};
+use crate::file::open::{self, Opened, TableFile};
+use crate::file::open_error::{OpenError, OpenErrorKind};
+use crate::file::profile::{Profile, ProfileEntry};
+use crate::file::region::Region;
+use crate::file::register::{Register, Registered};
 use crate::file::{FileId, Role};
 use crate::hash::SipHasher;
-use crate::header::{Header, PROCESSES, ProcessEntry, Shared};
 use crate::key::{KeyHash, KeyHasher, LimitSalt};
-use crate::open::{self, Opened, TableFile};
-use crate::open_error::{OpenError, OpenErrorKind};
 use crate::processes::{Attachment, ReloadAnswer};
-use crate::profile::{Profile, ProfileEntry};
 use crate::quota::Quota;
-use crate::region::Region;
-use crate::register::{Register, Registered};
 use crate::slot::{BucketId, Line, Slot};
 use crate::slots::Slots;
-use crate::ticket::Announcer;
 use crate::time::{Nanos, Reading, Time};
-use crate::window::{Count, Tally, WallReading, Window, WindowOver, count_in};
 
 /// How many tables may have taken over from each other, one after another, before the last one is
 /// not looked for. A process that beats is never more than two behind; a longer chain was made by

@@ -16,12 +16,12 @@ use std::path::{Path, PathBuf};
 use gcra_lease::{Base, HostId, HostTime, Micros};
 
 use crate::clock::{self, Clock};
+use crate::file::header;
+use crate::file::open::Opened;
+use crate::file::open_error::{OpenError, OpenErrorKind};
 use crate::file::{self, FileId, Role, failed, lock, must_be_of_user, must_be_private};
 use crate::hash::SipHasher;
-use crate::header;
 use crate::leases::set::{SHARED_AT, Shared};
-use crate::open::Opened;
-use crate::open_error::{OpenError, OpenErrorKind};
 use crate::slots::Slots;
 
 /// The header's size; the sets begin after it.

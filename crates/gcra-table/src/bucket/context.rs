@@ -4,11 +4,11 @@
 use core::sync::atomic::{AtomicU32, Ordering as MemoryOrdering};
 
 use crate::bucket::Bucket;
+use crate::bucket::look::Look;
+use crate::bucket::ticket::Announcer;
 use crate::counters::Counters;
-use crate::look::Look;
 use crate::mutation::{Mutation, broken};
 use crate::sync::{Ordering, fence};
-use crate::ticket::Announcer;
 use crate::time::{Reading, Time};
 
 /// What the operations on a bucket need besides its slots.

@@ -12,12 +12,12 @@ use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
 use crate::clock;
+use crate::file::header::{FIXED_BYTES, HEADER_BYTES, Header, HeaderError, SHARED_AT, Shared};
+use crate::file::open_error::{OpenError, OpenErrorKind};
 use crate::file::{
     self, FileId, Role, failed, lock, must_allow_files_of, must_be_of_user, must_be_private, open,
     proc, read_at, write_at,
 };
-use crate::header::{FIXED_BYTES, HEADER_BYTES, Header, HeaderError, SHARED_AT, Shared};
-use crate::open_error::{OpenError, OpenErrorKind};
 use crate::slots::Slots;
 
 /// Whether [`Table::open_or_create`](crate::Table::open_or_create) made the file.

@@ -6,7 +6,7 @@
 
 use core::sync::atomic::AtomicU64;
 
-use crate::checked::{Checked, Checksum, printable};
+use crate::file::checked::{Checked, Checksum, printable};
 use crate::hash::SipHasher;
 use crate::key::KeyHash;
 use crate::time::{Nanos, Time};

@@ -34,13 +34,13 @@
 //! What the opening of any bucket leaves (`opening.rs`); else a cell that was counted, and perhaps
 //! never answered.
 
+use crate::bucket::context::{Context, Moved};
+use crate::bucket::opening::Opening;
 use crate::bucket::{Bucket, MAX_ATTEMPTS};
 use crate::class::Class;
 use crate::clock::MAX_NS;
-use crate::context::{Context, Moved};
 use crate::key::{KeyHash, mark};
 use crate::mutation::{Mutation, broken};
-use crate::opening::Opening;
 use crate::quota::scramble;
 use crate::slot::BucketId;
 use crate::sync::{Ordering, fence};
@@ -324,8 +324,8 @@ impl Bucket<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::open;
-    use crate::seal::seal;
+    use crate::bucket::seal::seal;
+    use crate::file::open;
     use crate::slots::Slots;
     use crate::table::Table;
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::header::LAYOUT;
+use crate::file::header::LAYOUT;
 use crate::slots::Slots;
 use crate::time::Nanos;
 

@@ -9,7 +9,7 @@
 use core::sync::atomic::AtomicU64;
 use std::collections::HashMap;
 
-use crate::checked::{Checked, Checksum};
+use crate::file::checked::{Checked, Checksum};
 use crate::hash::SipHasher;
 use crate::key::limit_id;
 use crate::quota::Quota;

@@ -23,10 +23,10 @@
 
 use core::cell::Cell;
 
+use crate::bucket::context::{Context, Moved};
+use crate::bucket::opening::Opening;
 use crate::bucket::{Bucket, MAX_ATTEMPTS};
-use crate::context::{Context, Moved};
 use crate::mutation::{Mutation, broken};
-use crate::opening::Opening;
 use crate::sync::{Ordering, fence};
 use crate::time::{Nanos, Reading, Time};
 

@@ -2,9 +2,9 @@
 
 use core::cmp;
 
+use crate::bucket::ticket::is_stale;
 use crate::quota::MAX_DRAIN;
 use crate::slot::{LINE_SLOTS, Word};
-use crate::ticket::is_stale;
 use crate::time::Time;
 
 /// The slots that may hold a key.

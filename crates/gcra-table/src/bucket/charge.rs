@@ -14,12 +14,12 @@
 //! were charged and perhaps never answered. In all cases the exchange and the decision agree on
 //! the TAT: no cell is allowed without being charged.
 
+use crate::bucket::context::{Context, Moved};
+use crate::bucket::look::Look;
+use crate::bucket::opening::Opening;
 use crate::bucket::{Bucket, MAX_ATTEMPTS};
-use crate::context::{Context, Moved};
 use crate::decision::Decision;
-use crate::look::Look;
 use crate::mutation::{Mutation, broken};
-use crate::opening::Opening;
 use crate::quota::{Admission, Quota};
 use crate::slot::{Slot, Word};
 use crate::time::{Nanos, Reading, Time};

@@ -18,8 +18,8 @@
 //!
 //! In both cases the key stays reset.
 
+use crate::bucket::context::{Context, Moved};
 use crate::bucket::{Bucket, MAX_ATTEMPTS};
-use crate::context::{Context, Moved};
 use crate::mutation::{Mutation, broken};
 use crate::slot::Word;
 use crate::sync::{Ordering, fence};

@@ -14,14 +14,14 @@ use std::{io, slice};
 
 use memmap2::{MmapMut, MmapOptions, MmapRaw};
 
-use crate::exemptions::{EXEMPTIONS, ExemptionEntry};
-use crate::header::{
+use crate::file::exemptions::{EXEMPTIONS, ExemptionEntry};
+use crate::file::header::{
     EXEMPTIONS_AT, HEADER_BYTES, PROCESSES, PROCESSES_AT, PROFILES_AT, ProcessEntry, REGISTER_AT,
     SHARED_AT, Shared,
 };
+use crate::file::profile::ProfileEntry;
+use crate::file::register::{ENTRIES, Entry};
 use crate::leases::set::{self, SET_ENTRIES, Set, Shared as LeasesShared};
-use crate::profile::ProfileEntry;
-use crate::register::{ENTRIES, Entry};
 use crate::slot::{LINE_SLOTS, Line, Slot};
 use crate::slots::Slots;
 

@@ -9,10 +9,10 @@ use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
 use crate::counters::Counters;
-use crate::exemptions::{EXEMPTIONS, ExemptionEntry};
+use crate::file::exemptions::{EXEMPTIONS, ExemptionEntry};
+use crate::file::profile::ProfileEntry;
+use crate::file::register::{ENTRIES, Entry};
 use crate::hash::SipHasher;
-use crate::profile::ProfileEntry;
-use crate::register::{ENTRIES, Entry};
 
 /// The header's size; the lines begin after it.
 pub(crate) const HEADER_BYTES: usize = 0x40000;
@@ -140,13 +140,13 @@ fn hash_check(key: &[u8; 16]) -> u64 {
     hash(key, b"gcra-table hash check")
 }
 
-/// Where in the header the [profiles](crate::profile) of the processes lie.
+/// Where in the header the [profiles](crate::file::profile) of the processes lie.
 pub(crate) const PROFILES_AT: usize = 0x1000;
 
-/// Where in the header the [exemptions](crate::exemptions) lie.
+/// Where in the header the [exemptions](crate::file::exemptions) lie.
 pub(crate) const EXEMPTIONS_AT: usize = 0x9000;
 
-/// Where in the header the [register](crate::register) of limits lies.
+/// Where in the header the [register](crate::file::register) of limits lies.
 pub(crate) const REGISTER_AT: usize = 0x10000;
 
 /// Where in the header the entries of the processes lie.

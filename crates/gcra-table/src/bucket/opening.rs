@@ -20,7 +20,7 @@
 //! * *Before the announcement*: nothing.
 //! * *Between the announcement and the confirmation*: a pending slot, and no cell charged. The
 //!   next process that needs K completes it. A process that needs the slot for another key takes
-//!   it over once it is [stale](crate::ticket::is_stale).
+//!   it over once it is [stale](crate::bucket::ticket::is_stale).
 //! * *After the confirmation*: a bucket, with the cells charged. At most those cells were charged
 //!   and never answered.
 //!
@@ -57,9 +57,9 @@
 //! taken (`class.rs`), because a key that is being denied owes about the whole. Its key starts
 //! over with a full burst. This is the one way in which too much is allowed, and it is counted.
 
+use crate::bucket::context::Context;
+use crate::bucket::look::{Look, is_reclaimable};
 use crate::bucket::{Bucket, MAX_ATTEMPTS};
-use crate::context::Context;
-use crate::look::{Look, is_reclaimable};
 use crate::mutation::{Mutation, broken};
 use crate::slot::Word;
 use crate::sync::{Ordering, fence};

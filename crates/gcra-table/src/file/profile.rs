@@ -6,7 +6,7 @@
 use core::sync::atomic::AtomicU64;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-use crate::checked::{Checked, Checksum};
+use crate::file::checked::{Checked, Checksum};
 use crate::hash::SipHasher;
 use crate::time::Time;
 

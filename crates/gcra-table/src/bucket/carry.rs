@@ -19,9 +19,9 @@
 //! as long as the key owes anything by it, and it never goes back.
 
 use crate::bucket::Bucket;
-use crate::context::Context;
+use crate::bucket::context::Context;
+use crate::bucket::opening::Opening;
 use crate::mutation::{Mutation, broken};
-use crate::opening::Opening;
 use crate::time::{Reading, Time};
 
 impl Bucket<'_> {
