@@ -78,7 +78,7 @@
 //!   argument for why its step is correct);
 //! * the file: `hash`, `slots`, `key`, `clock`, and, in `file/`, `checked`, `register`, `profile`,
 //!   `exemptions`, `header`, `region`, `cgroup`, `open_error`, `file`, and `open`;
-//! * the table: `processes`, `table`, `resize`, and `inspect`;
+//! * the table: `processes`, `table` with `succession`, `resize`, and `inspect`;
 //! * beside the table, what a store has lent to this machine: `leases`.
 //!
 //! docs/internals/TABLE.md describes every byte of the table's file, and docs/internals/LEASES.md
@@ -129,6 +129,7 @@ pub use quota::{Admission, MAX_DRAIN, Quota, QuotaError};
 pub use rate::{MAX_BURST, Period, Rate, RateError, RateProblem};
 pub use resize::Resized;
 pub use slots::{Slots, SlotsError};
-pub use table::{Name, Table};
+pub use table::Table;
+pub use table::succession::Name;
 pub use time::{Nanos, Reading, Time};
 pub use used::KEPT;
