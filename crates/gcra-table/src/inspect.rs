@@ -34,12 +34,12 @@ pub struct Occupancy {
 
 /// What is wrong with a table: see [`Table::check`].
 #[derive(Debug)]
-pub struct Fault {
+pub struct TableFault {
     slot: Option<usize>,
     kind: FaultKind,
 }
 
-/// The kinds of [`Fault`].
+/// The kinds of [`TableFault`].
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum FaultKind {
@@ -68,7 +68,7 @@ pub enum FaultKind {
     SuccessorUnusable(OpenError),
 }
 
-impl Fault {
+impl TableFault {
     /// The slot that it is about, if it is about one.
     #[must_use]
     pub const fn slot(&self) -> Option<usize> {
@@ -88,7 +88,7 @@ impl Fault {
     }
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for TableFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(slot) = self.slot {
             write!(f, "slot {slot}: ")?;
@@ -202,7 +202,7 @@ impl Table {
     /// What is wrong with the file that takes over from this one, if this is being resized.
     /// Without that file the keys whose slots have moved are denied, and that does not heal.
     #[must_use]
-    pub fn successor_fault(&self) -> Option<Fault> {
+    pub fn successor_fault(&self) -> Option<TableFault> {
         // A table in memory has no file to lose.
         self.origin().filter(|_| self.is_superseded())?;
         let why = self.open_successor().err()?;
@@ -210,7 +210,7 @@ impl Table {
             OpenErrorKind::NoSuccessor => FaultKind::SuccessorGone,
             _ => FaultKind::SuccessorUnusable(why),
         };
-        Some(Fault { slot: None, kind })
+        Some(TableFault { slot: None, kind })
     }
 
     /// How often processes have attached to the file, modulo 2^32.
@@ -228,21 +228,22 @@ impl Table {
     /// * if it is being resized, the file that takes over from it is there.
     ///
     /// Most faults cost no more than a wrong limit for the keys concerned until their debt has
-    /// drained, and the table heals by itself. A missing successor [does not heal](Fault::heals).
+    /// drained, and the table heals by itself. A missing successor [does
+    /// not](TableFault::heals).
     #[must_use]
-    pub fn check(&self) -> Vec<Fault> {
+    pub fn check(&self) -> Vec<TableFault> {
         let slots: Vec<&Slot> = self.each_slot().collect();
         let now = self.now();
         let mut faults = Vec::from_iter(self.successor_fault());
         let last = Time(self.shared().last_ns.load(Ordering::Relaxed));
         if last > now.saturating_add(Nanos::from_secs(1)) {
             let by = last.saturating_since(now);
-            faults.push(Fault { slot: None, kind: FaultKind::TimeAhead { by } });
+            faults.push(TableFault { slot: None, kind: FaultKind::TimeAhead { by } });
         }
         let mut seen: HashMap<u64, usize> = HashMap::new();
         for (index, slot) in slots.iter().enumerate() {
             let word = slot.load();
-            let mut fault = |kind| faults.push(Fault { slot: Some(index), kind });
+            let mut fault = |kind| faults.push(TableFault { slot: Some(index), kind });
             if word.sealed_tat().is_some() && !self.is_superseded() {
                 fault(FaultKind::Sealed);
             }

@@ -119,7 +119,7 @@ pub use file::open::Opened;
 pub use file::open_error::{OpenError, OpenErrorKind};
 pub use file::profile::Profile;
 pub use file::register::{MAX_REGISTERED, Registered};
-pub use inspect::{Fault, FaultKind, Occupancy};
+pub use inspect::{FaultKind, Occupancy, TableFault};
 pub use key::{KeyHash, KeyHasher, LimitSalt, limit_id};
 pub use leases::{
     LeaseCounts, LeaseFault, LeaseKey, LeaseNeed, LeaseNumbers, Leases, Replaced, Spent, StoreId,

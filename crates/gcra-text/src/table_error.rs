@@ -7,7 +7,7 @@ use std::io;
 use std::path::Path;
 
 use gcra_table::{
-    Fault, FaultKind, OpenError, OpenErrorKind, RateError, RateProblem, Slots, Table,
+    FaultKind, OpenError, OpenErrorKind, RateError, RateProblem, Slots, Table, TableFault,
 };
 use rustix::io::Errno;
 
@@ -184,7 +184,7 @@ pub fn being_resized(path: &Path, table: &Table) -> String {
 }
 
 /// What is wrong with a table that can be opened, for an operator.
-pub fn fault(fault: &Fault) -> String {
+pub fn fault(fault: &TableFault) -> String {
     match fault.kind() {
         FaultKind::SuccessorGone => format!("{fault}; {BEGIN_ANEW}"),
         FaultKind::SuccessorUnusable(why) => {
