@@ -26,7 +26,7 @@ use crate::file::open_error::{OpenError, OpenErrorKind};
 use crate::file::region::Region;
 use crate::file::{FileId, Role};
 use crate::key::KeyHash;
-use crate::leases::file::{Found, HEADER_BYTES, Header, LeasesFile, Owner};
+use crate::leases::file::{Found, HEADER_BYTES, LeasesFile, LeasesHeader, Owner};
 use crate::leases::opening::Use;
 use crate::leases::set::{Memory, Place, SET_ENTRIES, Set};
 use crate::quota::scramble;
@@ -46,7 +46,7 @@ pub struct Leases {
     host: HostId,
     base: Base,
     /// The file that it is, and what its header says.
-    file: Option<(FileId, Header)>,
+    file: Option<(FileId, LeasesHeader)>,
     /// Where it was; empty if these are in memory.
     path: PathBuf,
     replaced: Option<Replaced>,

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use crate::bucket::Bucket;
-use crate::bucket::charge::Charge;
+use crate::bucket::charge::ToCharge;
 use crate::bucket::context::{Context, Moved};
 use crate::bucket::ticket::Announcer;
 use crate::bucket::window::{Count, Tally, WallReading, Window, WindowOver, count_in};
@@ -233,7 +233,7 @@ impl Table {
         now: &mut Reading,
         least_tat: Time,
     ) -> Decision {
-        let charge = Charge { quota, cells, least_tat };
+        let charge = ToCharge { quota, cells, least_tat };
         match self.bucket(key.bucket_id(quota)).try_charge(charge, now.time()) {
             Some(decision) => decision,
             None => self.charge_anyhow(key, charge, now),
@@ -243,7 +243,7 @@ impl Table {
     /// The cases other than the usual one: there is no bucket yet, or no longer in this table, or
     /// another process was faster.
     #[cold]
-    fn charge_anyhow(&self, key: KeyHash, charge: Charge, now: &mut Reading) -> Decision {
+    fn charge_anyhow(&self, key: KeyHash, charge: ToCharge, now: &mut Reading) -> Decision {
         let id = key.bucket_id(charge.quota);
         let decided = self.follow(id, |table, before| {
             table.bucket(id).charge(charge, now, &table.context(before))
@@ -930,7 +930,7 @@ mod tests {
         new.hasher = old.hasher;
         let (key, quota) = (old.hash(b"a"), quota(5));
         let bucket = key.bucket_id(quota);
-        let one = Charge { quota, cells: 1, least_tat: Time::ZERO };
+        let one = ToCharge { quota, cells: 1, least_tat: Time::ZERO };
         let read_long_ago = old.now();
         let now = &mut Reading::at(read_long_ago);
         assert!(old.charge(key, quota, 1, now).is_allowed());

@@ -26,7 +26,7 @@ use crate::time::{Nanos, Reading, Time};
 
 /// What a key is to be charged.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Charge {
+pub(crate) struct ToCharge {
     pub(crate) quota: Quota,
     pub(crate) cells: u32,
     /// The key is taken to have at least this TAT: what it owed under another quota, carried over
@@ -39,7 +39,7 @@ impl Bucket<'_> {
     /// which the key has a bucket and no other process changes it at this moment. `None` in any
     /// other case.
     #[inline]
-    pub(crate) fn try_charge(&self, charge: Charge, now: Time) -> Option<Decision> {
+    pub(crate) fn try_charge(&self, charge: ToCharge, now: Time) -> Option<Decision> {
         let (slot, word, tat) = self.find()?;
         self.charge_found(slot, word, tat, charge, now)
     }
@@ -50,10 +50,10 @@ impl Bucket<'_> {
         slot: &Slot,
         word: Word,
         tat: Time,
-        charge: Charge,
+        charge: ToCharge,
         now: Time,
     ) -> Option<Decision> {
-        let Charge { quota, cells, least_tat } = charge;
+        let ToCharge { quota, cells, least_tat } = charge;
         if is_damaged(tat, now, quota) {
             return None;
         }
@@ -72,7 +72,7 @@ impl Bucket<'_> {
     #[inline]
     pub(crate) fn charge<C: Fn() -> Time>(
         &self,
-        charge: Charge,
+        charge: ToCharge,
         now: &mut Reading,
         context: &Context<'_, C>,
     ) -> Result<Decision, Moved> {
@@ -105,11 +105,11 @@ impl Bucket<'_> {
     fn open_and_charge<C: Fn() -> Time>(
         &self,
         look: Look,
-        charge: Charge,
+        charge: ToCharge,
         now: &mut Reading,
         context: &Context<'_, C>,
     ) -> Opening<Decision> {
-        let Charge { quota, cells, least_tat } = charge;
+        let ToCharge { quota, cells, least_tat } = charge;
         self.open(look, now, context, |now| {
             // What the key owes to the table before this one, it owes here.
             let tat = context.moving_from().map_or(Time::ZERO, Bucket::seal).max(least_tat);

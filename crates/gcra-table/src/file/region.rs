@@ -21,7 +21,7 @@ use crate::file::header::{
 };
 use crate::file::profile::ProfileEntry;
 use crate::file::register::{ENTRIES, Entry};
-use crate::leases::set::{self, SET_ENTRIES, Set, Shared as LeasesShared};
+use crate::leases::set::{self, LeasesShared, SET_ENTRIES, Set};
 use crate::slot::{LINE_SLOTS, Line, Slot};
 use crate::slots::Slots;
 

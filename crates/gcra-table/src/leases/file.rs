@@ -21,7 +21,7 @@ use crate::file::open::Opened;
 use crate::file::open_error::{OpenError, OpenErrorKind};
 use crate::file::{self, FileId, Role, failed, lock, must_be_of_user, must_be_private};
 use crate::hash::SipHasher;
-use crate::leases::set::{SHARED_AT, Shared};
+use crate::leases::set::{LeasesShared, SHARED_AT};
 use crate::slots::Slots;
 
 /// The header's size; the sets begin after it.
@@ -37,7 +37,7 @@ const REPLACED_BEFORE: Micros = Micros::from_millis(86_400_000);
 /// How often a name is tried again that leads to another file by then.
 const ATTEMPTS: u32 = 16;
 
-const _: () = assert!(SHARED_AT + size_of::<Shared>() <= HEADER_BYTES);
+const _: () = assert!(SHARED_AT + size_of::<LeasesShared>() <= HEADER_BYTES);
 
 /// A store, as those who use it tell stores apart: cells that one store has lent are never
 /// reported to another one.
@@ -71,7 +71,7 @@ impl Owner<'_> {
 
 /// The fields of the header that are written once.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) struct Header {
+pub(super) struct LeasesHeader {
     slots: u64,
     hash_key: [u8; 16],
     boot_id: [u8; 16],
@@ -86,7 +86,7 @@ pub(super) struct Header {
     id: FileId,
 }
 
-impl Header {
+impl LeasesHeader {
     fn to_bytes(self) -> [u8; FIXED_BYTES] {
         let mut bytes = [0; FIXED_BYTES];
         let fields: [&[u8]; 14] = [
@@ -160,7 +160,7 @@ pub(super) fn is_ending(base: Base, now: HostTime) -> bool {
 pub(super) struct LeasesFile {
     pub(super) file: File,
     pub(super) id: FileId,
-    pub(super) header: Header,
+    pub(super) header: LeasesHeader,
     pub(super) slots: Slots,
     /// What was wrong with the file in whose place it was made, if that is to be told.
     pub(super) replaced: Option<Replaced>,
@@ -252,7 +252,7 @@ fn create(
     getrandom::fill(&mut id)
         .map_err(|error| failed("draw the id of the host")(io::Error::other(error.to_string())))?;
     let table = owner.header;
-    let header = |own| Header {
+    let header = |own| LeasesHeader {
         slots: slots.get().into(),
         hash_key: table.hash_key,
         boot_id: table.boot_id,
@@ -294,14 +294,14 @@ fn examine(file: File, owner: Owner<'_>, role: Role) -> Result<LeasesFile, Unusa
     }
     must_be_private(&metadata)?;
     let now = owner.now();
-    let is_usable = |header: &Header| {
+    let is_usable = |header: &LeasesHeader| {
         // The clocks of two CPUs may differ a little.
         let latest_base = now.saturating_add(Micros::from_millis(1_000));
         header.belongs_to(owner.header)
             && !is_ending(header.base, now)
             && header.base.0 <= latest_base
     };
-    let header = Header::from_bytes(&bytes).filter(is_usable);
+    let header = LeasesHeader::from_bytes(&bytes).filter(is_usable);
     let fits = |slots: &Slots| HEADER_BYTES as u64 + slots.bytes() == metadata.len();
     let slots = header.and_then(|header| Slots::exactly(header.slots)).filter(fits);
     let (Some(header), Some(slots)) = (header, slots) else {
@@ -324,7 +324,7 @@ mod tests {
 
     #[test]
     fn a_header_comes_back_as_it_was_written_and_damage_is_noticed() {
-        let header = Header {
+        let header = LeasesHeader {
             slots: 64,
             hash_key: *b"0123456789abcdef",
             boot_id: [7; 16],
@@ -337,12 +337,12 @@ mod tests {
             id: FileId { device: 26, inode: 1 << 40 },
         };
         let bytes = header.to_bytes();
-        assert_eq!(Header::from_bytes(&bytes), Some(header));
+        assert_eq!(LeasesHeader::from_bytes(&bytes), Some(header));
         for at in 0..FIXED_BYTES {
             let mut damaged = bytes;
             damaged[at] ^= 1;
-            assert_eq!(Header::from_bytes(&damaged), None, "byte {at}");
+            assert_eq!(LeasesHeader::from_bytes(&damaged), None, "byte {at}");
         }
-        assert_eq!(Header::from_bytes(&[0; FIXED_BYTES]), None);
+        assert_eq!(LeasesHeader::from_bytes(&[0; FIXED_BYTES]), None);
     }
 }

@@ -19,7 +19,7 @@ use loom::{sync::Arc, thread};
 #[cfg(gcra_shuttle)]
 use shuttle::{sync::Arc, thread};
 
-use crate::leases::set::{Memory, Place, SET_ENTRIES, Set, Shared};
+use crate::leases::set::{LeasesShared, Memory, Place, SET_ENTRIES, Set};
 use crate::model::models;
 
 const HOST: HostId = HostId(1);
@@ -40,7 +40,7 @@ fn limit(burst: u32) -> Limit {
 /// A set, and what the store knows of its keys.
 struct World {
     set: Set,
-    shared: Shared,
+    shared: LeasesShared,
     records: [Mutex<Record>; KEYS],
     burst: u32,
     /// The largest number of an ask that was begun for each key.
@@ -56,7 +56,7 @@ impl World {
     fn new(burst: u32) -> Self {
         Self {
             set: Set::new(),
-            shared: Shared::new(),
+            shared: LeasesShared::new(),
             records: core::array::from_fn(|_| Mutex::new(Record::new(StoreTime(NOW.0)))),
             burst,
             largest: Default::default(),

@@ -54,7 +54,7 @@ pub(crate) struct Set {
 const _: () = {
     assert!(size_of::<Set>() == 128);
     assert!(core::mem::offset_of!(Set, advice) == 64);
-    assert!(core::mem::offset_of!(Shared, evicted) == 64);
+    assert!(core::mem::offset_of!(LeasesShared, evicted) == 64);
 };
 
 #[cfg(gcra_model)]
@@ -73,7 +73,7 @@ pub(crate) const SHARED_AT: usize = 1024;
 /// The fields of the header that change while it is in use.
 #[derive(Debug)]
 #[repr(C, align(64))]
-pub(crate) struct Shared {
+pub(crate) struct LeasesShared {
     numbers: Numbers,
     _reserved: [core::sync::atomic::AtomicU64; 7],
     /// Entries that were taken for another key while they held cells, had cells to report or were
@@ -105,7 +105,7 @@ impl fmt::Debug for Numbers {
     }
 }
 
-impl Shared {
+impl LeasesShared {
     #[cfg(gcra_model)]
     pub(super) fn new() -> Self {
         Self {
@@ -211,7 +211,7 @@ const fn tenths(time: HostTime) -> u32 {
 pub(crate) struct Memory<'a> {
     pub(crate) host: HostId,
     pub(crate) base: Base,
-    pub(crate) shared: &'a Shared,
+    pub(crate) shared: &'a LeasesShared,
 }
 
 /// Where the entry of a key is, if it has one.
