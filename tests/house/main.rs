@@ -47,7 +47,6 @@ const MOST_FILES: usize = 30;
 const SAME_IDEA: &[(&str, &str)] = &[
     ("Answer", "what came back to the one who asked: from the store, or from an agent under test"),
     ("Look", "what a look at a key finds: in the slots of a table, or of what a host holds"),
-    ("Outcome", "what came of it"),
     ("Reply", "what one who asks gets: a host from the store, HAProxy from a handler"),
     ("Window", "a calendar window, by the clock of the table or by that of the store"),
     ("Word", "128 bits that are exchanged as a whole: a slot, or a part of a lease"),

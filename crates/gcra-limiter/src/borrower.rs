@@ -21,7 +21,7 @@ use anyhow::Context as _;
 use arc_swap::{ArcSwap, Guard};
 use gcra_lease::{AskNumber, Charge, Demand, HostTime, Limit, Micros, Sent, Wish};
 use gcra_policy::store::StoreSettings;
-use gcra_store::{Answer, Asker, Charging, Line, Names, Outcome, Store};
+use gcra_store::{Answer, AskOutcome, Asker, Charging, Line, Names, Store};
 use gcra_table::{
     LeaseCounts, LeaseKey, LeaseNumbers, Leases, Nanos, Quota, Replaced, StoreId, Table, Time,
 };
@@ -522,11 +522,11 @@ impl Borrower {
         let Answer { sent, outcome } = answer;
         let Some(loan) = self.asked().remove(&sent.ask.number) else { return };
         let now = HostTime::from(table.now());
-        let Outcome::Reply(reply) = outcome else {
+        let AskOutcome::Reply(reply) = outcome else {
             leases.void(loan.key, now, &sent);
             // After a reply that is void, a request that waits looks by itself and asks again. At
             // once, it could do so thousands of times a second.
-            if outcome == Outcome::Away {
+            if outcome == AskOutcome::Away {
                 self.waiting.wake(loan.key, None, true);
             }
             return;

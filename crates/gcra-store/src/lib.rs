@@ -7,7 +7,7 @@
 //! ```no_run
 //! use core::time::Duration;
 //! use gcra_lease::{AskNumber, HostId, HostTime, Holding, Limit, Micros, Wish};
-//! use gcra_store::{Config, Names, Outcome, Store, Url};
+//! use gcra_store::{AskOutcome, Config, Names, Store, Url};
 //!
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 //! let (store, task) = Store::open(Config::new(Url::parse("redis://store.example")?))?;
@@ -27,7 +27,7 @@
 //! line.answers(&mut answers).await;
 //! for answer in answers {
 //!     match answer.outcome {
-//!         Outcome::Reply(reply) => holding.reply(HostTime(7_500), &answer.sent, &reply),
+//!         AskOutcome::Reply(reply) => holding.reply(HostTime(7_500), &answer.sent, &reply),
 //!         _ => holding.void(&answer.sent),
 //!     };
 //! }
@@ -88,7 +88,7 @@ pub use bucket::{Bucket, Names};
 pub use check::{Finding, Kind, check};
 pub use config::{Address, Certificate, Config, Password, Url, UrlError};
 pub use fault::Fault;
-pub use message::{Answer, NotCharged, Outcome};
+pub use message::{Answer, AskOutcome, NotCharged};
 pub use shared::{Counters, FOUND_WITHIN, Health, ServerHealth};
 pub use standing::Standing;
 pub use store::{Asker, Away, Charging, Line, Store};

@@ -14,12 +14,12 @@ pub struct Answer {
     /// What was asked. Its number says which ask it is.
     pub sent: Sent,
     /// What came of it.
-    pub outcome: Outcome,
+    pub outcome: AskOutcome,
 }
 
 /// What came of an ask.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Outcome {
+pub enum AskOutcome {
     /// The store's reply, confirmed if the store is durable: for `Holding::reply`.
     Reply(Reply),
     /// The store has seen this ask or a later one of this host before: for `Holding::void`.

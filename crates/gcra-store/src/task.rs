@@ -21,7 +21,7 @@ use crate::connection::{Connection, Connector};
 use crate::fault::{Fault, Reaction, in_words, reaction};
 use crate::finder::{Finder, Seen, add_wait, confirmed, slot_of};
 use crate::lines::Lines;
-use crate::message::{Answer, Batch, Envelope, NotCharged, Outcome, ToCharge};
+use crate::message::{Answer, AskOutcome, Batch, Envelope, NotCharged, ToCharge};
 use crate::script::{self, By, NotAReply, Script};
 use crate::shared::{FOUND_WITHIN, Health, Permit, RoundTrip, ServerHealth, Shared};
 
@@ -481,16 +481,16 @@ impl Task {
         match what {
             What::Ask { sent, to } => {
                 let outcome = match came {
-                    Came::Reply(reply) => Outcome::Reply(reply),
-                    Came::Ignored => Outcome::Ignored,
-                    Came::NotTaken if tries == 0 => Outcome::Away,
-                    Came::NotTaken | Came::Void | Came::Charged(_) => Outcome::Void,
+                    Came::Reply(reply) => AskOutcome::Reply(reply),
+                    Came::Ignored => AskOutcome::Ignored,
+                    Came::NotTaken if tries == 0 => AskOutcome::Away,
+                    Came::NotTaken | Came::Void | Came::Charged(_) => AskOutcome::Void,
                 };
                 match outcome {
-                    Outcome::Reply(_) => counters.add(|counters| &counters.replies, 1),
-                    Outcome::Ignored => counters.add(|counters| &counters.ignored, 1),
-                    Outcome::Void => counters.add(|counters| &counters.void, 1),
-                    Outcome::Away => counters.add(|counters| &counters.away, 1),
+                    AskOutcome::Reply(_) => counters.add(|counters| &counters.replies, 1),
+                    AskOutcome::Ignored => counters.add(|counters| &counters.ignored, 1),
+                    AskOutcome::Void => counters.add(|counters| &counters.void, 1),
+                    AskOutcome::Away => counters.add(|counters| &counters.away, 1),
                 }
                 // A line that was dropped needs no answers.
                 let _ = to.send(Envelope { answer: Answer { sent, outcome }, _permit: permit });

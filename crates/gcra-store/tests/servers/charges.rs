@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use gcra_lease::{Charge, Charged, Limit, Micros, Window};
 use gcra_store::{
-    Away, Bucket, Charging, Config, Fault, Health, Names, NotCharged, Outcome, PERMISSIONS,
+    AskOutcome, Away, Bucket, Charging, Config, Fault, Health, Names, NotCharged, PERMISSIONS,
     Password, Standing,
 };
 use tokio::time::timeout;
@@ -139,7 +139,7 @@ async fn charges_and_asks_travel_together_and_share_a_record() {
         host.submit(&["key", "key"]).unwrap();
         let charging = [begin(&host, &key, ONE), begin(&host, &key, ONE)];
         host.submit(&["key"]).unwrap();
-        assert!(host.answers(3).await.iter().all(|it| matches!(it.outcome, Outcome::Reply(_))));
+        assert!(host.answers(3).await.iter().all(|it| matches!(it.outcome, AskOutcome::Reply(_))));
         for charging in charging {
             assert_eq!(outcome(charging.unwrap()).await.map(|it| it.cells), Ok(1));
         }

@@ -1,6 +1,6 @@
 //! A cluster: asks go to the server that has the tag, also while slots are on their way.
 
-use gcra_store::{Fault, Names, Outcome};
+use gcra_store::{AskOutcome, Fault, Names};
 
 use crate::host::{Host, config};
 use crate::support::{SLOTS, Server, cluster, cluster_url, id, needs, valkey};
@@ -25,7 +25,7 @@ async fn each_ask_goes_to_the_server_that_has_its_tag() {
     let keys: Vec<_> = keys.iter().map(String::as_str).collect();
     host.submit(&keys).unwrap();
     let answers = host.answers(60).await;
-    assert!(answers.iter().all(|answer| matches!(answer.outcome, Outcome::Reply(_))));
+    assert!(answers.iter().all(|answer| matches!(answer.outcome, AskOutcome::Reply(_))));
     let counters = host.store.counters();
     assert_eq!((counters.asks, counters.calls), (60, 3), "nothing had to be sent again");
 
@@ -34,7 +34,7 @@ async fn each_ask_goes_to_the_server_that_has_its_tag() {
     let other = *keys.iter().find(|key| owner(&nodes, &host, key).0 != dead).unwrap();
     nodes[dead].kill();
     host.wait_for_fault(|fault| matches!(fault, Fault::Connection(_))).await;
-    assert_eq!(host.ask("0").await, Outcome::Away);
+    assert_eq!(host.ask("0").await, AskOutcome::Away);
     host.reply_again(other).await;
     nodes[dead].restart();
     host.reply_again("0").await;
@@ -77,7 +77,7 @@ async fn slots_that_move() {
     nodes[from].say(&["SET", &before_name, "x"]);
     host.line.submit(vec![(bucket, sent)]).unwrap();
     let answers = host.answers(1).await;
-    assert_eq!(answers[0].outcome, Outcome::Void);
+    assert_eq!(answers[0].outcome, AskOutcome::Void);
     assert!(host.store.health().is_well(), "it passes by itself");
     nodes[from].say(&["DEL", &before_name]);
 
@@ -104,7 +104,7 @@ async fn a_slot_that_nobody_has_and_a_cluster_that_is_down() {
     // tag of the first look.)
     let mut host = Host::ready(config(&nodes[1].url())).await;
     let key = (0..).map(|key| key.to_string()).find(|key| owner(&nodes, &host, key).0 == 0);
-    assert_eq!(host.ask(&key.unwrap()).await, Outcome::Void);
+    assert_eq!(host.ask(&key.unwrap()).await, AskOutcome::Void);
     host.wait_for_fault(|fault| fault.to_string().contains("a node of a cluster")).await;
 
     let mut host = Host::ready(config(&cluster_url(&nodes))).await;
@@ -114,7 +114,7 @@ async fn a_slot_that_nobody_has_and_a_cluster_that_is_down() {
     for node in [owner, 1 - owner] {
         nodes[node].say(&["CLUSTER", "DELSLOTS", &slot]);
     }
-    while !matches!(host.ask("key").await, Outcome::Away) {
+    while !matches!(host.ask("key").await, AskOutcome::Away) {
         assert!(!nodes.is_empty());
     }
     nodes[owner].say(&["CLUSTER", "ADDSLOTS", &slot]);
@@ -128,7 +128,7 @@ async fn a_slot_that_nobody_has_and_a_cluster_that_is_down() {
         node.say(&["CLUSTER", "DELSLOTS", &slot]);
     }
     host.wait_until("an ask finds out", |_| true).await;
-    while !matches!(host.ask("key").await, Outcome::Away) {}
+    while !matches!(host.ask("key").await, AskOutcome::Away) {}
     nodes[owner].say(&["CLUSTER", "ADDSLOTS", &slot]);
     host.reply_again("key").await;
 }

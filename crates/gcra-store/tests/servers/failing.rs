@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use gcra_store::{Fault, Outcome};
+use gcra_store::{AskOutcome, Fault};
 use tokio::time::{Instant, sleep};
 
 use crate::fake::serve;
@@ -23,9 +23,9 @@ async fn breaks_and_mends(
     assert_eq!(host.reply_again("key").await.granted, 1);
     assert!(!server.say(break_it).starts_with('-'), "{break_it:?}");
     // The first asks find out, and the others are not sent at all.
-    while !matches!(host.ask("key").await, Outcome::Void | Outcome::Away) {}
+    while !matches!(host.ask("key").await, AskOutcome::Void | AskOutcome::Away) {}
     host.wait_for_fault(is).await;
-    assert_eq!(host.ask("key").await, Outcome::Away);
+    assert_eq!(host.ask("key").await, AskOutcome::Away);
     assert!(!server.say(mend_it).starts_with('-'), "{mend_it:?}");
     assert_eq!(host.reply_again("key").await.granted, 1);
 }
@@ -98,7 +98,7 @@ async fn busy_with_another_script() {
         let _ = redis::cmd("EVAL").arg("while true do end").arg(0).query::<()>(&mut connection);
     });
     let start = Instant::now();
-    while !matches!(host.ask("key").await, Outcome::Void | Outcome::Away) {
+    while !matches!(host.ask("key").await, AskOutcome::Void | AskOutcome::Away) {
         assert!(start.elapsed() < crate::support::PATIENCE);
     }
     host.wait_for_fault(|fault| matches!(fault, Fault::Other(why) if why.contains("BUSY"))).await;
@@ -125,7 +125,7 @@ async fn loading() {
     // 2 ms for each key that it loads.
     server.begin_restart(&["--key-load-delay", "2000"]);
     host.wait_for_fault(|fault| *fault == Fault::Loading).await;
-    assert_eq!(host.ask("key").await, Outcome::Away);
+    assert_eq!(host.ask("key").await, AskOutcome::Away);
     host.reply_again("key").await;
 }
 
@@ -136,9 +136,9 @@ async fn something_else_under_the_name_of_a_record() {
     let mut host = Host::ready(config(&server.url())).await;
     let name = gcra_store::Names::new(b"").bucket("p.l", b"key", host.limit);
     server.say(&["LPUSH", &name.name(), "x"]);
-    assert_eq!(host.ask("key").await, Outcome::Void);
+    assert_eq!(host.ask("key").await, AskOutcome::Void);
     server.say(&["SET", &name.name(), "short"]);
-    assert_eq!(host.ask("key").await, Outcome::Void, "an error in the script");
+    assert_eq!(host.ask("key").await, AskOutcome::Void, "an error in the script");
     host.reply("another").await;
     assert!(host.store.health().is_well());
 }
@@ -160,7 +160,7 @@ async fn a_server_that_dies_and_comes_back() {
     let before = std::time::Instant::now();
     server.kill();
     host.wait_for_fault(|fault| matches!(fault, Fault::Connection(_))).await;
-    assert_eq!(host.ask("key").await, Outcome::Away);
+    assert_eq!(host.ask("key").await, AskOutcome::Away);
     assert!(host.store.is_away());
     let since = host.store.away_since().unwrap();
     assert!(since >= before);
@@ -202,15 +202,15 @@ async fn a_server_that_hangs() {
     let began = Instant::now();
     host.submit(&["key", "other"]).unwrap();
     let answers = host.answers(2).await;
-    assert!(answers.iter().all(|answer| answer.outcome == Outcome::Void), "{answers:?}");
+    assert!(answers.iter().all(|answer| answer.outcome == AskOutcome::Void), "{answers:?}");
     assert!(began.elapsed() >= Duration::from_millis(300));
-    assert_eq!(host.ask("key").await, Outcome::Away, "known from the first answer on");
+    assert_eq!(host.ask("key").await, AskOutcome::Away, "known from the first answer on");
     let late = host.store.counters().late;
     assert!(late >= 2);
     // From now on nothing waits, although the server's port still accepts connections.
     host.wait_for_fault(|fault| *fault == Fault::Late).await;
     for _ in 0..100 {
-        assert_eq!(host.ask("key").await, Outcome::Away);
+        assert_eq!(host.ask("key").await, AskOutcome::Away);
     }
     sleep(Duration::from_millis(1_500)).await;
     assert_eq!(host.store.counters().late, late);
@@ -243,7 +243,7 @@ async fn a_clock_that_leaps_while_the_server_is_away_is_noticed() {
         match is_away {
             false => assert_eq!(host.reply("key").await.granted, 1),
             true => {
-                assert_eq!(host.ask("key").await, Outcome::Void);
+                assert_eq!(host.ask("key").await, AskOutcome::Void);
                 host.wait_until("the store can be used again", gcra_store::Health::is_well).await;
             }
         }
@@ -276,7 +276,7 @@ async fn a_server_with_another_clock_that_takes_over_is_noticed() {
     let mut host = Host::ready(config(&format!("redis+sentinel://127.0.0.1:{sentinel}/p"))).await;
     assert_eq!(host.reply("key").await.granted, 1);
     place.store(1, Ordering::Relaxed);
-    assert_eq!(host.ask("key").await, Outcome::Void);
+    assert_eq!(host.ask("key").await, AskOutcome::Void);
     // It answers the second ask of the host as its first.
     host.wait_until("the other one is used", |health| {
         health.is_well() && health.servers.iter().any(|it| it.address.ends_with(&ports[1]))

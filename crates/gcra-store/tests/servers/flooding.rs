@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use gcra_store::{Kind, Names, Outcome, Standing, check};
+use gcra_store::{AskOutcome, Kind, Names, Standing, check};
 
 use crate::fake::serve;
 use crate::host::{Host, config};
@@ -51,7 +51,7 @@ async fn a_look_that_is_flooded_ends_soon_and_is_told() {
         config.look_every = Duration::from_secs(100);
         let mut host = Host::open(config);
         host.wait_for_fault(|fault| is_told(what, &fault.to_string())).await;
-        assert_eq!(host.ask("key").await, Outcome::Away);
+        assert_eq!(host.ask("key").await, AskOutcome::Away);
     }
 }
 
@@ -62,7 +62,7 @@ async fn asks_and_readings_that_are_flooded_end_soon_and_are_told() {
         let mut config = config(&format!("redis://127.0.0.1:{port}"));
         config.look_every = Duration::from_secs(100);
         let mut host = Host::ready(config.clone()).await;
-        assert_eq!(host.ask("key").await, Outcome::Void);
+        assert_eq!(host.ask("key").await, AskOutcome::Void);
         let bucket = Names::new(b"").bucket("p.l", b"key", host.limit);
         let fault = host.store.health().servers[0].fault.clone().unwrap().to_string();
         assert!(is_told(what, &fault), "{fault}");

@@ -4,7 +4,7 @@ use std::sync::{Mutex, Once};
 use std::time::Duration;
 
 use gcra_lease::{Ask, AskNumber, HostId, HostTime, Limit, Micros, Reply, Sent};
-use gcra_store::{Answer, Away, Config, Health, Line, Names, Outcome, Store, Url};
+use gcra_store::{Answer, AskOutcome, Away, Config, Health, Line, Names, Store, Url};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::support::PATIENCE;
@@ -128,16 +128,16 @@ impl Host {
     }
 
     /// Asks for one cell, and waits for what comes of it.
-    pub async fn ask(&mut self, key: &str) -> Outcome {
+    pub async fn ask(&mut self, key: &str) -> AskOutcome {
         match self.submit(&[key]) {
             Ok(()) => self.answers(1).await[0].outcome,
-            Err(_) => Outcome::Away,
+            Err(_) => AskOutcome::Away,
         }
     }
 
     pub async fn reply(&mut self, key: &str) -> Reply {
         match self.ask(key).await {
-            Outcome::Reply(reply) => reply,
+            AskOutcome::Reply(reply) => reply,
             other => panic!("{other:?}, {:?}", self.store.health()),
         }
     }
@@ -146,7 +146,7 @@ impl Host {
     pub async fn reply_again(&mut self, key: &str) -> Reply {
         let start = Instant::now();
         loop {
-            if let Outcome::Reply(reply) = self.ask(key).await {
+            if let AskOutcome::Reply(reply) = self.ask(key).await {
                 return reply;
             }
             assert!(start.elapsed() < PATIENCE, "{:?}", self.store.health());

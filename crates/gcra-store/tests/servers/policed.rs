@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use fastrand::Rng;
 use gcra_lease::{AskNumber, Demand, Holding, HostId, HostTime, Limit, Micros, Need, Sent, Step};
 use gcra_lease::{Look, decide};
-use gcra_store::{Config, Names, Outcome, Store};
+use gcra_store::{AskOutcome, Config, Names, Store};
 use tokio::runtime::Runtime;
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -108,7 +108,7 @@ async fn host(run: Arc<Run>, seed: u64) -> Vec<u64> {
                         continue;
                     }
                     match answer.outcome {
-                        Outcome::Reply(reply) => {
+                        AskOutcome::Reply(reply) => {
                             demand.reply(reply.hosts, reply.scarce);
                             holding.reply(now(), &answer.sent, &reply);
                         }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gcra_store::{Fault, Health, Outcome, Password};
+use gcra_store::{AskOutcome, Fault, Health, Password};
 
 use crate::host::{Host, config};
 use crate::support::{PATIENCE, Server, needs, replica_of, sentinel_of, valkey};
@@ -33,9 +33,9 @@ async fn a_reply_is_used_when_the_replica_has_confirmed_it() {
     hasty.reply_again("other").await;
     replica.freeze();
     let outcome = hasty.ask("other").await;
-    assert_eq!(outcome, Outcome::Void, "the primary has granted, but nobody may use it");
+    assert_eq!(outcome, AskOutcome::Void, "the primary has granted, but nobody may use it");
     hasty.wait_for_fault(|fault| fell_back(fault) || *fault == Fault::Late).await;
-    assert_eq!(hasty.ask("other").await, Outcome::Away);
+    assert_eq!(hasty.ask("other").await, AskOutcome::Away);
     replica.thaw();
     hasty.reply_again("other").await;
 

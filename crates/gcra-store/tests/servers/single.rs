@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use gcra_lease::Holding;
 use gcra_store::{
-    Away, Certificate, Config, Fault, Names, Outcome, PERMISSIONS, Password, check, script,
+    AskOutcome, Away, Certificate, Config, Fault, Names, PERMISSIONS, Password, check, script,
 };
 
 use crate::fake::serve;
@@ -26,7 +26,7 @@ async fn asks_of_one_round_go_out_together_and_each_is_answered() {
         let answers = host.answers(100).await;
         for (answer, number) in answers.iter().zip(1..) {
             assert_eq!(answer.sent.ask.number.0, number);
-            let Outcome::Reply(reply) = answer.outcome else { panic!("{answer:?}") };
+            let AskOutcome::Reply(reply) = answer.outcome else { panic!("{answer:?}") };
             assert_eq!((reply.number.0, reply.granted), (number, 1));
         }
         let counters = host.store.counters();
@@ -38,7 +38,7 @@ async fn asks_of_one_round_go_out_together_and_each_is_answered() {
         server.say(&["SCRIPT", "FLUSH"]);
         host.submit(&keys).unwrap();
         let answers = host.answers(100).await;
-        assert!(answers.iter().all(|answer| matches!(answer.outcome, Outcome::Reply(_))));
+        assert!(answers.iter().all(|answer| matches!(answer.outcome, AskOutcome::Reply(_))));
         let counters = host.store.counters();
         assert_eq!((counters.asks, counters.calls, counters.replies), (300, 3, 200));
     }
@@ -58,15 +58,15 @@ async fn a_holding_gets_cells_spends_and_reports_them() {
     let sent = holding.ask(&host.limit, now, id, number(1), wish);
     host.line.submit(vec![(bucket.clone(), sent)]).unwrap();
     let answer = host.answers(1).await[0];
-    let Outcome::Reply(reply) = answer.outcome else { panic!("{answer:?}") };
+    let AskOutcome::Reply(reply) = answer.outcome else { panic!("{answer:?}") };
     assert!(holding.reply(now, &answer.sent, &reply));
     assert!(holding.spend(now, 3));
     let sent = holding.give_back(&host.limit, now, id, number(2), 1);
     assert_eq!((sent.ask.spent, sent.ask.holds), (3, 0));
     host.line.submit(vec![(bucket.clone(), sent), (bucket, sent)]).unwrap();
     let answers = host.answers(2).await;
-    let Outcome::Reply(reply) = answers[0].outcome else { panic!("{answers:?}") };
-    assert_eq!(answers[1].outcome, Outcome::Ignored, "a copy");
+    let AskOutcome::Reply(reply) = answers[0].outcome else { panic!("{answers:?}") };
+    assert_eq!(answers[1].outcome, AskOutcome::Ignored, "a copy");
     assert!(holding.reply(now, &answers[0].sent, &reply));
     assert_eq!((holding.unreported(), holding.held(now)), (0, 0));
 }
@@ -248,9 +248,9 @@ async fn a_reply_is_void_if_fewer_replicas_have_confirmed_it_than_there_are() {
         let mut host = Host::ready(config(&url)).await;
         assert_eq!(host.store.health().servers[0].replicas, 2);
         let outcome = host.ask("key").await;
-        assert_eq!(matches!(outcome, Outcome::Reply(_)), used, "{outcome:?}");
+        assert_eq!(matches!(outcome, AskOutcome::Reply(_)), used, "{outcome:?}");
         if !used {
-            assert_eq!(outcome, Outcome::Void);
+            assert_eq!(outcome, AskOutcome::Void);
             let fault = Fault::Replicas { are: confirmed, needed: 2 };
             assert_eq!(host.store.health().servers[0].fault, Some(fault));
         }
@@ -325,7 +325,7 @@ async fn an_ask_about_a_slot_that_is_being_moved_is_sent_again_after_a_while() {
 async fn a_slot_that_stays_open_is_asked_about_a_few_times() {
     let url = answers_with(|_| TRYAGAIN.to_vec());
     let mut host = Host::ready(config(&url)).await;
-    assert_eq!(host.ask("key").await, Outcome::Void);
+    assert_eq!(host.ask("key").await, AskOutcome::Void);
     let counters = host.store.counters();
     assert!(counters.asks <= 3, "{counters:?}");
     assert_eq!((counters.replies, counters.void), (0, 1));
@@ -356,14 +356,14 @@ async fn an_answer_that_belongs_to_another_ask_is_never_used() {
         asked => written(asked as u64, 1),
     });
     let mut host = Host::ready(config(&url)).await;
-    assert!(matches!(host.ask("key").await, Outcome::Reply(_)));
+    assert!(matches!(host.ask("key").await, AskOutcome::Reply(_)));
     let second = host.ask("key").await;
     let third = host.ask("key").await;
     // The copy is taken for the answer to the second ask, unless the library drops it.
-    if let Outcome::Reply(reply) = second {
+    if let AskOutcome::Reply(reply) = second {
         assert_eq!(reply.number.0, 2);
     }
-    if let Outcome::Reply(reply) = third {
+    if let AskOutcome::Reply(reply) = third {
         assert_eq!(reply.number.0, 3);
     }
 }
@@ -397,7 +397,7 @@ async fn an_answer_that_is_no_reply_closes_the_connection() {
     ] {
         let url = answers_with(move |_| answer.clone());
         let mut host = Host::ready(config(&url)).await;
-        assert_eq!(host.ask("key").await, Outcome::Void);
+        assert_eq!(host.ask("key").await, AskOutcome::Void);
         assert_eq!(host.store.counters().void, 1);
         host.wait_until("it connects again", |health| health.looks > 1 && health.is_well()).await;
     }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use gcra_lease::{Ask, HostId, Limit, Micros, Sent};
-use gcra_store::{Bucket, Config, Names, Outcome, PERMISSIONS, Password, Standing};
+use gcra_store::{AskOutcome, Bucket, Config, Names, PERMISSIONS, Password, Standing};
 
 use crate::host::{Host, config};
 use crate::support::{Server, needs, programs, valkey};
@@ -15,7 +15,7 @@ async fn ask(host: &mut Host, bucket: &Bucket, id: u64, want: u32, debt: u32) ->
     let ask = Ask { host: HostId(id), fresh: false, debt, validity, ..ask };
     host.line.submit(vec![(bucket.clone(), Sent { ask, at })]).unwrap();
     match host.answers(1).await[0].outcome {
-        Outcome::Reply(reply) => reply.granted,
+        AskOutcome::Reply(reply) => reply.granted,
         other => panic!("{other:?}"),
     }
 }
