@@ -168,7 +168,7 @@ impl Record {
                 let needs = cells.max(needs);
                 let asked = before.saturating_add(lent).saturating_add(limit.cells(needs));
                 let burst = limit.cells(limit.burst());
-                // What is lent does not drain while the request waits.
+                // Lent cells do not drain while the request waits.
                 let waits = lent == Units::ZERO || without(Rule::LentIsNotWaitedFor);
                 let drains = if waits { charge.drains_meanwhile(limit) } else { Units::ZERO };
                 let fits = needs <= limit.burst() && asked <= burst.saturating_add(drains);

@@ -11,7 +11,7 @@ const CELLS_FOR_LONG: u32 = 4;
 const SHORT: Micros = Micros::from_millis(500);
 /// A lease for a single request is as long as the answer takes, and this.
 const SINGLE: Micros = Micros::from_millis(20);
-/// What is not needed goes back this long before it is over.
+/// Cells that are not needed go back this long before their lease ends.
 const GIVE_BACK_BEFORE: Micros = Micros::from_millis(50);
 
 /// How fast the requests of one host for one key come. An estimate, which one process keeps for

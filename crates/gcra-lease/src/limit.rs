@@ -155,7 +155,7 @@ impl Limit {
         Ok(Self {
             interval: Duration::ZERO,
             burst: most,
-            // What a request has cost is counted, whatever is allowed.
+            // The cost of a request is counted, whatever is allowed.
             ceiling: u32::MAX,
             cell: Units(1),
             fraction_bits: 0,
@@ -282,7 +282,7 @@ impl Limit {
     }
 
     /// The most that a record can owe because of cells that were lent: a full burst and the
-    /// longest validity. What is not known is at most this.
+    /// longest validity. An unknown debt is at most this.
     #[must_use]
     pub fn most_owed_by_lending(&self) -> Units {
         self.cells(self.burst).saturating_add(self.drained_in(self.longest_validity))

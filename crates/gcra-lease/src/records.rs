@@ -60,8 +60,8 @@ impl Records {
     /// The key owes at least as many cells as under any of the other numbers. From the change on
     /// these are paid off at the faster of both rates: never more counts than the key owes at
     /// `now` under the other numbers. If something is charged or granted, what counts then becomes
-    /// a debt under the numbers of `limit`. What is lent under other numbers is not free, but it
-    /// does not become a debt: most of it comes back.
+    /// a debt under the numbers of `limit`. Cells lent under other numbers are not free, but do
+    /// not become a debt: most of them come back.
     ///
     /// `elsewhere` are records of the same client under a key that it had before. They count as
     /// other numbers do.
@@ -95,7 +95,7 @@ impl Records {
     ) -> Charged {
         let Opened { own, carried, record } = self.open((limit, change), now, elsewhere, begin);
         if let Charge::Less { .. } = charge {
-            // What was charged under other numbers is not given back here.
+            // Nothing is given back here that was charged under other numbers.
             record.owed = own;
             let charged = record.charge_at_once(limit, now, charge);
             let owed = record.owed.max(carried.owed);

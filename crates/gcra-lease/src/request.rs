@@ -84,7 +84,7 @@ pub fn next_step(
     if let Some((limit, _)) = costs.clone().find(|(_, (cells, burst))| cells > burst) {
         return Step::TooLarge { limit };
     }
-    // What blocks is looked for first.
+    // First, whether a limit blocks.
     let mut next = None;
     for (limit, (cells, _)) in costs {
         let (found, held) = look(limit);

@@ -29,7 +29,7 @@ pub(crate) enum Rule {
     LentIsNotWaitedFor,
     /// A denied ask is noted, and nobody else gets cells ahead of need meanwhile.
     NoteDenied,
-    /// What is owed under other numbers becomes a debt when something is granted.
+    /// A debt under other numbers becomes one under these when something is granted.
     GrantIsWritten,
     // The host's end.
     /// Validity counts from when the ask was sent.

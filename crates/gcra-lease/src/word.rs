@@ -5,10 +5,10 @@
 //! asks rare and short; it may be overwritten or lost, and then a host asks once more than
 //! necessary.
 //!
-//! What the words cannot hold is rounded to the safe side: cells are valid for a little less long
-//! than a [`Holding`] says, and a host comes back a little later. Every step but the frequent ones
-//! ([`Word::spend`], [`Word::has`], [`Advice::blocks`]) unpacks the words, does what the method of
-//! [`Holding`] with the same name does, and packs them again.
+//! Numbers that do not fit the words are rounded to the safe side: cells are valid for a little
+//! less long than a [`Holding`] says, and a host comes back a little later. Every step but the
+//! frequent ones ([`Word::spend`], [`Word::has`], [`Advice::blocks`]) unpacks the words, does what
+//! the method of [`Holding`] with the same name does, and packs them again.
 
 use core::fmt;
 

@@ -48,8 +48,8 @@ impl Bound {
 
     /// All answers came to something for which [`sent`](Self::sent) was called with this number.
     pub(crate) fn answered(&self, most: usize) {
-        // What may be read becomes less when something else is sent: until then, it is not known
-        // how much of it was read.
+        // Less may be read when something else is sent: until then, it is not known how much
+        // was read.
         self.to_come.fetch_sub(most, Ordering::Relaxed);
     }
 

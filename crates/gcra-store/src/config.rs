@@ -129,7 +129,7 @@ fn shown(path: &Path) -> String {
     }
 }
 
-/// The beginning of a text, and its length.
+/// The beginning of a string, and its length.
 fn cut(text: &str) -> String {
     let length = text.chars().count();
     let begin: String = text.chars().take((length / 4).min(4)).collect();
@@ -247,7 +247,7 @@ impl Url {
     ///
     /// # Errors
     ///
-    /// The text is something else, or has a password in it.
+    /// The string is something else, or has a password in it.
     pub fn parse(text: &str) -> Result<Self, UrlError> {
         let (scheme, rest) = text.split_once("://").ok_or(UrlError::Scheme)?;
         // The path of a Unix socket may have an @ in it.
@@ -321,7 +321,7 @@ fn address(text: &str, port: u16) -> Result<Address, UrlError> {
     Ok(Address::Tcp(host.to_owned(), port))
 }
 
-/// Why a text is not the address of a store.
+/// Why a string is not the address of a store.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum UrlError {

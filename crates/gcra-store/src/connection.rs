@@ -181,7 +181,7 @@ impl Connection {
     ) -> Result<Vec<Value>, Fault> {
         let may_read = self.bound.sent(most);
         let answers = self.commands.send_packed_commands(commands, 0, commands.len());
-        // What is late is still to come.
+        // Late answers are still to come.
         let answers = timeout_at(until, answers).await.map_err(|_| Fault::Late)?;
         self.bound.answered(most);
         if answers.is_ok() {
@@ -276,7 +276,7 @@ fn tls(config: &Config) -> io::Result<TlsConnector> {
             roots.add(certificate).map_err(|error| wrong(path, &error))?;
         }
     } else {
-        // What cannot be read is not trusted. If that is all, connecting says what is missing.
+        // A certificate that cannot be read is not trusted. If none can, connecting says so.
         roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     }
     let client = ClientConfig::builder_with_provider(Arc::new(crypto::ring::default_provider()))

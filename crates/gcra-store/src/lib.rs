@@ -35,7 +35,8 @@
 //! # }
 //! ```
 //!
-//! What all hosts owe at this moment is [charged](Asker::charge) at once, and not lent:
+//! Where the debt of all hosts at this moment counts, cells are [charged](Asker::charge) at once,
+//! and not lent:
 //!
 //! ```no_run
 //! use gcra_lease::{Charge, HostTime, Limit, Micros};

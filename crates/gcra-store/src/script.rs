@@ -242,7 +242,7 @@ pub(crate) fn epoch(mut bytes: &[u8]) -> Result<StoreTime, NotAReply> {
     if bytes.is_empty() { Ok(StoreTime(epoch)) } else { Err(NotAReply) }
 }
 
-/// What the server sent is no reply of the script.
+/// The server sent something that is no reply of the script.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct NotAReply;
 

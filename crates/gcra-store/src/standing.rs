@@ -47,9 +47,9 @@ impl Standing {
     /// Connects once, and makes the store forget what a bucket owes and what is lent of it, under
     /// whatever numbers. Returns what it knew.
     ///
-    /// Hosts do not learn of that. What they hold can still be spent until their leases would have
-    /// expired, so the key may get as many cells more; and a host that was told to come back later
-    /// blocks the key until then.
+    /// Hosts do not learn of that. They can still spend what they hold until their leases would
+    /// have expired, so the key may get as many cells more; and a host that was told to come back
+    /// later blocks the key until then.
     ///
     /// The bucket is emptied and not deleted, and it stays for as long as it is needed. Otherwise
     /// a strict store that lost its memory would suppose a full burst again.
@@ -116,7 +116,7 @@ async fn look(config: Config, bucket: &Bucket, clear: bool) -> io::Result<Option
         let mut commands = Pipeline::new();
         let kept_for = Record::new(now).kept_for(bucket.limit()).0.div_ceil(1_000);
         let name = bucket.name();
-        // What the client owes under names from before would be found again.
+        // Debts under names from before would be found again.
         for name in bucket.before(kind.is_cluster).chain([name.as_str()]) {
             commands.cmd("SET").arg(name).arg("").arg("PX").arg(kept_for);
         }
@@ -127,8 +127,8 @@ async fn look(config: Config, bucket: &Bucket, clear: bool) -> io::Result<Option
     Ok(record.map(|record| Standing::of(&record, bucket.limit())))
 }
 
-/// The record of a bucket, by the answers to `TIME` and `GET`. What the script does with them is
-/// done here, too.
+/// The record of a bucket, by the answers to `TIME` and `GET`. They are read as the script
+/// reads them.
 fn record_of(
     answers: &[Value],
     bucket: &Bucket,

@@ -85,8 +85,8 @@ impl Store {
         self.shared.parts.get(part).is_none_or(|part| part.away.load(Ordering::Acquire))
     }
 
-    /// How long ago the server of a part was found to be away, at least: when the attempt began
-    /// that failed at last.
+    /// How long ago the server of a part was found to be away, at least: when the last attempt
+    /// began that failed.
     #[must_use]
     pub fn missed_ago(&self, part: usize) -> Duration {
         self.ago(self.of(part, |part| &part.missed))
@@ -99,9 +99,8 @@ impl Store {
         self.of(part, |part| &part.server)
     }
 
-    /// How long ago the connection to the server of a part was made that there is, or was at last.
-    /// If it is younger than expected, the server may have been away, and back before that was
-    /// noticed.
+    /// How long ago the present or last connection to the server of a part was made. If it is
+    /// younger than expected, the server may have been away, and back before that was noticed.
     #[must_use]
     pub fn connected_ago(&self, part: usize) -> Duration {
         self.ago(self.of(part, |part| &part.connected))

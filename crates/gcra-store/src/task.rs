@@ -357,7 +357,7 @@ impl Task {
                 return asks.into_iter().for_each(|ask| self.answer(ask, Came::Void));
             }
         };
-        // What is wrong is known before the answers are: no thread asks again for nothing.
+        // The fault is known before the answers are: no thread asks again for nothing.
         let confirmed = confirmed(answers.last(), link.replicas);
         if let Err(fault) = confirmed.clone() {
             self.close(&address, &link.connection, fault);

@@ -5,7 +5,7 @@
 //! future is *idle*: it means the same as a slot that was never used. So a process that needs a
 //! slot may take an idle one, and nothing is lost. The table needs no other upkeep.
 //!
-//! What is done with a bucket is in files of their own, each with the argument for it:
+//! Each step with a bucket has a file of its own, which begins with the argument for it:
 //!
 //! | step | file |
 //! |---|---|

@@ -29,7 +29,7 @@ pub(crate) const CLASSES: u8 = 64;
 const WHOLE: u128 = 1 << 80;
 
 impl Class {
-    /// What a bucket of this class has in the place of the TAT is [`Used`].
+    /// A bucket of this class has [`Used`] in the place of the TAT.
     pub(crate) const COUNT: Self = Self::from_number(CLASSES - 1);
 
     /// The class of a drain time.

@@ -204,7 +204,7 @@ impl Leases {
     /// lost its name, or belongs to another table than `table` (the one that the process uses
     /// now), or its time is nearly over. `slots` is for a file that has to be made.
     ///
-    /// To be called about once a second. What is held in these leases is lost with them: asks that
+    /// To be called about once a second. Cells held in these leases are lost with them: asks that
     /// are under way may be ended with them, and new ones are begun with the others.
     ///
     /// # Errors
@@ -591,7 +591,7 @@ impl Leases {
         self.region.leases_shared().hosts_before(within, now)
     }
 
-    /// How long ago a process of this host used a part of the store at last, to within 100 ms;
+    /// How long ago a process of this host last used a part of the store, to within 100 ms;
     /// [`u64::MAX`] µs if none has.
     #[must_use]
     pub fn part_used_ago(&self, part: usize, now: HostTime) -> Micros {

@@ -216,7 +216,7 @@ const REFUSED: u32 = 2;
 const NOTHING_TO_RELOAD: u32 = 3;
 const WARNED: u32 = 4;
 
-/// As much of a text as an entry has space for.
+/// As much of a string as an entry has space for.
 fn beginning(text: &str) -> &str {
     &text[..text.floor_char_boundary(8 * TEXT_WORDS)]
 }

@@ -44,7 +44,7 @@ const DAY_S: u64 = 86_400;
 ///
 /// # How much a key may owe
 ///
-/// What a key owes is the time until its TAT. By cells that conform it never owes more than the
+/// A key owes the time until its TAT. By cells that conform it never owes more than the
 /// drain time. A caller that wants to charge a key for something else, so that it stays denied for
 /// longer, gives the quota a larger [cap on the debt](Self::with_most_owed) and charges by
 /// [`up_to_cap`](Self::up_to_cap).

@@ -93,11 +93,11 @@ impl FromStr for Rate {
 }
 
 impl Rate {
-    /// As by [`FromStr`], without the text in the error: this allocates no memory.
+    /// As by [`FromStr`], without the string in the error: this allocates no memory.
     ///
     /// # Errors
     ///
-    /// The text is not a rate.
+    /// The string is not a rate.
     pub fn parse(text: &str) -> Result<Self, RateProblem> {
         let (count, period) = text.trim().split_once('/').ok_or(RateProblem::NoSlash)?;
 
@@ -207,7 +207,7 @@ impl Unit {
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum RateError {
-    /// The text is not a rate.
+    /// The string is not a rate.
     Text {
         /// What was given.
         text: Box<str>,
@@ -220,7 +220,7 @@ pub enum RateError {
     Quota(QuotaError),
 }
 
-/// What is wrong with the text of a rate.
+/// What is wrong with a rate as it was written.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum RateProblem {

@@ -486,8 +486,8 @@ impl Table {
 
     /// Writes down that the limit with this [id](crate::limit_id) has this quota from now on,
     /// unless it has it already, and returns the others that it had before in this table: the
-    /// earliest first, each with the time when it had it last. What keys owe by those can be
-    /// [carried over](Quota::carry_over).
+    /// earliest first, each with the time when it had it last. Debts under those can be [carried
+    /// over](Quota::carry_over).
     ///
     /// There is space for [`MAX_REGISTERED`](crate::MAX_REGISTERED) limits and as many earlier
     /// quotas, eight for each limit. If there are more, the earliest are forgotten.

@@ -33,7 +33,7 @@ pub struct Outcome {
     /// Requests that lay too far behind later ones. They were not passed to `each`: to count them
     /// later than they came would make bursts that never were.
     pub late: u64,
-    /// Requests whose line ends within a text, as HAProxy cuts lines off that are longer than
+    /// Requests whose line ends within a string, as HAProxy cuts lines off that are longer than
     /// `len` of its `log` directive. They are among `entries`; values that are cut off are
     /// absent.
     pub truncated: u64,

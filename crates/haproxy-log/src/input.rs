@@ -55,8 +55,8 @@ impl Input {
     }
 
     /// The first bytes of the log (up to 256 KiB), decompressed, for
-    /// [`Format::guess`](crate::Format::guess). What is taken from a stream is read again by
-    /// [`read`](crate::read()).
+    /// [`Format::guess`](crate::Format::guess). [`read`](crate::read()) reads what was taken from
+    /// a stream again.
     ///
     /// # Errors
     /// The file cannot be opened or read, is compressed in another way than with gzip or zstd, or

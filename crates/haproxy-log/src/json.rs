@@ -157,7 +157,7 @@ fn value(line: &[u8], at: usize) -> Result<(Found, usize), NotJson> {
     }
 }
 
-/// Where a list ends. What is in it is only looked through for brackets and strings.
+/// Where a list ends. It is only looked through for brackets and strings.
 fn list_end(line: &[u8], at: usize) -> Result<usize, NotJson> {
     let (mut depth, mut at) = (0_usize, at);
     loop {

@@ -13,7 +13,7 @@ use crate::selection::{JsonReader, Reader, Selection, TextReader};
 /// What a line is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Parsed {
-    /// A request at this time. If it is not whole, the line ends within a text.
+    /// A request at this time. If it is not whole, the line ends within a string.
     Entry {
         at: i64,
         whole: bool,

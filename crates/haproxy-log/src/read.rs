@@ -39,7 +39,7 @@ impl std::error::Error for ReadError {
 ///
 /// Requests of the same microsecond come in the order of the inputs, then of the lines. The inputs
 /// are merged by time: they can be the rotated files of one HAProxy in any order, or files of
-/// several machines. What comes does not depend on the number of threads.
+/// several machines. The number of threads changes nothing.
 ///
 /// # Errors
 /// A file cannot be opened or read. Bad lines and damaged compressed data are no errors: the

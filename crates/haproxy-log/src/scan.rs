@@ -1,9 +1,9 @@
 //! Finds the values of a log-format string in a line.
 //!
 //! A line is matched from the left. Most values say themselves where they end: a number, an
-//! address, a word without spaces, a text whose quotes HAProxy encodes. A *free* text can hold
-//! anything, so it ends at the first place from where the rest of the line matches up to the next
-//! free text. Each byte is looked at a bounded number of times: see [`FUEL`].
+//! address, a word without spaces, a string whose quotes HAProxy encodes. A *free* string can
+//! hold anything, so it ends at the first place from where the rest of the line matches up to the
+//! next free string. Each byte is looked at a bounded number of times: see [`FUEL`].
 
 use memchr::memchr;
 
@@ -201,7 +201,7 @@ impl Scanner {
     }
 
     /// Finds the kept values of a line, whose message begins at `from`. Returns whether the line
-    /// is whole: otherwise it ends within a text, and the values after that have no span.
+    /// is whole: otherwise it ends within a string, and the values after that have no span.
     pub(crate) fn scan(
         &self,
         line: &[u8],
@@ -240,7 +240,7 @@ impl Scanner {
                         Kind::List if quoted => (at, list_end(line, at), 0),
                         // No headers are captured.
                         Kind::List if quote || at == line.len() => (at, Some(at), 0),
-                        // HAProxy writes the quotes of a text in any case, and "-" for no text.
+                        // HAProxy writes the quotes of a string in any case, and "-" for none.
                         Kind::Free | Kind::Encoded
                             if (quote && !quoted) || start == line.len() =>
                         {
@@ -278,7 +278,7 @@ impl Scanner {
                             Step::To(end)
                         }
                         None if after > 0 => {
-                            // A text that does not end: the line does.
+                            // A string that does not end: the line does.
                             self.forget_after(op, spans);
                             set(spans, keep, Span::new(start, line.len()));
                             return Ok(false);
@@ -369,7 +369,7 @@ fn number_length(rest: &[u8]) -> Option<usize> {
     (length > signs || rest.first() == Some(&b'-') && signs == 1).then_some(length)
 }
 
-/// Texts are short: mostly a byte or two.
+/// Literals are short: mostly a byte or two.
 #[inline]
 fn starts_with(line: &[u8], text: &[u8]) -> bool {
     match text {
@@ -432,7 +432,7 @@ fn free_end(line: &[u8], from: usize, stop: Option<u8>, escape: bool) -> Option<
     }
 }
 
-/// Where texts in quotes with spaces between them end.
+/// Where strings in quotes with spaces between them end.
 fn list_end(line: &[u8], from: usize) -> Option<usize> {
     let mut at = from;
     loop {
@@ -504,7 +504,7 @@ fn typed_end(line: &[u8], start: usize, kind: Kind, stop: Option<u8>) -> Option<
             let length = length.unwrap_or(rest.len());
             match stop {
                 _ if other.is_some() => length,
-                // The port's colon is the last one. What a port follows is an address.
+                // The port's colon is the last one. An address stands before it.
                 Some(b':') => rest[..length].iter().rposition(|&b| b == b':')?,
                 _ => is_address(&rest[..length]).then_some(length)?,
             }

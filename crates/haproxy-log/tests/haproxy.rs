@@ -36,7 +36,7 @@ fn haproxy() -> Option<PathBuf> {
 }
 
 /// Every name of a value that all versions from 2.6 on have. Those that can be empty are not at
-/// the end, and the texts are in quotes.
+/// the end, and the strings are in quotes.
 const ALL: &str = "%ci:%cp [%tr] B=%B CC=%CC CS=%CS H=%H HM=%HM HP=%HP HPO=%HPO HQ=%HQ HU=%HU \
                    HV=%HV ID=%ID ST=%ST T=%T TR=%TR Ta=%Ta Tc=%Tc Td=%Td Th=%Th Ti=%Ti Tl=%Tl \
                    Tq=%Tq Tr=%Tr Ts=%Ts Tt=%Tt Tu=%Tu Tw=%Tw U=%U ac=%ac b=%b bc=%bc bi=%bi \
@@ -45,7 +45,7 @@ const ALL: &str = "%ci:%cp [%tr] B=%B CC=%CC CS=%CS H=%H HM=%HM HP=%HP HPO=%HPO 
                    sslv=%sslv t=%t trg=%trg trl=%trl ts=%ts tsc=%tsc xci=%{+X}ci xcp=%{+X}cp \
                    hrl=%{+Q}hrl hsl=%{+Q}hsl";
 
-/// Texts that clients choose, where nothing but the format says where they end.
+/// Strings that clients choose, where nothing but the format says where they end.
 const TEXTS: &str = "%[var(txn.agent)] = %{+Q}[var(txn.agent)] = %{+Q,+E}[var(txn.agent)] \
                      %[src]:%[src_port] %HM %HP%HQ [%tr] %{+Q}r %[var(txn.nothing)] \
                      path=%[var(txn.path)]";

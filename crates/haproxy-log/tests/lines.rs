@@ -402,7 +402,7 @@ fn the_format_is_guessed() {
 
 #[test]
 fn a_hostile_line_takes_linear_time() {
-    // Two free texts, and a line full of what could be the end of the first.
+    // Two free strings, and a line full of what could be the end of the first.
     let format = Format::compile("%[var(a)] x%[var(b)]y %b %{+Q}[var(c)] z %tr").unwrap();
     for piece in [" x", " xy ", " xy a", "y ", " xy a \"", "\\\"", "{", "\"a\":", " "] {
         let line = piece.repeat(65_000 / piece.len());

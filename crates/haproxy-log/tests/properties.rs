@@ -70,7 +70,7 @@ fn headers() -> impl Strategy<Value = Item> {
     })
 }
 
-/// A text that the client chose, in quotes and escaped.
+/// A string that the client chose, in quotes and escaped.
 fn text() -> impl Strategy<Value = Item> {
     "[ -~]{0,20}".prop_map(|text| {
         let written: String = text

@@ -31,8 +31,8 @@ const READ_BYTES: usize = 64 * 1024;
 const WRITE_BYTES: usize = 128 * 1024;
 
 /// The most bytes to read in one round while other connections have rounds too, because they wait
-/// meanwhile. What a round costs besides its requests is a few µs, which is little compared to
-/// this many bytes of requests.
+/// meanwhile. Besides its requests a round costs a few µs, which is little compared to this
+/// many bytes of requests.
 const SHARED_READ_BYTES: usize = 16 * 1024;
 
 /// The most bytes that are kept while the connection has as many requests waiting for late replies
@@ -455,7 +455,7 @@ impl<'h, H: Handler, S: AsyncRead + AsyncWrite + Unpin> OpenConnection<'h, H, S>
                     Event::Fragment(fragment) => {
                         self.keep(&fragment);
                         if fragment.place == Place::Last {
-                            // What came before it is answered before it.
+                            // The requests before it are answered before it.
                             self.answer_batch(&batch, round);
                             batch.clear();
                             self.answer_payload(fragment.id, round);

@@ -219,8 +219,8 @@ impl<'a> Reply<'a> {
     /// Replies later, for handlers that must wait: what the future returns is sent in place of
     /// this reply as soon as it is ready. Other requests are answered meanwhile.
     ///
-    /// What was set in this reply is the fallback. It is sent if the future takes longer than
-    /// [`Agent::deadline`](crate::Agent::deadline), if it panics, or if the connection ends
+    /// This reply, as far as it was set, is the fallback. It is sent if the future takes longer
+    /// than [`Agent::deadline`](crate::Agent::deadline), if it panics, or if the connection ends
     /// cleanly in the meantime. It is sent at once if there is no memory to wait in
     /// ([`Agent::max_buffered_bytes`](crate::Agent::max_buffered_bytes)). If HAProxy closes the
     /// connection, the future is dropped. A panic while it is dropped is caught and counted.

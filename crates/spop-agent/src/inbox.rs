@@ -1,8 +1,8 @@
-//! Bytes that have come and are not answered yet, kept between two rounds.
+//! Bytes received and not yet answered, kept between two rounds.
 
 use std::mem::take;
 
-/// Bytes that have come and are not answered yet, kept between two rounds.
+/// Bytes received and not yet answered, kept between two rounds.
 #[derive(Debug, Default)]
 pub(crate) enum Inbox {
     /// No bytes, and no memory: this is the state of a connection at rest.

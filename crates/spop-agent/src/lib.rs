@@ -106,9 +106,8 @@
 //! HAProxy's health checks; then it answers what has come, ends the connections, and returns.
 //! [`ListenAddress`] names TCP and Unix sockets, and sockets that systemd passes. [`SocketAccess`]
 //! says which processes may connect to a Unix socket. [`Agent::counters`] has numbers for your
-//! metrics. What an operator should know is logged with the crate `log`, at most a few lines a
-//! minute. [`Limits`] bounds frames, ACKs and times; its defaults are good for HAProxy 2.6 and
-//! later.
+//! metrics. The crate `log` gets what an operator should know, at most a few lines a minute.
+//! [`Limits`] bounds frames, ACKs and times; its defaults are good for HAProxy 2.6 and later.
 //!
 //! # Testing it
 //!

@@ -120,7 +120,7 @@ impl fmt::Display for ListenAddress {
     }
 }
 
-/// The text is not an address to listen on.
+/// The string is not an address to listen on.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct AddressError(Box<str>);
 

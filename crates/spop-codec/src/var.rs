@@ -50,7 +50,7 @@ impl FromStr for Scope {
     }
 }
 
-/// The text is not the name of a scope.
+/// The string is not the name of a scope.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct ScopeError;
 

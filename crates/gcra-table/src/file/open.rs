@@ -403,7 +403,7 @@ fn bring_to_this_boot(table: &mut TableFile) -> Result<(), OpenErrorKind> {
     let now = |base_ns| {
         clock::boottime_ns().checked_add_signed(base_ns).filter(|now| *now <= clock::MAX_NS)
     };
-    // What the processes whose clock it is would read now.
+    // The time that the processes whose clock it is would read now.
     let theirs = header
         .base_ns
         .checked_add(header.clock_offset_ns)

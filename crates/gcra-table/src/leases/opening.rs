@@ -105,7 +105,7 @@ impl Place<'_> {
                     self.advise(position, &packed, after);
                     return Some(sent);
                 }
-                // It has changed. What is there now was not looked at with a fence.
+                // It has changed, and was not looked at with a fence since.
                 known = None;
                 continue;
             }

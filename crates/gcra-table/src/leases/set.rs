@@ -81,10 +81,10 @@ pub(crate) struct LeasesShared {
     pub(super) evicted: core::sync::atomic::AtomicU64,
     /// How many hosts the store has seen lately: see [`Self::see_hosts`].
     hosts: [core::sync::atomic::AtomicU64; 2],
-    /// When a process of this host saw at last that the store was away, in tenths of a second as
+    /// When a process of this host last saw that the store was away, in tenths of a second as
     /// below, and below 32 bits how many hosts there were when it went away.
     away: core::sync::atomic::AtomicU64,
-    /// For each part of the store when a process of this host used it at last, in tenths of a
+    /// For each part of the store when a process of this host last used it, in tenths of a
     /// second; of the higher digits, 32 bits are left out.
     used: [core::sync::atomic::AtomicU32; PARTS],
 }
@@ -123,7 +123,7 @@ impl LeasesShared {
         AskNumber(self.numbers.0.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
-    /// Notes how many hosts a reply has seen. What counts is the most of a minute and of the
+    /// Notes how many hosts a reply has seen. The most of a minute counts, and of the
     /// minute with replies before it. It is an estimate: two processes that begin a minute at
     /// once may forget one of the numbers.
     pub(super) fn see_hosts(&self, hosts: u32, now: HostTime) {
@@ -254,8 +254,8 @@ impl<'a> Place<'a> {
         Advice::from_bits(self.set.advice[position].load_bits())
     }
 
-    /// Puts one word in the place of another. What this process did before is seen by those that
-    /// see the new word and fence.
+    /// Puts one word in the place of another. Those that see the new word and fence also see what
+    /// this process did before.
     pub(super) fn exchange(&self, position: usize, current: Word, new: Word) -> bool {
         fence(Ordering::Release);
         self.set.words[position].exchange_bits(current.bits(), new.bits())
@@ -278,7 +278,7 @@ impl<'a> Place<'a> {
     /// All entries of the set, one after another.
     pub(super) fn entries(&self) -> [Packed; SET_ENTRIES] {
         let words: [Word; SET_ENTRIES] = core::array::from_fn(|position| self.word(position));
-        // What led to these words is seen, too: with them, the numbers that they were made with.
+        // So all is seen that led to these words, such as the numbers that they were made with.
         fence(Ordering::Acquire);
         core::array::from_fn(|position| Packed {
             word: words[position],
