@@ -17,7 +17,7 @@
 use arrayvec::ArrayVec;
 
 use crate::handler::{Handler, LateFuture, Reply, Request};
-use crate::late::LateReplies;
+use crate::late_replies::LateReplies;
 use crate::round::Round;
 use crate::shield::shielded;
 

@@ -20,7 +20,7 @@ use crate::buffers::Share;
 use crate::end::{End, Ended};
 use crate::handler::{Handler, Request};
 use crate::inbox::Inbox;
-use crate::late::{Answered, LateReplies, Source};
+use crate::late_replies::{Answered, LateReplies, Source};
 use crate::round::{MORE_MESSAGES, Round, encode_farewell, farewell};
 use crate::shared::{HandlerPermit, Shared};
 

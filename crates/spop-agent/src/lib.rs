@@ -143,7 +143,7 @@ mod end;
 mod handler;
 mod inbox;
 mod inherited;
-mod late;
+mod late_replies;
 mod listener;
 mod log_limit;
 mod round;

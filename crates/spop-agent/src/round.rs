@@ -6,7 +6,7 @@ use spop_codec::{Status, encode_agent_disconnect};
 
 use crate::end::End;
 use crate::handler::{Handler, LateFuture, Request};
-use crate::late::{LateReplies, Waiting};
+use crate::late_replies::{LateReplies, Waiting};
 use crate::shared::Shared;
 use crate::shield::shielded;
 
