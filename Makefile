@@ -127,12 +127,13 @@ soak: ## processes on one table, killed, stopped and resized, for SECONDS (600),
 	GCRA_ORACLE_SECONDS=$(SECONDS) $(CARGO) test --release --locked --test oracle -- --nocapture
 	GCRA_SHUTTLE_RUNS=1000000 $(MAKE) shuttle
 
+BENCH = $(CARGO) bench --locked -p benches
 bench: ## all benchmarks but bench-haproxy; rewrites a table of docs/BENCHMARKS.md
-	$(CARGO) bench --locked --bench table -- --write
-	$(CARGO) bench --locked --bench agent
-	$(CARGO) bench --locked --bench fairness
-	$(CARGO) bench --locked --bench full_table
-	$(CARGO) bench --locked --bench stats
+	$(BENCH) --bench table -- --write
+	$(BENCH) --bench agent
+	$(BENCH) --bench fairness
+	$(BENCH) --bench full_table
+	$(BENCH) --bench stats
 	$(MAKE) bench-peers
 
 # The agents that ours is compared with are only compiled.
@@ -144,25 +145,25 @@ bench-quick: haproxy valkey ## each bench for some seconds: that it works, not w
 		--target-dir $(TARGET)/peers
 
 bench-cluster: valkey ## leases beside a script call per request; with CLUSTER_ARGS
-	$(CARGO) bench --locked --bench cluster -- $(CLUSTER_ARGS)
+	$(BENCH) --bench cluster -- $(CLUSTER_ARGS)
 
 bench-replay: ## replay of a log beside awk and GoAccess, as whole programs
 	benches/replay.sh
 
 bench-peers: ## the agent beside published ones; with PEERS_ARGS
 	benches/peers/build
-	$(CARGO) bench --locked --bench peers -- $(PEERS_ARGS)
+	$(BENCH) --bench peers -- $(PEERS_ARGS)
 
 # GCRA_GO_PEER=/path is another agent to compare with.
 BENCH_ARGS ?= --write
 bench-haproxy: ## what limiting costs HAProxy, with wrk; BENCH_ARGS= writes nothing
 	for version in $${HAPROXY_VERSIONS:-2.6 2.8 3.0 3.2}; do \
 		tests/get-haproxy.sh $$version $(TARGET)/haproxy/$$version || exit 1; done
-	$(CARGO) bench --locked --bench haproxy -- $(BENCH_ARGS)
+	$(BENCH) --bench haproxy -- $(BENCH_ARGS)
 
 guard: valkey ## instructions per NOTIFY against their bounds; GUARD=--write writes the page
 	@tests/install.sh valgrind valgrind
-	$(CARGO) bench --locked --bench guard -- $(GUARD)
+	$(CARGO) bench --locked --profile guard -p guard -- $(GUARD)
 
 haproxy: ## installs an HAProxy to test with, if there is none
 	@tests/install-haproxy.sh

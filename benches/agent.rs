@@ -1,11 +1,11 @@
 //! What a NOTIFY costs the agent: CPU of the real process, from the kernel's accounting, with
 //! every ACK checked.
 //!
-//! `cargo bench --bench agent [-- PART-OF-A-ROW'S-NAME] [--quick]`. Three loads: bursts of 8192
-//! NOTIFYs, windows of 64, and one at a time; each on a million and on 100 000 keys in random
-//! order, and on one hot key, with the default table. `AGENT_ARGS` replaces the agent's `--rate
-//! 100/s --burst 20`. Throughput is of agent and generator together and moves with the machine;
-//! CPU per NOTIFY is steadier. `--quick` only tries it out.
+//! `cargo bench -p benches --bench agent [-- PART-OF-A-ROW'S-NAME] [--quick]`. Three loads: bursts
+//! of 8192 NOTIFYs, windows of 64, and one at a time; each on a million and on 100 000 keys in
+//! random order, and on one hot key, with the default table. `AGENT_ARGS` replaces the agent's
+//! `--rate 100/s --burst 20`. Throughput is of agent and generator together and moves with the
+//! machine; CPU per NOTIFY is steadier. `--quick` only tries it out.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -19,6 +19,8 @@ mod asked;
 mod limit;
 #[path = "support/notifies.rs"]
 mod notifies;
+#[path = "support/program.rs"]
+mod program;
 #[path = "../tests/support/mod.rs"]
 mod support;
 #[path = "support/usage.rs"]
@@ -56,6 +58,7 @@ const LOADS: [Load; 3] = [
 ];
 
 fn main() {
+    program::build();
     println!(
         "{:<16} {:<16} {:>14} {:>8} {:>8} {:>14}",
         "load", "keys", "CPU ns/NOTIFY", "user", "kernel", "NOTIFYs/s"

@@ -2,9 +2,9 @@
 //! request charged in the store, three that call a script of the store for each request, and three
 //! that count by themselves. `make bench-cluster`.
 //!
-//! `cargo bench --bench cluster [-- PART-OF-A-LOAD'S-NAME | away] [--quick]`. Asks, CPU of the
-//! store and of the agents, and latency, each under the same steady load, medians of interleaved
-//! rounds. `--quick` only tries it out.
+//! `cargo bench -p benches --bench cluster [-- PART-OF-A-LOAD'S-NAME | away] [--quick]`. Asks, CPU
+//! of the store and of the agents, and latency, each under the same steady load, medians of
+//! interleaved rounds. `--quick` only tries it out.
 //!
 //! What it costs to decide by shares while the store is away is too little to be seen between
 //! agents that were started one after the other: it is measured in short rounds on the same ones.
@@ -24,6 +24,8 @@ mod host;
 mod machine;
 #[path = "support/paced.rs"]
 mod paced;
+#[path = "support/program.rs"]
+mod program;
 #[path = "support/script_agent.rs"]
 mod script_agent;
 #[path = "../tests/support/mod.rs"]
@@ -108,6 +110,7 @@ fn main() {
     {
         return script_agent::serve(store, PER_SECOND, BURST);
     }
+    program::build();
     support::valkey::valkey().expect("make valkey fetches a server");
     let (wanted, quick) = (asked::wanted(), asked::quick());
     let (rounds, milliseconds) = if quick { (1, 200) } else { (5, 5_000) };

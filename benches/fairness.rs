@@ -1,12 +1,12 @@
 //! How long a well-behaved connection waits beside others that send as fast as they can: the real
 //! agent, over TCP.
 //!
-//! `cargo bench --bench fairness [-- FLOODS] [many|pieces] [--quick]`. A probe sends one NOTIFY a
-//! millisecond and waits for each ACK. Beside it are 0, 1, 8, 100 and 1000 floods: connections
-//! whose peers write NOTIFYs without a pause and read every answer. One thread drives all of them,
-//! so floods, probe and agent share the machine's cores. Then further connections are opened, one
-//! after another, and timed from connecting to the ACK of their first NOTIFY. Figures are
-//! quantiles of a round, and medians of the rounds, each with an agent of its own.
+//! `cargo bench -p benches --bench fairness [-- FLOODS] [many|pieces] [--quick]`. A probe sends
+//! one NOTIFY a millisecond and waits for each ACK. Beside it are 0, 1, 8, 100 and 1000 floods:
+//! connections whose peers write NOTIFYs without a pause and read every answer. One thread drives
+//! all of them, so floods, probe and agent share the machine's cores. Then further connections are
+//! opened, one after another, and timed from connecting to the ACK of their first NOTIFY. Figures
+//! are quantiles of a round, and medians of the rounds, each with an agent of its own.
 //!
 //! NOTIFYs of floods have one message, or with `many` as many as they may have; with `pieces`
 //! each of these comes in two frames, as HAProxy up to 3.0 sends large ones.
@@ -28,6 +28,8 @@ mod asked;
 mod limit;
 #[path = "support/notifies.rs"]
 mod notifies;
+#[path = "support/program.rs"]
+mod program;
 #[path = "../tests/support/mod.rs"]
 mod support;
 
@@ -115,6 +117,7 @@ fn main() {
     };
     let quick = asked::quick();
     let (rounds, scale, most) = if quick { (1, 20, 8) } else { (ROUNDS, 1, usize::MAX) };
+    program::build();
     let mut programs = vec![support::agent_binary()];
     programs.extend(std::env::var_os("BESIDE").map(PathBuf::from));
     println!("{HEAD}");

@@ -1,6 +1,6 @@
 //! What the data path costs in instructions, against bounds: `make guard`.
 //!
-//! `cargo bench --bench guard [-- --write | --quick]`. Valgrind counts instructions of user space,
+//! `cargo bench -p guard [-- --write | --quick]`. Valgrind counts instructions of user space,
 //! so the figures do not depend on how busy the machine is. Each load runs twice, the second time
 //! with twice as much, and the difference is shown: start and end cancel out. `--write` writes the
 //! figures into docs/BENCHMARKS.md. `--quick` does each load once without Valgrind, and judges
@@ -20,6 +20,8 @@ mod host;
 mod notifies;
 #[path = "support/page.rs"]
 mod page;
+#[path = "support/program.rs"]
+mod program;
 #[path = "../tests/support/mod.rs"]
 mod support;
 
@@ -163,6 +165,7 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
 
+    program::build();
     if asked::quick() {
         for (number, row) in ROWS.iter().enumerate() {
             row.work.run(number, row.count / 100, &[]);

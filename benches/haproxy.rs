@@ -1,7 +1,7 @@
-//! What limiting costs through a real HAProxy: `cargo bench --bench haproxy`.
+//! What limiting costs through a real HAProxy: `cargo bench -p benches --bench haproxy`.
 //!
-//! `cargo bench --bench haproxy [-- PART-OF-A-ROW'S-NAME] [--quick] [--write] [--rounds N]
-//! [--seconds N] [--haproxy PATH]... [--peer PATH]`. The HAProxys are those that `--haproxy`
+//! `cargo bench -p benches --bench haproxy [-- PART-OF-A-ROW'S-NAME] [--quick] [--write] [--rounds
+//! N] [--seconds N] [--haproxy PATH]... [--peer PATH]`. The HAProxys are those that `--haproxy`
 //! names, else those in target/haproxy/, else the installed one. `--peer`, or `GCRA_GO_PEER`, is
 //! another agent to compare with; its first argument is the address it listens on. The load comes
 //! from `wrk`, one thread with 32 connections, and HAProxy answers by itself from one thread; all
@@ -25,6 +25,8 @@ mod host;
 mod machine;
 #[path = "support/page.rs"]
 mod page;
+#[path = "support/program.rs"]
+mod program;
 #[path = "support/setups.rs"]
 mod setups;
 #[path = "../tests/support/mod.rs"]
@@ -80,6 +82,7 @@ fn main() {
     {
         return setups::be_agent(listen, Duration::from_millis(delay_ms.parse().unwrap()));
     }
+    program::build();
     let options = Options::of(&args);
     assert!(
         Command::new("wrk").arg("--version").output().is_ok(),
@@ -162,7 +165,7 @@ impl Options {
         let quick = flag("--quick");
         let mut haproxys: Vec<_> = values("--haproxy").into_iter().map(PathBuf::from).collect();
         if haproxys.is_empty() && !quick {
-            let fetched = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/haproxy");
+            let fetched = support::root().join("target/haproxy");
             let folders = std::fs::read_dir(fetched).into_iter().flatten().flatten();
             haproxys.extend(
                 folders.map(|folder| folder.path().join("haproxy")).filter(|path| path.is_file()),

@@ -1,9 +1,9 @@
 //! The agent side by side with others, under the same loads: `make bench-peers`, which builds the
 //! others first.
 //!
-//! `cargo bench --bench peers [-- PART-OF-A-LOAD'S-NAME] [--quick]`. Throughput, latency, CPU and
-//! memory, medians of interleaved rounds. `--quick` only tries it out. `AGENT_ARGS` replaces the
-//! agent's `--rate 100/s --burst 20`.
+//! `cargo bench -p benches --bench peers [-- PART-OF-A-LOAD'S-NAME] [--quick]`. Throughput,
+//! latency, CPU and memory, medians of interleaved rounds. `--quick` only tries it out.
+//! `AGENT_ARGS` replaces the agent's `--rate 100/s --burst 20`.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -25,6 +25,8 @@ mod load;
 mod machine;
 #[path = "support/peers_report.rs"]
 mod peers_report;
+#[path = "support/program.rs"]
+mod program;
 #[path = "../tests/support/mod.rs"]
 mod support;
 #[path = "support/usage.rs"]
@@ -74,6 +76,7 @@ fn main() {
     let (wanted, quick) = (asked::wanted(), asked::quick());
     let (rounds, seconds) = if quick { (1, 0.05) } else { (3, 1.0) };
 
+    program::build();
     let mut left_out = Vec::new();
     let peers: Vec<_> = (0..PEERS.len()).filter(|peer| is_built(*peer, &mut left_out)).collect();
     let mut samples: [Samples; 2] = Default::default();

@@ -1,7 +1,7 @@
 //! What counting a decision costs: nanoseconds more than the same loop without counting.
 //!
-//! `cargo bench --bench stats [-- --quick]`. Keys are hashed before the loop, and names are
-//! addresses, as in the daemon. `--quick` only tries it out.
+//! `cargo bench -p benches --bench stats [-- --quick]`. Keys are hashed before the loop, and names
+//! are addresses, as in the daemon. `--quick` only tries it out.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -1,8 +1,8 @@
 //! What a decision costs in the table alone, and in limiters that could be used instead.
 //!
-//! `cargo bench --bench table [-- PART-OF-A-ROW'S-NAME] [--quick] [--write]`. Nanoseconds per
-//! decision and thread, medians of interleaved rounds. `--quick` only tries it out; `--write` also
-//! writes the most important columns into docs/BENCHMARKS.md.
+//! `cargo bench -p benches --bench table [-- PART-OF-A-ROW'S-NAME] [--quick] [--write]`.
+//! Nanoseconds per decision and thread, medians of interleaved rounds. `--quick` only tries it
+//! out; `--write` also writes the most important columns into docs/BENCHMARKS.md.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use support::{Client, Haproxy, Process, directory, free_port, needs, wait_until};
+use support::{Client, Haproxy, Process, cargo, directory, free_port, needs, wait_until};
 
 /// An example, and HAProxy in front of it.
 struct Example {
@@ -27,17 +27,8 @@ struct Example {
 fn build() {
     static BUILT: Once = Once::new();
     BUILT.call_once(|| {
-        let mut build = Command::new(env!("CARGO"));
-        // What Cargo says to this test about its package would be a reason to build some
-        // dependencies again.
-        for (name, _) in std::env::vars_os() {
-            let about_it = ["CARGO_PKG_", "CARGO_MANIFEST_"];
-            if about_it.iter().any(|it| name.to_string_lossy().starts_with(it)) {
-                build.env_remove(name);
-            }
-        }
         let status =
-            build.args(["build", "--locked", "--workspace", "--examples"]).status().unwrap();
+            cargo().args(["build", "--locked", "--workspace", "--examples"]).status().unwrap();
         assert!(status.success(), "the examples can't be built");
     });
 }

@@ -309,6 +309,26 @@ pub fn agent_binary() -> PathBuf {
     }
 }
 
+/// The folder of the workspace: benches are in packages of their own.
+pub fn root() -> &'static Path {
+    let mut folders = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
+    folders.find(|folder| folder.join("Cargo.lock").is_file()).expect("the workspace")
+}
+
+/// Cargo, as it is started outside of a test.
+pub fn cargo() -> Command {
+    let mut command = Command::new(env!("CARGO"));
+    // What Cargo says to a test about its package would be a reason to build some dependencies
+    // again.
+    for (name, _) in env::vars_os() {
+        let about_it = ["CARGO_PKG_", "CARGO_MANIFEST_"];
+        if about_it.iter().any(|it| name.to_string_lossy().starts_with(it)) {
+            command.env_remove(name);
+        }
+    }
+    command
+}
+
 /// The user and group without rights.
 pub const NOBODY: u32 = 65534;
 
@@ -383,7 +403,7 @@ fn find_haproxy() -> Option<PathBuf> {
 
 /// The folder of configurations that users copy.
 pub fn haproxy_folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("haproxy")
+    root().join("haproxy")
 }
 
 /// A running HAProxy with one of the project's configurations.
