@@ -438,6 +438,15 @@ impl Table {
     }
 
     fn tat_of(&self, id: BucketId) -> Time {
+        match self.bucket(id).tat(&self.context(None)) {
+            Ok(tat) => tat,
+            Err(Moved) => self.moved_tat(id),
+        }
+    }
+
+    /// The case other than the usual one: the bucket may be in the table that takes over.
+    #[cold]
+    fn moved_tat(&self, id: BucketId) -> Time {
         // What it is until the bucket is opened in another table.
         let mut last = Time::ZERO;
         let found = self.follow(id, |table, _| {
