@@ -27,10 +27,10 @@ use gcra_limiter::undecided;
 use gcra_limiter::undecided::Undecided;
 use gcra_limiter::verdict;
 use gcra_policy::file::document;
-use gcra_policy::file::watch::Seen;
 use gcra_policy::secrets::Readers;
 use gcra_policy::sharing::{Sharing, WithoutStore, blocked_without_store, without_store_in_words};
 use gcra_policy::store::StoreSettings;
+use gcra_policy::watch::Seen;
 use gcra_policy::{Policies, Policy};
 use gcra_table::{Evictions, Exemption, Name, Profile, ReloadAnswer, Table, Time};
 use gcra_text::count::Count;
@@ -44,7 +44,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use crate::hangup;
 use crate::service_manager::ServiceManager;
 use crate::store_reports::{Counted, StoreReports};
-use gcra_policy::file::watch::{Watch, see_all};
+use gcra_policy::watch::{Watch, see_all};
 
 /// What the housekeeping looks after.
 #[derive(Debug)]

@@ -14,7 +14,7 @@ use gcra_limiter::policies_in_force::InForce;
 use gcra_limiter::question::{Question, Unanswerable};
 use gcra_limiter::verdict::{Reason, Verdict};
 use gcra_policy::key::{InKey, NamedValue, Part as Written, Shown};
-use gcra_policy::key_args::{KeyArg, NoValue};
+use gcra_policy::key_parts::{KeyArg, NoValue};
 use gcra_policy::sharing::Sharing;
 use gcra_policy::{Limit, OverrideKey, Part, Policies, Policy, Rule, RuleAt, When};
 use gcra_table::{Leases, Nanos, Table};

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::slice;
 
 use gcra_policy::key::{Key, NamedValue, Part, Written, write_mark};
-use gcra_policy::key_args::KeyArg;
+use gcra_policy::key_parts::KeyArg;
 use gcra_text::count::Count;
 use gcra_text::network::VALUE;
 use ipnet::IpNet;
@@ -312,7 +312,7 @@ fn text(name: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gcra_policy::key_args::key_args;
+    use gcra_policy::key_parts::key_args;
 
     fn meanings_of(key: &str) -> impl Fn(&str) -> Result<Vec<Meaning>, String> {
         let entries: Vec<_> = key.split(',').collect();

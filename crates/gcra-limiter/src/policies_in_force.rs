@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use gcra_policy::answers::Answers;
-use gcra_policy::key_args::KeyArg;
+use gcra_policy::key_parts::KeyArg;
 use gcra_policy::{KeyParts, Limit, Policies, Policy, Rule};
 use gcra_table::{
     Exemption, KeyHash, LeaseKey, LeaseNumbers, LimitSalt, Nanos, Quota, Table, Time,

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use arrayvec::ArrayString;
-use gcra_policy::key_args::{KeyArg, NoValue};
+use gcra_policy::key_parts::{KeyArg, NoValue};
 use gcra_policy::settle::RESERVED;
 use gcra_policy::{Policies, Policy};
 use gcra_text::count::Count;

@@ -4,7 +4,7 @@
 use gcra_table::{Nanos, limit_id};
 
 use crate::bandwidth::Bandwidth;
-use crate::key_args::KeyArg;
+use crate::key_parts::KeyArg;
 use crate::policy::{KeyParts, Limit, Overrides, Penalty, Policies, Policy, Rule, When};
 use crate::settle::Settle;
 use crate::sharing::{Sharing, WithoutStore};

@@ -11,11 +11,11 @@ use gcra_text::table_error;
 
 use crate::answers::Answers;
 use crate::file::document;
-use crate::key_args::{key_args, not_an_arg};
+use crate::file::secrets::Readers;
+use crate::key_parts::{key_args, not_an_arg};
 use crate::policy::{KeyParts, Limit, LimitIdentity, Overrides, Policies, Policy, Rule};
 use crate::rate_flags::RateFlags;
 use crate::rate_guess::Meant;
-use crate::secrets::Readers;
 use crate::sharing::{self, Sharing, WithoutStore};
 use crate::store::{StoreSettings, StoreUrl, VARIABLE_RULE, WAITS, is_variable};
 

@@ -15,18 +15,19 @@ pub mod file;
 pub mod flags;
 pub mod haproxy_config;
 pub mod key;
-pub mod key_args;
+pub mod key_parts;
 pub mod limit_from_arg;
 pub mod override_key;
 pub mod policy;
 pub mod rate_flags;
 pub mod rate_guess;
-pub mod secrets;
 pub mod settle;
 pub mod sharing;
 pub mod store;
+pub mod watch;
 pub mod words;
 
+pub use file::secrets;
 pub use policy::{
     Bandwidth, KeyParts, Limit, LimitIdentity, LimitPlace, MAX_LIMITS, OverrideKey, Overrides,
     Part, Penalty, Policies, Policy, Rule, RuleAt, Settle, Sharing, When, WithoutStore, policy_id,

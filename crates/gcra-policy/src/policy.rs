@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::{iter, mem};
 
-use crate::file::watch::Seen;
+use crate::watch::Seen;
 use ahash::AHashMap;
 use arrayvec::ArrayVec;
 use gcra_table::{Exemption, LimitSalt, Nanos, Quota, Rate, Table, limit_id};
@@ -20,7 +20,7 @@ use spop_agent::{Message, Value};
 use crate::answers::Answers;
 pub use crate::bandwidth::Bandwidth;
 use crate::calendar::Calendar;
-use crate::key_args::KeyArg;
+use crate::key_parts::KeyArg;
 use crate::limit_from_arg::{ArgValue, ByArg, Read};
 use crate::rate_flags::numbers_in_words;
 pub use crate::settle::Settle;

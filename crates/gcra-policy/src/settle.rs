@@ -12,7 +12,7 @@ use spop_agent::Message;
 
 use crate::file::limits::list;
 use crate::file::reader::{Entries, Node, Reader};
-use crate::key_args::not_an_arg;
+use crate::key_parts::not_an_arg;
 use crate::policy::{KeyParts, Policies, Policy, Rule};
 use crate::rate_flags::numbers_in_words;
 use crate::words::text;

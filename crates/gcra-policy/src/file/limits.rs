@@ -6,7 +6,7 @@ use toml::de::DeValue;
 
 use crate::calendar::Calendar;
 use crate::file::reader::{Entries, Node, Reader};
-use crate::key_args::{key_parts, not_an_arg};
+use crate::key_parts::{key_parts, not_an_arg};
 use crate::limit_from_arg;
 use crate::limit_from_arg::ByArg;
 use crate::policy::{KeyParts, Limit, LimitIdentity, LimitWords, MAX_LIMITS, Rule, trial_name};

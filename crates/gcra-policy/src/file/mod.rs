@@ -6,8 +6,8 @@ pub mod max_delay;
 pub mod overrides;
 pub mod penalty;
 pub mod reader;
+pub mod secrets;
 pub mod sources;
 pub mod syntax;
 #[cfg(test)]
 mod tests;
-pub mod watch;

@@ -14,8 +14,8 @@ use gcra_text::duration::Exact;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use crate::secrets;
-use crate::secrets::Readers;
+use crate::file::secrets;
+use crate::file::secrets::Readers;
 
 /// The most mistakes that are reported, and the most warnings. Of further ones only the number is.
 pub(crate) const MAX_REPORTED: usize = 100;

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::file::watch::{Seen, see};
+use crate::watch::{Seen, see};
 
 /// The most bytes that a configuration and the lists that it names have together.
 pub(crate) const MAX_BYTES: u64 = 256 << 20;

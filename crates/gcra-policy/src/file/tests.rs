@@ -4,8 +4,8 @@ use spop_agent::Value;
 
 use crate::answers::Var;
 use crate::file::document;
+use crate::file::secrets::Readers;
 use crate::policy::{Policies, Rule, RuleAt};
-use crate::secrets::Readers;
 
 fn parse(text: &str) -> Result<Policies, Vec<String>> {
     document::parse(Path::new("gcra-spoa.toml"), text)
