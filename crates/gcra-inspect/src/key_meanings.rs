@@ -312,7 +312,7 @@ fn text(name: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gcra_policy::key_parts::key_args;
+    use gcra_policy::file::key::key_args;
 
     fn meanings_of(key: &str) -> impl Fn(&str) -> Result<Vec<Meaning>, String> {
         let entries: Vec<_> = key.split(',').collect();

@@ -1,7 +1,9 @@
 //! The bucket that a limit has for a message. Usually that follows from the policy's key, which is
 //! hashed once. But a limit can have a key of its own, and numbers that the message says.
 
-use gcra_policy::key::{KeyWriter, write_any_case, write_fallback, write_narrowed, write_part};
+use gcra_policy::key_bytes::{
+    KeyWriter, write_any_case, write_fallback, write_narrowed, write_part,
+};
 use gcra_policy::limit_from_arg::ArgValue;
 use gcra_policy::sharing::lent;
 use gcra_policy::{KeyParts, Limit};

@@ -1,6 +1,8 @@
 //! The hash of a message's key, as its policy makes it.
 
-use gcra_policy::key::{KeyWriter, write_fallback, write_lowercase, write_narrowed, write_part};
+use gcra_policy::key_bytes::{
+    KeyWriter, write_fallback, write_lowercase, write_narrowed, write_part,
+};
 use gcra_policy::key_parts::KeyArg;
 use gcra_policy::{KeyParts, Part, Policy};
 use gcra_table::{KeyHash, KeyHasher};

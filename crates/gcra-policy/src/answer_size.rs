@@ -6,7 +6,8 @@ use std::iter::repeat_n;
 use spop_agent::{AckWriter, Value};
 
 use crate::answers::{Answers, LONGEST_NUMBERS, MAX_LISTED, MOST_RESERVED, Var};
-use crate::policy::{Policies, Policy};
+use crate::policies::Policies;
+use crate::policy::Policy;
 
 /// The LENGTH of the longest ACK about a message of this policy, perhaps together with those of
 /// other policies in the list whose limits have names as long.

@@ -2,7 +2,7 @@
 
 use spop_agent::{Scope, VarName};
 
-use crate::policy::MAX_LIMITS;
+use crate::limit::MAX_LIMITS;
 
 /// The most limits that the header fields of one answer list: those of two policies.
 pub const MAX_LISTED: usize = 2 * MAX_LIMITS;

@@ -1,19 +1,14 @@
-//! How many bytes per second a client gets, by what it owes; and the grammar of `bandwidth`.
+//! How many bytes per second a client gets, by what it owes.
 
 use std::fmt;
 
 use gcra_table::{Nanos, Quota};
-
-use crate::file::reader::{Entries, Node, Reader};
-use crate::policy::{Policy, Rule};
 
 /// The units of sizes, as HAProxy has them.
 const UNITS: [(char, u32); 3] = [('k', 1 << 10), ('m', 1 << 20), ('g', 1 << 30)];
 
 /// The most bytes per second.
 const MAX: u32 = 1 << 30;
-
-const HOW: &str = "bandwidth = { full = \"10m\", least = \"50k\" }";
 
 /// What a client that is allowed gets for each response, in bytes per second.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -48,7 +43,7 @@ impl Bandwidth {
 }
 
 /// A size as HAProxy writes it.
-struct Size(u32);
+pub(crate) struct Size(pub(crate) u32);
 
 impl fmt::Display for Size {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -61,7 +56,7 @@ impl fmt::Display for Size {
 }
 
 /// `512000`, `500k` or `10m`; `None` if it is not a size from 1 to 1g.
-fn size(text: &str) -> Option<u32> {
+pub(crate) fn size(text: &str) -> Option<u32> {
     let lower = text.to_ascii_lowercase();
     let with_unit = UNITS.iter().find_map(|(unit, size)| Some((lower.strip_suffix(*unit)?, size)));
     let (count, unit) = with_unit.unwrap_or((&lower, &1));
@@ -69,105 +64,6 @@ fn size(text: &str) -> Option<u32> {
     let count = Some(count).filter(|count| count.bytes().all(|byte| byte.is_ascii_digit()));
     let size = count?.parse::<u32>().ok()?.checked_mul(*unit)?;
     (1..=MAX).contains(&size).then_some(size)
-}
-
-/// `{ full = "10m", least = "50k" }`.
-pub fn bandwidth<'t>(reader: &mut Reader<'t>, value: &Node<'t>) -> Option<Bandwidth> {
-    let at = value.span().start;
-    let table = reader.table(value, &format!("bandwidth must be a table; write {HOW}"))?;
-    let mut entries = Entries::new("bandwidth".to_owned(), &["full", "least"], table);
-    let mut part = |name: &str, like: &str| {
-        let Some(value) = entries.take(name) else {
-            reader.wrong(at, &format!("bandwidth has no {name}; write {HOW}"));
-            return None;
-        };
-        let text = reader.string(value, name, &format!("such as \"{like}\""))?;
-        let size = size(&text);
-        if size.is_none() {
-            let what = format!(
-                "'{text}' in {name} is not a number of bytes per second from 1 to 1g; write a \
-                 whole number, with k, m or g behind it for 1024, 1024k or 1024m bytes, such as \
-                 \"{like}\""
-            );
-            reader.wrong(value.span().start, &what);
-        }
-        size
-    };
-    let (full, least) = (part("full", "10m"), part("least", "50k"));
-    reader.no_more(entries);
-    let (full, least) = (full?, least?);
-    if least > full {
-        let what = format!(
-            "least is more than full in bandwidth; write a least of at most \"{}\"",
-            Size(full)
-        );
-        reader.wrong(at, &what);
-    }
-    Some(Bandwidth { full, least })
-}
-
-/// Notes where the bandwidth of a policy has no effect.
-pub fn check(reader: &mut Reader<'_>, at: usize, policy: &Policy) {
-    let name = &policy.name;
-    if policy.rules().all(|rule| !matches!(rule, Rule::Limits(_))) {
-        let what = format!(
-            "the bandwidth of policy '{name}' is never used, because the policy has no limit; \
-             leave it out"
-        );
-        reader.wrong(at, &what);
-    } else if policy.limits().any(|limit| limit.calendar.is_some()) {
-        let what = format!(
-            "policy '{name}' cannot have a bandwidth and a limit with a window, because what is \
-             counted in a window comes back all at once; leave one of them out"
-        );
-        reader.wrong(at, &what);
-    } else if policy.observes {
-        let what = format!(
-            "the bandwidth of policy '{name}' slows no response as long as the policy only \
-             observes; leave out mode when it is to slow them"
-        );
-        reader.warn(at, &what);
-    } else if is_used_up_by_one(policy) {
-        let what = format!(
-            "each allowed request of policy '{name}' gets the least bandwidth, because one \
-             request uses up a burst of 1; write a larger burst"
-        );
-        reader.warn(at, &what);
-    }
-}
-
-/// Whether one request uses up the burst of a limit, whichever rule is for it.
-fn is_used_up_by_one(policy: &Policy) -> bool {
-    let is_small = |rule: &Rule| match rule {
-        Rule::Limits(limits) => limits.iter().any(|limit| limit.quota.burst() == 1),
-        // Without a limit there is no bandwidth.
-        Rule::Deny | Rule::Unlimited => true,
-    };
-    let differs = policy.bandwidth.is_some_and(|bandwidth| bandwidth.full > bandwidth.least);
-    // A cost can be 0.
-    differs && policy.cost.is_none() && policy.rules().all(is_small)
-}
-
-/// Notes where the variable and the settings at these places do not fit together. `answer` is
-/// where the variables are, if they have `bandwidth`.
-pub fn is_answered(reader: &mut Reader<'_>, answer: Option<usize>, settings: &[usize]) {
-    match answer {
-        Some(at) if settings.is_empty() => {
-            let what = format!(
-                "answer names 'bandwidth', but no policy has it; write {HOW} in a policy, or \
-                 leave it out of answer"
-            );
-            reader.wrong(at, &what);
-        }
-        Some(_) => {}
-        None => {
-            for at in settings {
-                let what = "this bandwidth slows no response, because answer does not name \
-                            'bandwidth'; write it there, above the first policy";
-                reader.warn(*at, what);
-            }
-        }
-    }
 }
 
 #[cfg(test)]

@@ -4,33 +4,33 @@
 use gcra_table::{Nanos, limit_id};
 
 use crate::bandwidth::Bandwidth;
-use crate::key_parts::KeyArg;
-use crate::policy::{KeyParts, Limit, Overrides, Penalty, Policies, Policy, Rule, When};
+use crate::key_parts::{KeyArg, KeyParts};
+use crate::limit::{Limit, Rule};
+use crate::overrides::Overrides;
+use crate::policy::{Penalty, Policy, When};
 use crate::settle::Settle;
 use crate::sharing::{Sharing, WithoutStore};
 
-impl Policies {
-    /// The digest of what the policies limit, and how. It is the same in every process.
-    ///
-    /// The words in which it was written do not count, and neither do comments, the variables of
-    /// the answer, trials, or the order of policies for different messages.
-    pub(crate) fn digest_of_limits(list: &[Policy]) -> u64 {
-        let limiting = || list.iter().filter(|policy| !policy.is_trial);
-        let each = limiting().enumerate().map(|(place, policy)| {
-            let before = limiting().take(place);
-            let mut digest = Digest(0);
-            // Of policies for the same message, the first that fits decides.
-            digest.number(before.filter(|other| other.message == policy.message).count() as u64);
-            digest.policy(policy);
-            digest.0
-        });
-        let mut each: Vec<u64> = each.collect();
-        each.sort_unstable();
+/// The digest of what the policies limit, and how. It is the same in every process.
+///
+/// The words in which it was written do not count, and neither do comments, the variables of
+/// the answer, trials, or the order of policies for different messages.
+pub(crate) fn of_limits(list: &[Policy]) -> u64 {
+    let limiting = || list.iter().filter(|policy| !policy.is_trial);
+    let each = limiting().enumerate().map(|(place, policy)| {
+        let before = limiting().take(place);
         let mut digest = Digest(0);
-        each.into_iter().for_each(|policy| digest.number(policy));
-        // 0 stands for no digest.
-        digest.0.max(1)
-    }
+        // Of policies for the same message, the first that fits decides.
+        digest.number(before.filter(|other| other.message == policy.message).count() as u64);
+        digest.policy(policy);
+        digest.0
+    });
+    let mut each: Vec<u64> = each.collect();
+    each.sort_unstable();
+    let mut digest = Digest(0);
+    each.into_iter().for_each(|policy| digest.number(policy));
+    // 0 stands for no digest.
+    digest.0.max(1)
 }
 
 impl Overrides {

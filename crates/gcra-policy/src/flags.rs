@@ -11,12 +11,17 @@ use gcra_text::table_error;
 
 use crate::answers::Answers;
 use crate::file::document;
+use crate::file::key::{key_args, not_an_arg};
 use crate::file::secrets::Readers;
-use crate::key_parts::{key_args, not_an_arg};
-use crate::policy::{KeyParts, Limit, LimitIdentity, Overrides, Policies, Policy, Rule};
+use crate::file::sharing::not_shareable;
+use crate::key_parts::KeyParts;
+use crate::limit::{Limit, LimitIdentity, Rule};
+use crate::overrides::Overrides;
+use crate::policies::Policies;
+use crate::policy::Policy;
 use crate::rate_flags::RateFlags;
 use crate::rate_guess::Meant;
-use crate::sharing::{self, Sharing, WithoutStore};
+use crate::sharing::{Sharing, WORDS, WithoutStore};
 use crate::store::{StoreSettings, StoreUrl, VARIABLE_RULE, WAITS, is_variable};
 
 /// The flags that make the one policy of an agent without a file.
@@ -184,7 +189,7 @@ pub fn parse_store_wait(text: &str) -> Result<Duration, String> {
 }
 
 pub fn parse_without_store(text: &str) -> Result<WithoutStore, String> {
-    let words = sharing::WORDS.join(", ");
+    let words = WORDS.join(", ");
     let wrong = || format!("'{text}' is not a way to do without the store; write one of {words}");
     WithoutStore::of_word(text).ok_or_else(wrong)
 }
@@ -255,8 +260,8 @@ pub fn policies_of_flags(
                 "--store has no effect with a rate of deny or unlimited; leave it out".to_owned()
             );
         };
-        let not_shareable = |limit| sharing::not_shareable(limit, args.cost.is_some());
-        if let Some(mistake) = limits.iter().find_map(not_shareable) {
+        let mistake_of = |limit| not_shareable(limit, args.cost.is_some());
+        if let Some(mistake) = limits.iter().find_map(mistake_of) {
             return Err(mistake);
         }
     }

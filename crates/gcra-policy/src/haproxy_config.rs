@@ -10,7 +10,8 @@ use std::time::Duration;
 use spop_agent::Scope;
 
 use crate::answers::Var;
-use crate::policy::{Policies, Policy, When};
+use crate::policies::Policies;
+use crate::policy::{Policy, When};
 use crate::settle::RESERVED;
 use crate::settle::Settle;
 use crate::words::text;

@@ -1,15 +1,132 @@
-//! The args that make a key, and what stands for an arg without a value; and the grammar of both.
+//! The key of a message: the args whose values make it, and how those are grouped.
 
 use std::fmt;
+use std::fmt::Write as _;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 use spop_agent::{Message, Value};
 
-use crate::file::reader::{Entries, Reader};
-use crate::policy::KeyParts;
-use crate::words::DEFAULT_PREFIXES;
+/// How addresses are grouped unless the file says otherwise, IPv4 and IPv6.
+pub(crate) const DEFAULT_PREFIXES: (u8, u8) = (32, 64);
 
-/// The most args that can stand for another one.
-const MAX_FALLBACKS: usize = 8;
+/// Which values make the key of a message, and how.
+#[derive(Clone, Debug, Eq, Hash, PartialEq)]
+pub struct KeyParts {
+    /// If there are none, all args make the key except those of the cost and of `when`.
+    pub args: Vec<KeyArg>,
+    pub ipv4_prefix: u8,
+    pub ipv6_prefix: u8,
+    pub lowercase: bool,
+}
+
+impl KeyParts {
+    /// Each value as it is.
+    pub fn exact(args: Vec<KeyArg>) -> Self {
+        Self { args, ipv4_prefix: 32, ipv6_prefix: 128, lowercase: false }
+    }
+
+    /// The names of all args that may be read, those of fallbacks too.
+    pub fn names(&self) -> impl Iterator<Item = &[u8]> {
+        self.args.iter().flat_map(KeyArg::names)
+    }
+
+    /// The part of a key that a value makes. An address makes its network, with the policy's
+    /// prefix length or `least_prefix`, whichever is longer.
+    #[inline]
+    pub fn group<'a>(&self, value: Value<'a>, least_prefix: u8) -> Part<'a> {
+        let v4 = |ip| {
+            let prefix = self.ipv4_prefix.max(least_prefix);
+            Part {
+                value: Value::Ipv4(network_v4(ip, prefix)),
+                narrowed: (prefix > self.ipv4_prefix).then_some(prefix),
+            }
+        };
+        match value {
+            Value::Ipv4(ip) => v4(ip),
+            Value::Ipv6(ip) => match ip.to_ipv4_mapped() {
+                Some(ip) => v4(ip),
+                None => {
+                    let prefix = self.ipv6_prefix.max(least_prefix);
+                    Part {
+                        value: Value::Ipv6(network_v6(ip, prefix)),
+                        narrowed: (prefix > self.ipv6_prefix).then_some(prefix),
+                    }
+                }
+            },
+            value => Part { value, narrowed: None },
+        }
+    }
+
+    /// The prefix length of the network that a part of a key stands for, if it stands for several
+    /// addresses.
+    pub fn prefix_of(&self, Part { value, narrowed }: Part<'_>) -> Option<u8> {
+        let (prefix, whole) = match value {
+            Value::Ipv4(_) => (self.ipv4_prefix, 32),
+            Value::Ipv6(_) => (self.ipv6_prefix, 128),
+            _ => return None,
+        };
+        Some(narrowed.unwrap_or(prefix)).filter(|prefix| *prefix < whole)
+    }
+
+    /// "for each ip and path (IPv6 by /64), ignoring case". Of addresses it says nothing where the
+    /// key has none, as far as that is known: they are certain only if overrides have some.
+    pub fn in_words(&self, has_networks: bool) -> String {
+        let mut words = match self.args[..] {
+            [] => "for each value of the message's args".to_owned(),
+            _ => "for each ".to_owned(),
+        };
+        for (place, arg) in self.args.iter().enumerate() {
+            let and = match place.checked_sub(1).map(|before| self.args[before].has_fallback()) {
+                None => "",
+                Some(false) => " and ",
+                Some(true) => ", and ",
+            };
+            let _ = write!(words, "{and}{arg}");
+        }
+        let groups: Vec<_> = [("IPv4", self.ipv4_prefix, 32), ("IPv6", self.ipv6_prefix, 128)]
+            .iter()
+            .filter(|(_, prefix, whole)| prefix < whole)
+            .map(|(family, prefix, _)| format!("{family} by /{prefix}"))
+            .collect();
+        let has_addresses = has_networks
+            || self.args.is_empty()
+            || (self.ipv4_prefix, self.ipv6_prefix) != DEFAULT_PREFIXES
+            || self.names().any(is_address);
+        if !groups.is_empty() && has_addresses {
+            let _ = write!(words, " ({})", groups.join(", "));
+        }
+        if self.lowercase {
+            words.push_str(", ignoring case");
+        }
+        words
+    }
+}
+
+/// Whether an arg with this name is usually an address.
+fn is_address(name: &[u8]) -> bool {
+    const WORDS: [&str; 11] =
+        ["ip", "ip4", "ip6", "ipv4", "ipv6", "src", "client", "addr", "address", "peer", "remote"];
+    let name = String::from_utf8_lossy(name).to_ascii_lowercase();
+    name.split(|c: char| !c.is_ascii_alphanumeric()).any(|word| WORDS.contains(&word))
+}
+
+/// A part of a key.
+#[derive(Clone, Copy, Debug)]
+pub struct Part<'a> {
+    pub value: Value<'a>,
+    /// The prefix length of an address's network, where it is an override's and not the policy's.
+    pub narrowed: Option<u8>,
+}
+
+fn network_v4(ip: Ipv4Addr, prefix: u8) -> Ipv4Addr {
+    let mask = u32::MAX.checked_shl(32 - u32::from(prefix.min(32))).unwrap_or(0);
+    (u32::from(ip) & mask).into()
+}
+
+fn network_v6(ip: Ipv6Addr, prefix: u8) -> Ipv6Addr {
+    let mask = u128::MAX.checked_shl(128 - u32::from(prefix.min(128))).unwrap_or(0);
+    (u128::from(ip) & mask).into()
+}
 
 /// An arg whose value is a part of the key.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
@@ -68,125 +185,6 @@ impl KeyArg {
         };
         self.fallback(message).is_none().then_some(no_value)
     }
-}
-
-/// Reads the entries of `key` in a file or of `--key`: the names of args, and behind each what
-/// stands for it. `setting` is how mistakes name it, and `like` an example of it. Each mistake is
-/// given to `wrong`, with the place of its entry.
-pub fn key_args(
-    entries: &[&str],
-    setting: &str,
-    like: &str,
-    mut wrong: impl FnMut(usize, String),
-) -> Vec<KeyArg> {
-    let mut args: Vec<KeyArg> = Vec::new();
-    for (place, entry) in entries.iter().enumerate() {
-        let (word, fallback) = match entry.split_once(char::is_whitespace) {
-            Some(("else", name)) => (name.trim(), true),
-            None if *entry == "else" => ("", true),
-            _ => (*entry, false),
-        };
-        let mistake = match (word, fallback, args.last()) {
-            ("", false, _) => Some(format!(
-                "{setting} has an empty name; write the names of args, such as {like}"
-            )),
-            ("", true, _) => Some(format!(
-                "'{entry}' in {setting} names no arg; write 'else ARG', or 'else null' if null \
-                 counts as a value"
-            )),
-            (_, true, None) => Some(format!(
-                "'{entry}' is the first entry of {setting}, so there is no arg that it could \
-                 stand for; write that arg before it"
-            )),
-            (_, true, Some(arg)) if arg.or_null => Some(format!(
-                "'{entry}' in {setting} is never used, because 'else null' before it always \
-                 applies; put 'else null' last"
-            )),
-            (_, true, Some(arg)) if arg.fallbacks.len() == MAX_FALLBACKS => Some(format!(
-                "'{}' in {setting} has more than {MAX_FALLBACKS} fallbacks; leave some out",
-                Text(&arg.name)
-            )),
-            (word, ..) if word.contains(char::is_whitespace) => Some(format!(
-                "'{entry}' in {setting} is not the name of an arg, because it has white space; \
-                 write each arg as an entry of its own, and 'else ARG' for a fallback"
-            )),
-            ("null", true, _) => None,
-            (word, ..)
-                if args.iter().flat_map(KeyArg::names).any(|arg| *arg == *word.as_bytes()) =>
-            {
-                Some(format!("{setting} names '{word}' twice; once is enough"))
-            }
-            _ => not_an_arg(word, setting),
-        };
-        match (mistake, fallback, args.last_mut()) {
-            (Some(mistake), ..) => wrong(place, mistake),
-            (None, true, Some(arg)) if word == "null" => arg.or_null = true,
-            (None, true, Some(arg)) => arg.fallbacks.push(word.as_bytes().into()),
-            (None, ..) => args.push(KeyArg::new(word)),
-        }
-    }
-    args
-}
-
-/// Takes what makes a key: `key`, `ipv4_prefix`, `ipv6_prefix` and `lowercase`. Of a limit with a
-/// key of its own, `policy` is the key of its policy, which stands for what is left out.
-pub fn key_parts<'t>(
-    reader: &mut Reader<'t>,
-    entries: &mut Entries<'_, 't>,
-    policy: Option<&KeyParts>,
-) -> KeyParts {
-    let written = entries.take("key");
-    let args = written.map(|value| {
-        let is_empty = value.get_ref().as_array().is_some_and(|array| array.is_empty());
-        if is_empty && policy.is_none() {
-            let what = "key is empty; leave it out if all args make the key, or write the names \
-                        of args, such as [\"ip\"]";
-            reader.wrong(value.span().start, what);
-        }
-        reader.strings(value, "key", "such as [\"ip\"]")
-    });
-    let (args, places): (Vec<_>, Vec<_>) = args.unwrap_or_default().into_iter().unzip();
-    let args: Vec<_> = args.iter().map(String::as_str).collect();
-    let mut args = key_args(&args, "key", "[\"ip\", \"path\"]", |place, what| {
-        reader.wrong(places[place], &what);
-    });
-    if let (Some(policy), None) = (policy, written) {
-        args.clone_from(&policy.args);
-    }
-    let mut prefix = |name: &'static str, family: &str, most: u8, default: u8| {
-        let Some(value) = entries.take(name) else { return default };
-        let bits = reader.number(value, name, 0..=most.into());
-        if bits == Some(0) {
-            let what = format!(
-                "with {name} = 0 all {family} addresses share one bucket; write up to {most}"
-            );
-            reader.warn(value.span().start, &what);
-        }
-        bits.and_then(|bits| u8::try_from(bits).ok()).unwrap_or(default)
-    };
-    let (ipv4, ipv6) =
-        policy.map_or(DEFAULT_PREFIXES, |policy| (policy.ipv4_prefix, policy.ipv6_prefix));
-    let ipv4_prefix = prefix("ipv4_prefix", "IPv4", 32, ipv4);
-    let ipv6_prefix = prefix("ipv6_prefix", "IPv6", 128, ipv6);
-    let lowercase = entries.take("lowercase").and_then(|value| reader.boolean(value, "lowercase"));
-    let lowercase = lowercase.unwrap_or(policy.is_some_and(|policy| policy.lowercase));
-    KeyParts { args, ipv4_prefix, ipv6_prefix, lowercase }
-}
-
-/// Why a name is not that of an arg of a spoe-message, if that is so. HAProxy takes the text up to
-/// the first `=`; and marks that it understands itself were hardly meant.
-pub(crate) fn not_an_arg(name: &str, setting: &str) -> Option<String> {
-    if let Some((arg, _)) = name.split_once('=') {
-        return Some(format!(
-            "'{name}' in {setting} is an arg with its sample; write only its name, '{arg}'"
-        ));
-    }
-    let is_odd = |c: char| c.is_whitespace() || c.is_control() || "\"'\\#,$()".contains(c);
-    let odd = name.chars().find(|c| is_odd(*c))?;
-    Some(format!(
-        "'{name}' in {setting} is not the name of an arg, because it has a '{odd}'; write the \
-         name that the spoe-message has in its args"
-    ))
 }
 
 /// "key, or ip where there is none".

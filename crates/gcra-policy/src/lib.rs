@@ -15,20 +15,28 @@ pub mod file;
 pub mod flags;
 pub mod haproxy_config;
 pub mod key;
+pub mod key_bytes;
 pub mod key_parts;
+pub mod limit;
 pub mod limit_from_arg;
-pub mod override_key;
+pub mod overrides;
+pub mod policies;
 pub mod policy;
 pub mod rate_flags;
 pub mod rate_guess;
+pub mod rate_words;
 pub mod settle;
 pub mod sharing;
 pub mod store;
 pub mod watch;
 pub mod words;
 
+pub use bandwidth::Bandwidth;
 pub use file::secrets;
-pub use policy::{
-    Bandwidth, KeyParts, Limit, LimitIdentity, LimitPlace, MAX_LIMITS, OverrideKey, Overrides,
-    Part, Penalty, Policies, Policy, Rule, RuleAt, Settle, Sharing, When, WithoutStore, policy_id,
-};
+pub use key_parts::{KeyParts, Part};
+pub use limit::{Limit, LimitIdentity, MAX_LIMITS, Rule};
+pub use overrides::{OverrideKey, Overrides};
+pub use policies::{LimitPlace, Policies};
+pub use policy::{Penalty, Policy, RuleAt, When, policy_id};
+pub use settle::Settle;
+pub use sharing::{Sharing, WithoutStore};

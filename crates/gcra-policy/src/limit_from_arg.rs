@@ -8,7 +8,6 @@ use arc_swap::ArcSwap;
 use gcra_table::{Nanos, Quota, Rate};
 use spop_agent::{Message, Value};
 
-use crate::file::limits::rate_and_burst;
 use crate::settle::with_max_debt;
 use crate::sharing::in_whole_cells;
 
@@ -201,6 +200,16 @@ impl ByArg {
             .and_then(|quota| quota.with_most_owed(quota.drain_time().saturating_add(beyond)));
         // Four years are too long to be owed. Then nothing is owed beyond the burst.
         owing.unwrap_or(quota)
+    }
+}
+
+/// The numbers of a limit in a text, as it can be written as a string: `10/s` or `10/s burst 20`.
+fn rate_and_burst(text: &str) -> Option<(&str, Option<u64>)> {
+    let mut words = text.split_ascii_whitespace();
+    match (words.next()?, words.next(), words.next(), words.next()) {
+        (rate, None, ..) => Some((rate, None)),
+        (rate, Some("burst"), Some(burst), None) => Some((rate, Some(burst.parse().ok()?))),
+        _ => None,
     }
 }
 

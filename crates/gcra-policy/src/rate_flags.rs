@@ -3,9 +3,9 @@
 use std::fmt;
 
 use gcra_table::{Quota, Rate, Table};
-use gcra_text::duration::Short;
 
-use crate::policy::Policies;
+use crate::policies::Policies;
+use crate::rate_words::rate_of;
 use crate::sharing::{Sharing, WithoutStore};
 
 /// A rate and a burst as they can be typed. [`Display`](fmt::Display) writes the flags.
@@ -18,46 +18,11 @@ pub struct RateFlags {
     pub shared: Option<Sharing>,
 }
 
-/// The units of periods in nanoseconds, those first in which people think first.
-const UNITS: [(&str, u64); 5] = [
-    ("s", 1_000_000_000),
-    ("m", 60_000_000_000),
-    ("h", 3_600_000_000_000),
-    ("d", 86_400_000_000_000),
-    ("ms", 1_000_000),
-];
-
-/// "10 per second, up to 20 at once", of a quota that may stand for no simple rate.
-pub fn numbers_in_words(quota: Quota) -> String {
-    let burst = quota.burst();
-    // Without what may be owed beyond the burst, which no rate has.
-    let plain = Quota::new(quota.emission_interval(), burst).ok();
-    match plain.and_then(RateFlags::of) {
-        Some(RateFlags { rate, .. }) => format!("{rate}, up to {burst} at once"),
-        None => {
-            let interval = Short(quota.emission_interval().into());
-            format!("one request per {interval}, up to {burst} at once")
-        }
-    }
-}
-
 impl RateFlags {
     /// The flags that give this quota; `None` if no simple rate does.
     pub fn of(quota: Quota) -> Option<Self> {
-        let (interval, burst) = (quota.emission_interval().0, u64::from(quota.burst()));
-        // An interval is rounded up to whole nanoseconds, so the count is the nearest one.
-        let in_a_unit = UNITS.iter().map(|(unit, ns)| {
-            let count = ns.saturating_add(interval / 2) / interval.max(1);
-            format!("{count}/{unit}")
-        });
-        let longer = [3, 2, 1, 0, 4].map(|at: usize| UNITS[at]).into_iter();
-        let longer = longer.filter(|(_, ns)| interval.is_multiple_of(*ns));
-        let longer = longer.map(|(unit, ns)| format!("1/{}{unit}", interval / ns));
-        in_a_unit.chain(longer).find_map(|text| {
-            let rate: Rate = text.parse().ok()?;
-            let is_it = rate.quota(Some(burst)).is_ok_and(|found| found == quota);
-            is_it.then_some(Self { text, rate, burst, shared: None })
-        })
+        let (text, rate) = rate_of(quota)?;
+        Some(Self { text, rate, burst: quota.burst().into(), shared: None })
     }
 
     /// The same flags without a store, and with one in each way that there are flags for.

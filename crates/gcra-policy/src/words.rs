@@ -9,12 +9,15 @@ use gcra_text::duration::Exact;
 
 use crate::answers::Answers;
 use crate::bandwidth::Bandwidth;
-use crate::file::overrides::OVERRIDES;
-use crate::policy::{KeyParts, Limit, LimitWords, OverrideCounts, Policies, Policy, Rule, When};
-use crate::sharing::Sharing;
+use crate::limit::{Limit, LimitWords, Rule};
+use crate::overrides::{OVERRIDES, OverrideCounts};
+use crate::policies::Policies;
+use crate::policy::{Policy, When};
+use crate::settle::Settle;
+use crate::sharing::{Sharing, WithoutStore};
 
-/// How addresses are grouped unless the file says otherwise, IPv4 and IPv6.
-pub(crate) const DEFAULT_PREFIXES: (u8, u8) = (32, 64);
+/// How many limits a message names.
+const MOST_NAMED: usize = 3;
 
 impl Policies {
     /// All policies, a paragraph each, and the variables.
@@ -168,47 +171,93 @@ impl Rule {
     }
 }
 
-impl KeyParts {
-    /// "for each ip and path (IPv6 by /64), ignoring case". Of addresses it says nothing where the
-    /// key has none, as far as that is known: they are certain only if overrides have some.
-    pub fn in_words(&self, has_networks: bool) -> String {
-        let mut words = match self.args[..] {
-            [] => "for each value of the message's args".to_owned(),
-            _ => "for each ".to_owned(),
+impl Settle {
+    /// "each request reserves 5 cells; the message 'usage' settles the cost in tokens".
+    pub fn in_words(&self, policy: &Policy) -> Vec<String> {
+        let reserves = match (&policy.cost, policy.cells) {
+            (Some(arg), _) => format!("each request reserves the cells in {}", text(arg)),
+            (None, 0) => "a request is blocked if no cell is left, and reserves none".to_owned(),
+            (None, cells) => {
+                format!("each request reserves {}", Count(cells, "cell", "cells"))
+            }
         };
-        for (place, arg) in self.args.iter().enumerate() {
-            let and = match place.checked_sub(1).map(|before| self.args[before].has_fallback()) {
-                None => "",
-                Some(false) => " and ",
-                Some(true) => ", and ",
-            };
-            let _ = write!(words, "{and}{arg}");
+        let cost = match &self.cost {
+            None => "one cell".to_owned(),
+            Some(cost) => format!("the cells in {}", text(cost)),
+        };
+        let message = text(&self.message);
+        let mut lines = vec![format!("{reserves}; the message '{message}' charges {cost}")];
+        let (counts, has_rate) = (
+            policy.limits().any(|limit| limit.calendar.is_some()),
+            policy.limits().any(|limit| limit.calendar.is_none()),
+        );
+        if has_rate {
+            lines.push(format!(
+                "responses charge beyond the burst, up to {} of debt",
+                Exact(self.max_debt)
+            ));
         }
-        let groups: Vec<_> = [("IPv4", self.ipv4_prefix, 32), ("IPv6", self.ipv6_prefix, 128)]
-            .iter()
-            .filter(|(_, prefix, whole)| prefix < whole)
-            .map(|(family, prefix, _)| format!("{family} by /{prefix}"))
-            .collect();
-        let has_addresses = has_networks
-            || self.args.is_empty()
-            || (self.ipv4_prefix, self.ipv6_prefix) != DEFAULT_PREFIXES
-            || self.names().any(is_address);
-        if !groups.is_empty() && has_addresses {
-            let _ = write!(words, " ({})", groups.join(", "));
+        if counts {
+            lines.push("responses charge beyond the count, until the window ends".to_owned());
         }
-        if self.lowercase {
-            words.push_str(", ignoring case");
+        if self.reserves {
+            let within = Exact(self.within);
+            lines.push(format!("what was reserved too much is given back within {within}"));
         }
-        words
+        lines
     }
 }
 
-/// Whether an arg with this name is usually an address.
-fn is_address(name: &[u8]) -> bool {
-    const WORDS: [&str; 11] =
-        ["ip", "ip4", "ip6", "ipv4", "ipv6", "src", "client", "addr", "address", "peer", "remote"];
-    let name = text(name).to_ascii_lowercase();
-    name.split(|c: char| !c.is_ascii_alphanumeric()).any(|word| WORDS.contains(&word))
+/// What a shared policy does without the store if this many machines share it; 0 if that is not
+/// known.
+pub fn without_store_in_words(policy: &Policy, sharing: Sharing, machines: u32) -> String {
+    if sharing.at_once {
+        return sharing.without_store_in_words();
+    }
+    let first = match sharing.without_store {
+        WithoutStore::Closed => return sharing.without_store.in_words(),
+        WithoutStore::Share => String::new(),
+        WithoutStore::Open { for_ } => {
+            format!("requests are allowed for {}, and then ", Exact(for_))
+        }
+    };
+    let Some(blocked) = blocked_without_store(policy, machines) else {
+        return sharing.without_store.in_words();
+    };
+    let has_share = policy
+        .rules()
+        .map(Rule::limits)
+        .any(|limits| !limits.is_empty() && limits.iter().all(|limit| has_share(limit, machines)));
+    let others = match has_share {
+        true => "; under other limits, each machine allows its share",
+        false => "",
+    };
+    format!(
+        "{first}all requests {blocked} are blocked, because {machines} machines cannot share a \
+         burst of less than {machines}{others}"
+    )
+}
+
+/// The requests that a policy blocks without the store because no machine has a share: "under '1
+/// per second, up to 2 at once'". `None` if there are none.
+pub fn blocked_without_store(policy: &Policy, machines: u32) -> Option<String> {
+    let mut texts: Vec<_> = policy
+        .limits()
+        .filter(|limit| !has_share(limit, machines))
+        .map(|limit| format!("'{}'", limit.words.text))
+        .collect();
+    texts.sort_unstable();
+    texts.dedup();
+    // A file may have many overrides.
+    if let more @ 1.. = texts.len().saturating_sub(MOST_NAMED) {
+        texts.truncate(MOST_NAMED);
+        texts.push(Count(more, "other limit", "other limits").to_string());
+    }
+    (!texts.is_empty()).then(|| format!("under {}", texts.join(" and ")))
+}
+
+fn has_share(limit: &Limit, machines: u32) -> bool {
+    limit.quota.burst() >= machines
 }
 
 /// The name of an arg or a message, for people.

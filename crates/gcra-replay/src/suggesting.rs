@@ -4,7 +4,7 @@ use anyhow::Context as _;
 use gcra_limiter::counting::write_client;
 use gcra_limiter::message_key::hash_key;
 use gcra_policy::answers::Answers;
-use gcra_policy::key_parts::key_args;
+use gcra_policy::file::key::key_args;
 use gcra_policy::{KeyParts, Overrides, Policies, Policy, Rule};
 use gcra_table::{Slots, Table};
 

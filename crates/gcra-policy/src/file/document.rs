@@ -1,78 +1,38 @@
 //! The configuration file: policies are read from it as a whole, and all its mistakes are reported
 //! together, each with its line.
 
+use ahash::AHashMap;
+use gcra_table::Nanos;
+use gcra_text::duration::Short;
+use spop_agent::{Limits, Scope};
 use std::collections::BTreeSet;
 use std::collections::hash_map::Entry;
 use std::fmt;
 use std::path::Path;
 use std::time::Duration;
-
-use crate::watch::{Seen, see};
-use ahash::AHashMap;
-use gcra_text::duration::Short;
-use spop_agent::{Limits, Scope};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::answers::{Answers, Var};
-use crate::file::limits;
-use crate::file::limits::{NAME_RULE, OfPolicy, is_name};
-use crate::file::max_delay;
+use crate::file::key::{key_parts, not_an_arg};
+use crate::file::limits::OfPolicy;
 use crate::file::overrides::Collector;
 use crate::file::reader::{Entries, MAX_REPORTED, Name, Node, Reader, scalar};
 use crate::file::secrets::Readers;
+use crate::file::settings::{
+    FILE_SETTINGS, NAME_RULE, SETTINGS, flag, is_name, is_nearly_a_setting,
+};
 use crate::file::sources::{MAX_TOML_BYTES, Sources, read_text};
-use crate::file::{penalty, syntax};
-use crate::key_parts::{key_parts, not_an_arg};
-use crate::policy::{KeyParts, Limit, Overrides, Policies, Policy, Rule, When, trial_name};
+use crate::file::{bandwidth, limits, max_delay, penalty, settle, sharing, store, syntax};
+use crate::key_parts::KeyParts;
+use crate::limit::{Limit, Rule};
+use crate::overrides::Overrides;
+use crate::policies::Policies;
+use crate::policy::{Policy, When, trial_name};
 use crate::sharing::Sharing;
 use crate::store::StoreSettings;
-use crate::{answer_size, bandwidth, settle, sharing, store, words};
-
-/// What a policy can have.
-pub(crate) const SETTINGS: &[&str] = &[
-    "message",
-    "when",
-    "limits",
-    "observe",
-    "key",
-    "ipv4_prefix",
-    "ipv6_prefix",
-    "lowercase",
-    "cost",
-    "settle",
-    "reserve",
-    "max_debt",
-    "settle_within",
-    "mode",
-    "penalty",
-    "bandwidth",
-    "max_delay",
-    "shared",
-    "without_store",
-    "open_for",
-    "overrides",
-    "lists",
-];
-
-/// What the file can have.
-pub(crate) const FILE_SETTINGS: &[&str] = &["scope", "answer", "store", "policy"];
-
-/// What is not in the file.
-const FLAGS: &[&str] = &[
-    "listen",
-    "table",
-    "slots",
-    "threads",
-    "drain",
-    "busy_poll",
-    "max_frame_size",
-    "buffers",
-    "admin",
-    "admin_host",
-    "socket_mode",
-    "socket_group",
-];
+use crate::watch::{Seen, see};
+use crate::{answer_size, words};
 
 const NO_POLICY: &str =
     "there is no policy; write one, such as [policy.api] with limits = [\"100/s burst 20\"]";
@@ -206,7 +166,7 @@ impl<'t> File<'t> {
         let (list, places) = self.policies(policies);
         self.answer_delays(&mut answers, answer, &list);
         if let Some(at) = scope_at
-            && Policies::can_delay(&list)
+            && can_delay(&list)
         {
             max_delay::check_scope(&mut self.reader, at.span().start, answers.scope);
         }
@@ -277,7 +237,7 @@ impl<'t> File<'t> {
     /// fit into every ACK.
     fn answer_delays(&mut self, answers: &mut Answers, at: Option<&Node<'t>>, list: &[Policy]) {
         let is_named = answers.others.contains(&Var::DelayMs);
-        match (Policies::can_delay(list), is_named) {
+        match (can_delay(list), is_named) {
             (true, _) => {
                 answers.others.retain(|var| *var != Var::DelayMs);
                 answers.others.insert(0, Var::DelayMs);
@@ -813,20 +773,9 @@ impl<'t> File<'t> {
     }
 }
 
-/// Whether a name is that of a setting of a policy but for some letters.
-fn is_nearly_a_setting(name: &str) -> bool {
-    SETTINGS.iter().any(|setting| {
-        let begins_alike = name.len() > 4 && setting.get(..4) == name.get(..4);
-        begins_alike || strsim::damerau_levenshtein(setting, name) <= 2
-    })
-}
-
-/// What to write instead of a setting that is a flag of the agent.
-fn flag(name: &str) -> Option<String> {
-    FLAGS.contains(&name).then(|| {
-        let flag = name.replace('_', "-");
-        format!("'{name}' is a setting of the agent's command line; write --{flag}")
-    })
+/// Whether requests can be delayed, so that the answer says for how long.
+fn can_delay(list: &[Policy]) -> bool {
+    list.iter().any(|policy| policy.max_delay() > Nanos::ZERO)
 }
 
 /// Names in quotes: "'a', 'b' and 2 more".

@@ -1,46 +1,30 @@
 //! The grammar of `limits`, the same for policies, overrides and lists.
 
+use crate::calendar::Calendar;
+use crate::file::key::{key_parts, not_an_arg};
+use crate::file::reader::{Entries, Node, Reader, list};
+use crate::file::settings;
+use crate::file::settings::{NAME_RULE, is_name};
+use crate::key_parts::KeyParts;
+use crate::limit::{Limit, LimitIdentity, LimitWords, MAX_LIMITS, Rule};
+use crate::limit_from_arg;
+use crate::limit_from_arg::ByArg;
+use crate::policy::trial_name;
+use crate::rate_guess::Meant;
 use gcra_table::{MAX_BURST, Quota, Rate, RateError};
 use gcra_text::table_error;
 use toml::de::DeValue;
-
-use crate::calendar::Calendar;
-use crate::file::reader::{Entries, Node, Reader};
-use crate::key_parts::{key_parts, not_an_arg};
-use crate::limit_from_arg;
-use crate::limit_from_arg::ByArg;
-use crate::policy::{KeyParts, Limit, LimitIdentity, LimitWords, MAX_LIMITS, Rule, trial_name};
-use crate::rate_guess::Meant;
 
 const LIKE_RATE: &str = "such as \"10/s\"";
 
 /// The largest count in a window.
 const MAX_COUNT: u64 = 4_000_000_000;
 
-/// The longest name of a policy or a limit, in bytes: it is part of header fields.
-const MAX_NAME: usize = 64;
-
-pub(crate) const NAME_RULE: &str = "use letters, digits, '-' and '_', at most 64 of them";
-
-/// Whether a name is one for a policy or a limit. It will be part of header fields and metrics.
-pub fn is_name(name: &str) -> bool {
-    let good = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
-    (1..=MAX_NAME).contains(&name.len()) && name.bytes().all(good)
-}
-
 /// The policy that limits are of.
 #[derive(Clone, Copy)]
 pub struct OfPolicy<'p> {
     pub name: &'p str,
     pub key: &'p KeyParts,
-}
-
-/// Words in a sentence: "rate", "rate or burst", "rate, burst or count".
-pub fn list(words: &[&str], or: &str) -> String {
-    match words {
-        [first @ .., last] if !first.is_empty() => format!("{} {or} {last}", first.join(", ")),
-        words => words.concat(),
-    }
 }
 
 /// `"deny"`, `"unlimited"`, one limit, or a list of limits; `setting` is their name in messages.
@@ -368,7 +352,7 @@ fn own_key<'t>(
 
 /// What to say of a setting in the table of a limit that is one of its policy.
 fn of_the_policy<'t>(name: &str, _: &Node<'t>) -> Option<String> {
-    crate::file::document::SETTINGS.contains(&name).then(|| {
+    settings::SETTINGS.contains(&name).then(|| {
         format!("'{name}' belongs to the policy; write it below the header of the policy")
     })
 }
@@ -538,16 +522,6 @@ pub(crate) fn args_are_apart(
             );
             reader.wrong(at, &what);
         }
-    }
-}
-
-/// The numbers of a limit in a text, as it can be written as a string: `10/s` or `10/s burst 20`.
-pub(crate) fn rate_and_burst(text: &str) -> Option<(&str, Option<u64>)> {
-    let mut words = text.split_ascii_whitespace();
-    match (words.next()?, words.next(), words.next(), words.next()) {
-        (rate, None, ..) => Some((rate, None)),
-        (rate, Some("burst"), Some(burst), None) => Some((rate, Some(burst.parse().ok()?))),
-        _ => None,
     }
 }
 

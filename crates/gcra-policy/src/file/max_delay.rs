@@ -1,14 +1,12 @@
 //! The grammar of `max_delay`: how long a request over the limit may be held back instead of being
 //! blocked.
 
-use std::time::Duration;
-
+use crate::file::reader::{Node, Reader};
+use crate::limit::{Limit, Rule};
 use gcra_table::Nanos;
 use gcra_text::duration;
 use spop_agent::Scope;
-
-use crate::file::reader::{Node, Reader};
-use crate::policy::{Limit, Policies, Policy, Rule};
+use std::time::Duration;
 
 /// The longest delay. HAProxy keeps a time in milliseconds in 31 bits, which is 24.8 days.
 const MOST: Duration = Duration::from_secs(24 * 86_400);
@@ -91,20 +89,5 @@ pub(crate) fn check_scope(reader: &mut Reader<'_>, at: usize, scope: Scope) {
             scope.as_str()
         );
         reader.wrong(at, &what);
-    }
-}
-
-impl Policy {
-    /// How long the policy holds back a request that is over a limit, at most; 0 if it blocks each
-    /// of them.
-    pub fn max_delay(&self) -> Nanos {
-        self.limits().map(|limit| limit.quota.max_delay()).max().unwrap_or_default()
-    }
-}
-
-impl Policies {
-    /// Whether requests can be delayed, so that the answer says for how long.
-    pub(crate) fn can_delay(list: &[Policy]) -> bool {
-        list.iter().any(|policy| policy.max_delay() > Nanos::ZERO)
     }
 }

@@ -1,22 +1,21 @@
 //! The grammar of `overrides` and `lists`: which values of the key have other limits.
 
-use std::fmt::Display;
-use std::path::Path;
-
+use crate::file::limits;
+use crate::file::limits::OfPolicy;
+use crate::file::reader::{Entries, Name, Node, Reader};
+use crate::file::settings::is_setting;
+use crate::file::sources::{MAX_BYTES, Sources, read_text};
+use crate::key_parts::KeyParts;
+use crate::limit::Rule;
+use crate::overrides::{OVERRIDES, OverrideKey, Overrides};
+use crate::policy::Policy;
 use ahash::AHashMap;
 use gcra_text::count::Count;
 use gcra_text::network::VALUE;
 use ipnet::IpNet;
+use std::fmt::Display;
+use std::path::Path;
 use toml::de::DeValue;
-
-use crate::file::limits::OfPolicy;
-use crate::file::reader::{Entries, Name, Node, Reader};
-use crate::file::sources::{MAX_BYTES, Sources, read_text};
-use crate::file::{document, limits};
-use crate::policy::{KeyParts, OverrideKey, Overrides, Policy, Rule};
-
-/// The name of the table of overrides, beside the names of lists.
-pub(crate) const OVERRIDES: &str = "overrides";
 
 /// The most mistakes of one list that are reported one by one.
 const MAX_REPORTED: usize = 10;
@@ -332,11 +331,6 @@ impl<'p> Collector<'p> {
         }
         place
     }
-}
-
-/// Whether a name is that of a setting that a policy or the file can have.
-fn is_setting(name: &str) -> bool {
-    document::SETTINGS.contains(&name) || document::FILE_SETTINGS.contains(&name)
 }
 
 /// A line of a list without its comment, which begins with a `#` at the start of the line or after

@@ -7,8 +7,9 @@ use gcra_text::duration;
 use gcra_text::duration::Exact;
 
 use crate::file::reader::{Entries, Node, Reader};
-use crate::policy::{Penalty, Rule};
-use crate::rate_flags::numbers_in_words;
+use crate::limit::Rule;
+use crate::policy::Penalty;
+use crate::rate_words::numbers_in_words;
 
 /// The longest ceiling.
 const MAX_CEILING_NS: u64 = 30 * 86_400 * 1_000_000_000;

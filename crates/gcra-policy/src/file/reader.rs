@@ -370,6 +370,14 @@ impl<'t> Reader<'t> {
     }
 }
 
+/// Words in a sentence: "rate", "rate or burst", "rate, burst or count".
+pub fn list(words: &[&str], or: &str) -> String {
+    match words {
+        [first @ .., last] if !first.is_empty() => format!("{} {or} {last}", first.join(", ")),
+        words => words.concat(),
+    }
+}
+
 /// The list of strings that a value was probably meant to be.
 fn meant_strings(value: &DeValue<'_>) -> Option<String> {
     let texts = match value {

@@ -7,9 +7,8 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use crate::file::document::{FILE_SETTINGS, SETTINGS};
-use crate::file::limits::is_name;
-use crate::file::overrides::OVERRIDES;
+use crate::file::settings::{FILE_SETTINGS, SETTINGS, is_name};
+use crate::overrides::OVERRIDES;
 
 /// Who reads the sentences about a file.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -5,7 +5,9 @@ use spop_agent::Value;
 use crate::answers::Var;
 use crate::file::document;
 use crate::file::secrets::Readers;
-use crate::policy::{Policies, Rule, RuleAt};
+use crate::limit::Rule;
+use crate::policies::Policies;
+use crate::policy::RuleAt;
 
 fn parse(text: &str) -> Result<Policies, Vec<String>> {
     document::parse(Path::new("gcra-spoa.toml"), text)

@@ -1,0 +1,192 @@
+//! Limits: a quota with a name in a policy, and the rules that are made of them.
+
+use std::sync::Arc;
+
+use gcra_table::{LimitSalt, Nanos, Quota, Rate, Table, limit_id};
+use spop_agent::Message;
+
+use crate::calendar::Calendar;
+use crate::key_parts::KeyParts;
+use crate::limit_from_arg::{ArgValue, ByArg, Read};
+use crate::rate_words::numbers_in_words;
+
+/// The most limits that a policy can have.
+pub const MAX_LIMITS: usize = 4;
+
+/// What a policy does with a key.
+#[derive(Clone, Debug, Eq, Hash, PartialEq)]
+pub enum Rule {
+    /// A request must satisfy all of them. There is at least one.
+    Limits(Vec<Limit>),
+    Deny,
+    Unlimited,
+}
+
+impl Rule {
+    pub fn limits(&self) -> &[Limit] {
+        match self {
+            Self::Limits(limits) => limits,
+            Self::Deny | Self::Unlimited => &[],
+        }
+    }
+
+    pub(crate) fn limits_mut(&mut self) -> &mut [Limit] {
+        match self {
+            Self::Limits(limits) => limits,
+            Self::Deny | Self::Unlimited => &mut [],
+        }
+    }
+}
+
+/// A quota with a name in a policy.
+#[derive(Clone, Debug, Eq, Hash, PartialEq)]
+pub struct Limit {
+    /// The name in header fields and in logs.
+    pub label: Arc<str>,
+    /// Separates its buckets in the table from those of other limits with the same key.
+    pub id: u64,
+    /// What follows from the id in the table, once the limit is in force: see
+    /// [`Policies::come_into_force`].
+    pub salt: Option<LimitSalt>,
+    /// The same for its records in the store.
+    pub record_name: Arc<str>,
+    /// If each message says the numbers, the highest that count. If it counts in windows of a
+    /// calendar, a burst of the count, and nothing else.
+    pub quota: Quota,
+    /// The windows in which it counts, if it does, from 0 again in each.
+    pub calendar: Option<Arc<Calendar>>,
+    /// The key that it counts by, if that is not the policy's. Without args, all clients share it.
+    pub key: Option<Box<KeyParts>>,
+    /// The arg with the numbers, if each message says them.
+    pub by_arg: Option<Arc<ByArg>>,
+    /// In a box, because no request needs them.
+    pub words: Box<LimitWords>,
+}
+
+/// What makes a limit the same one: for the table, for what is lent, and for the store. (All three
+/// separate limits with different numbers or keys besides.)
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct LimitIdentity {
+    id: u64,
+    /// The name of the policy, and its own or its position, as in `api.hourly` and `api.1`. It is
+    /// no matter whether it is alone in its list.
+    record_name: Arc<str>,
+}
+
+impl LimitIdentity {
+    /// That of a limit of a policy, by the limit's own name or position.
+    pub(crate) fn new(policy: &str, own: &str) -> Self {
+        let id = limit_id(&[policy.as_bytes(), own.as_bytes()]);
+        Self { id, record_name: format!("{policy}.{own}").into() }
+    }
+
+    /// That of the limit of the flags.
+    pub fn of_flags() -> Self {
+        Self { id: 0, record_name: "default".into() }
+    }
+}
+
+/// A limit in words.
+#[derive(Clone, Debug, Eq, Hash, PartialEq)]
+pub struct LimitWords {
+    /// "10 per second, up to 20 at once".
+    pub text: Box<str>,
+    /// What follows from it: "at most 30 in any second".
+    pub bound: Box<str>,
+}
+
+impl Limit {
+    /// The limit with this label, `quota` being that of the rate and a burst.
+    pub fn new(label: String, identity: LimitIdentity, rate: &Rate, quota: Quota) -> Self {
+        let (burst, period) = (quota.burst(), rate.period());
+        let words = LimitWords {
+            text: format!("{rate}, up to {burst} at once").into(),
+            bound: format!("at most {} in any {period}", rate.most_in_a_period(burst)).into(),
+        };
+        let LimitIdentity { id, record_name } = identity;
+        Self {
+            label: label.into(),
+            id,
+            salt: None,
+            record_name,
+            quota,
+            calendar: None,
+            key: None,
+            by_arg: None,
+            words: words.into(),
+        }
+    }
+
+    /// The limit of so many cells in each window of a calendar; `None` if the count is 0.
+    pub(crate) fn counting(
+        label: String,
+        identity: LimitIdentity,
+        count: u32,
+        calendar: Calendar,
+    ) -> Option<Self> {
+        // A debt stands for what is counted: a nanosecond for a cell.
+        let quota = Quota::new(Nanos(1), count).ok()?;
+        let words = LimitWords {
+            text: calendar.count_in_words(count).into(),
+            bound: calendar.bound_in_words(count).into(),
+        };
+        let calendar = Some(Arc::new(calendar));
+        let (key, by_arg) = (None, None);
+        let LimitIdentity { id, record_name } = identity;
+        let (label, words) = (label.into(), words.into());
+        Some(Self { label, id, salt: None, record_name, quota, calendar, key, by_arg, words })
+    }
+
+    /// The same with a key of its own, if there is one.
+    pub(crate) fn by_key(self, key: Option<KeyParts>) -> Self {
+        let Some(key) = key else { return self };
+        let LimitWords { text, bound } = *self.words.clone();
+        let limit = Self { key: Some(key.into()), ..self };
+        let words = LimitWords { text: limit.with_clients(&text).into(), bound };
+        Self { words: words.into(), ..limit }
+    }
+
+    /// Adds to its numbers what it counts by, if it has a key of its own.
+    fn with_clients(&self, numbers: &str) -> String {
+        match &self.key {
+            None => numbers.to_owned(),
+            Some(key) if key.args.is_empty() => format!("{numbers}, for all clients together"),
+            Some(key) => format!("{numbers}, {}", key.in_words(false)),
+        }
+    }
+
+    /// The limit in words, with the numbers that count for a message and where they are from.
+    pub fn in_words_for(&self, message: &Message<'_>) -> String {
+        let Some(by_arg) = &self.by_arg else { return self.words.text.to_string() };
+        let Read { quota, said } = by_arg.read(self.quota, message);
+        let arg = String::from_utf8_lossy(&by_arg.arg);
+        let from = match said {
+            ArgValue::Valid => format!("from the arg '{arg}'"),
+            ArgValue::Lowered => format!("because the arg '{arg}' says more than 'most'"),
+            ArgValue::Invalid => format!("the default, because the arg '{arg}' is no limit"),
+            ArgValue::Missing => {
+                format!("the default, because the arg '{arg}' is missing or null")
+            }
+        };
+        self.with_clients(&format!("{} ({from})", numbers_in_words(quota)))
+    }
+
+    /// What tells its keys from those of other limits. This is worked out once for a limit that is
+    /// in force.
+    #[inline]
+    pub fn salt(&self, table: &Table) -> LimitSalt {
+        self.salt.unwrap_or_else(|| table.limit_salt(self.id))
+    }
+
+    /// Whether it depends on the message, and not only on the policy's key, in which bucket it
+    /// counts.
+    pub fn reads_messages(&self) -> bool {
+        self.key.is_some() || self.by_arg.is_some()
+    }
+
+    /// The args that it reads itself: those of its own key, and the one with its numbers.
+    pub(crate) fn own_args(&self) -> impl Iterator<Item = &[u8]> {
+        let key = self.key.iter().flat_map(|key| key.names());
+        key.chain(self.by_arg.as_ref().map(|by_arg| &*by_arg.arg))
+    }
+}

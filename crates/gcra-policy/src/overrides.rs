@@ -1,0 +1,179 @@
+//! Overrides: other rules for some values of the key, by address and by value.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use ahash::AHashMap;
+use arrayvec::ArrayVec;
+use gcra_text::network::{VALUE, written_net};
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use prefix_trie::PrefixMap;
+use spop_agent::Value;
+
+use crate::key::Shown;
+use crate::limit::Rule;
+
+/// The name of the table of overrides, beside the names of lists.
+pub(crate) const OVERRIDES: &str = "overrides";
+
+/// The longest value that can have an override, in bytes.
+pub(crate) const MAX_VALUE: usize = 256;
+
+/// Rules for some values of the key, by address and by value: places in a list of rules.
+#[derive(Clone, Debug, Default)]
+pub struct Overrides {
+    pub rules: Vec<Rule>,
+    /// What each rule is from, for sentences: the files of lists, and "overrides".
+    pub lists: Vec<Vec<Box<str>>>,
+    pub v4: PrefixMap<Ipv4Net, u32>,
+    pub v6: PrefixMap<Ipv6Net, u32>,
+    pub values: AHashMap<Box<[u8]>, u32>,
+    /// The files of the lists, in the order in which they were read.
+    pub files: Vec<PathBuf>,
+}
+
+/// Equal overrides decide in the same way, from whatever lists they are.
+impl PartialEq for Overrides {
+    fn eq(&self, other: &Self) -> bool {
+        let Self { rules, lists: _, files: _, v4, v6, values } = self;
+        (rules, v4, v6, values) == (&other.rules, &other.v4, &other.v6, &other.values)
+    }
+}
+
+impl Overrides {
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.rules.is_empty()
+    }
+
+    /// How many values one of the rules is for.
+    pub fn counts(&self, rule: usize) -> OverrideCounts {
+        let ours = |index: &u32| *index as usize == rule;
+        let mut counts = OverrideCounts::default();
+        for (net, _) in self.v4.iter().filter(|(_, index)| ours(index)) {
+            counts.v4[usize::from(net.prefix_len() < net.max_prefix_len())] += 1;
+        }
+        for (net, _) in self.v6.iter().filter(|(_, index)| ours(index)) {
+            counts.v6[usize::from(net.prefix_len() < net.max_prefix_len())] += 1;
+        }
+        counts.values = self.values.values().filter(|index| ours(index)).count();
+        counts
+    }
+
+    /// Whether one of them is for an address or a network.
+    pub(crate) fn has_networks(&self) -> bool {
+        self.v4.iter().next().is_some() || self.v6.iter().next().is_some()
+    }
+
+    pub fn insert(&mut self, key: OverrideKey, rule: u32) -> Option<u32> {
+        match key {
+            OverrideKey::Net(IpNet::V4(net)) => self.v4.insert(net, rule),
+            OverrideKey::Net(IpNet::V6(net)) => self.v6.insert(net, rule),
+            OverrideKey::Value(value) => self.values.insert(value, rule),
+        }
+    }
+
+    /// The override for a value of the key, if there is one. The smallest network counts.
+    #[inline]
+    pub(crate) fn find(&self, value: Value<'_>, lowercase: bool) -> Option<Override> {
+        let v4 = |ip: Ipv4Addr| {
+            let (network, rule) = self.v4.get_lpm(&Ipv4Net::from(ip))?;
+            Some(Override { rule: *rule, prefix: network.prefix_len() })
+        };
+        let rule = match value {
+            Value::Ipv4(ip) => return v4(ip),
+            Value::Ipv6(ip) => {
+                return match ip.to_ipv4_mapped() {
+                    Some(ip) => v4(ip),
+                    None => {
+                        let (network, rule) = self.v6.get_lpm(&Ipv6Net::from(ip))?;
+                        Some(Override { rule: *rule, prefix: network.prefix_len() })
+                    }
+                };
+            }
+            Value::String(bytes) if lowercase => {
+                // A longer value can't have an override.
+                let mut lower = ArrayVec::<u8, MAX_VALUE>::new();
+                lower.try_extend_from_slice(bytes).ok()?;
+                lower.make_ascii_lowercase();
+                self.values.get(&*lower)?
+            }
+            Value::String(bytes) | Value::Binary(bytes) => self.values.get(bytes)?,
+            Value::Null
+            | Value::Bool(_)
+            | Value::Int32(_)
+            | Value::Uint32(_)
+            | Value::Int64(_)
+            | Value::Uint64(_) => return None,
+        };
+        Some(Override { rule: *rule, prefix: 0 })
+    }
+}
+
+/// How many values a rule is for.
+#[derive(Debug, Default)]
+pub struct OverrideCounts {
+    /// Single addresses, and networks.
+    pub v4: [usize; 2],
+    pub v6: [usize; 2],
+    pub values: usize,
+}
+
+/// The override that was found for a value.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Override {
+    /// The place of its rule.
+    pub(crate) rule: u32,
+    /// The prefix length of the network, if the override is for one; else 0.
+    pub(crate) prefix: u8,
+}
+
+impl Override {
+    /// The entry that was found for this value.
+    pub(crate) fn entry(self, value: Value<'_>, lowercase: bool) -> Option<OverrideKey> {
+        let net = |ip: IpAddr| {
+            let net = IpNet::new(ip.to_canonical(), self.prefix).ok()?;
+            Some(OverrideKey::Net(net.trunc()))
+        };
+        match value {
+            Value::Ipv4(ip) => net(ip.into()),
+            Value::Ipv6(ip) => net(ip.into()),
+            Value::String(bytes) if lowercase => {
+                Some(OverrideKey::Value(bytes.to_ascii_lowercase().into()))
+            }
+            value => value.as_bytes().map(|bytes| OverrideKey::Value(bytes.into())),
+        }
+    }
+}
+
+/// What an override is for.
+#[derive(Clone, Debug, Eq, Hash, PartialEq)]
+pub enum OverrideKey {
+    Net(IpNet),
+    Value(Box<[u8]>),
+}
+
+impl FromStr for OverrideKey {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Some(value) = text.strip_prefix(VALUE) {
+            return Ok(Self::Value(value.as_bytes().into()));
+        }
+        let net = written_net(text)?;
+        Ok(net.map_or_else(|| Self::Value(text.as_bytes().into()), Self::Net))
+    }
+}
+
+/// As an operator may write it.
+impl fmt::Display for OverrideKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Net(net) if net.prefix_len() == net.max_prefix_len() => net.addr().fmt(f),
+            Self::Net(net) => net.fmt(f),
+            Self::Value(bytes) => Shown(Value::String(bytes)).fmt(f),
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! All policies of an agent, with its store and its answers.
+
+use std::iter;
+
+use gcra_table::Table;
+use spop_agent::Message;
+
+use crate::answers::Answers;
+use crate::digest;
+use crate::limit::{Limit, Rule};
+use crate::policy::Policy;
+use crate::sharing::Sharing;
+use crate::store::StoreSettings;
+use crate::watch::Seen;
+
+/// All policies, in the order of the file. The first one that is for a message decides about it.
+#[derive(Debug)]
+pub struct Policies {
+    /// Trials come last. Each is for the messages of a policy before it, so a message is never
+    /// matched to one.
+    pub list: Vec<Policy>,
+    pub answers: Answers,
+    /// The store of the policies that are shared.
+    pub store: Option<StoreSettings>,
+    /// What is allowed in the file, and probably not meant; a line each, up to a number of lines.
+    pub warnings: Vec<String>,
+    /// How many warnings there are, of which some may have no line.
+    pub warning_count: usize,
+    /// The files that they were read from, in their state before that.
+    pub files: Vec<Seen>,
+    /// A digest of all text that they were read from. It is equal where nothing has changed.
+    pub text_digest: u64,
+    /// A digest of their limits, which other agents can compare with their own. Never 0.
+    pub limits_digest: u64,
+    /// The names of the policies that only observe because an action of `--admin` said so.
+    pub switched: Vec<Box<str>>,
+}
+
+impl Policies {
+    pub fn new(list: Vec<Policy>, answers: Answers, files: Vec<Seen>, text_digest: u64) -> Self {
+        let limits_digest = digest::of_limits(&list);
+        Self {
+            list,
+            answers,
+            store: None,
+            warnings: Vec::new(),
+            warning_count: 0,
+            files,
+            text_digest,
+            limits_digest,
+            switched: Vec::new(),
+        }
+    }
+
+    /// Works out what would be worked out for each request otherwise. They are in force on this
+    /// table from now on, or on its successors.
+    pub fn come_into_force(&mut self, table: &Table) {
+        for Policy { rule, overrides, .. } in &mut self.list {
+            let rules = iter::once(rule).chain(&mut overrides.rules);
+            for limit in rules.flat_map(Rule::limits_mut) {
+                limit.salt = Some(table.limit_salt(limit.id));
+            }
+        }
+    }
+
+    /// The place of the first policy that is for this message.
+    #[inline]
+    pub fn of(&self, message: &Message<'_>) -> Option<usize> {
+        self.list.iter().position(|policy| policy.is_for(message))
+    }
+
+    /// The place of the first policy that this message settles.
+    #[cold]
+    pub fn settled_by(&self, message: &Message<'_>) -> Option<usize> {
+        self.list
+            .iter()
+            .position(|policy| policy.is_settled_by(message.name) && policy.fits(message))
+    }
+
+    /// The same policies, of which the one with this name only observes until the next reload, or
+    /// no longer does because of an earlier call. `None` if that changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// There is no such policy, or it is not because of a call that it observes. The error is a
+    /// sentence.
+    pub fn observing(&self, name: &str, observes: bool) -> Result<Option<Self>, String> {
+        let mut list = self.list.clone();
+        let Some(policy) = list.iter_mut().find(|it| *it.name == *name && !it.is_trial) else {
+            let names: Vec<_> = self.without_trials().map(|policy| &*policy.name).collect();
+            return Err(format!("there is no policy '{name}'; there are {}", names.join(", ")));
+        };
+        let is_switched = self.switched.iter().any(|switched| **switched == *name);
+        if policy.observes == observes {
+            return Ok(None);
+        }
+        if !observes && !is_switched {
+            return Err(format!(
+                "policy '{name}' observes because its file says so; change its mode there, and \
+                 reload"
+            ));
+        }
+        policy.observes = observes;
+        let mut switched = self.switched.clone();
+        match observes {
+            true => switched.push(name.into()),
+            false => switched.retain(|switched| **switched != *name),
+        }
+        // No text says this, so the next reload puts the file in force even if it is the same.
+        let changed = Self::new(list, self.answers.clone(), self.files.clone(), 0);
+        let (store, warnings) = (self.store.clone(), self.warnings.clone());
+        Ok(Some(Self { store, warnings, warning_count: self.warning_count, switched, ..changed }))
+    }
+
+    /// The same answers with other policies, which were not read from any text.
+    pub fn with_list(&self, list: Vec<Policy>) -> Self {
+        let store = self.store.clone();
+        Self { store, ..Self::new(list, self.answers.clone(), Vec::new(), 0) }
+    }
+
+    /// The same policies, of which all are shared in this way, or none.
+    pub fn shared_as(&self, shared: Option<Sharing>) -> Self {
+        let each = self.list.iter();
+        let list = each.map(|policy| Policy { shared, ..policy.with_rule(policy.rule.clone()) });
+        self.with_list(list.collect())
+    }
+
+    /// The policies without their trials.
+    pub fn without_trials(&self) -> impl Iterator<Item = &Policy> {
+        self.list.iter().filter(|policy| !policy.is_trial)
+    }
+
+    /// Where a limit of these policies is; `None` if it is not one of them.
+    pub fn place_of(&self, limit: &Limit) -> Option<LimitPlace> {
+        self.list.iter().enumerate().find_map(|(policy, found)| {
+            let overrides = found.overrides.rules.iter().enumerate();
+            let overrides = overrides.map(|(rule, found)| (Some(rule), found));
+            [(None, &found.rule)].into_iter().chain(overrides).find_map(|(rule, found)| {
+                let limits = found.limits();
+                let limit = limits.iter().position(|found| std::ptr::eq(found, limit))?;
+                Some(LimitPlace { policy, rule, limit })
+            })
+        })
+    }
+
+    /// The limit at a place.
+    pub fn limit_at(&self, place: LimitPlace) -> Option<&Limit> {
+        let policy = self.list.get(place.policy)?;
+        let rule = match place.rule {
+            None => &policy.rule,
+            Some(rule) => policy.overrides.rules.get(rule)?,
+        };
+        rule.limits().get(place.limit)
+    }
+
+    /// The first policy that is shared, if one is.
+    pub fn first_shared(&self) -> Option<&Policy> {
+        self.list.iter().find(|policy| policy.shared.is_some())
+    }
+}
+
+/// Where a limit is in the policies.
+#[derive(Clone, Copy, Debug)]
+pub struct LimitPlace {
+    policy: usize,
+    /// The rule of an override, or the policy's own.
+    rule: Option<usize>,
+    limit: usize,
+}
