@@ -7,6 +7,7 @@ pub mod limits;
 pub mod max_delay;
 pub mod overrides;
 pub mod penalty;
+pub mod policy;
 pub mod reader;
 pub mod secrets;
 pub mod settings;

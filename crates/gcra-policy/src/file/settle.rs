@@ -32,7 +32,7 @@ const WITHIN: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from
 pub(crate) const SETTINGS: [&str; 3] = ["reserve", "max_debt", "settle_within"];
 
 /// The settings as they were read.
-pub struct Written {
+pub struct SettleEntries {
     /// Where `settle` stands.
     pub at: usize,
     /// Where `reserve` stands, if it is there.
@@ -55,7 +55,7 @@ pub fn settle<'t>(
     (key, message): (&KeyParts, &str),
     cost: Option<&str>,
     settling: Option<(&Node<'t>, Option<String>)>,
-) -> Option<Written> {
+) -> Option<SettleEntries> {
     let [reserve, max_debt, mut within] = SETTINGS.map(|name| entries.take(name));
     let Some((value, settling)) = settling else {
         let given = SETTINGS.into_iter().zip([reserve, max_debt, within]);
@@ -127,7 +127,7 @@ pub fn settle<'t>(
         within: time(within, "settle_within", WITHIN, "10m", DEFAULT_WITHIN),
     };
     let max_debt_at = max_debt.map(|value| value.span().start);
-    Some(Written { at, reserve_at, max_debt_at, settle, reserve: arg, cells })
+    Some(SettleEntries { at, reserve_at, max_debt_at, settle, reserve: arg, cells })
 }
 
 /// The name of the arg with the cells to reserve, which must not be part of the key. The response
@@ -170,11 +170,11 @@ fn reserve_arg<'t>(
 pub(crate) fn apply(
     reader: &mut Reader<'_>,
     policy: &str,
-    written: &Written,
+    written: &SettleEntries,
     rule: Option<&mut Rule>,
     overrides: &mut [Rule],
 ) {
-    let Written { at, reserve_at, max_debt_at, settle, cells, .. } = written;
+    let SettleEntries { at, reserve_at, max_debt_at, settle, cells, .. } = written;
     // The limit whose cells take longest to be paid off.
     let mut slowest: Option<(Quota, String)> = None;
     let is_known = rule.is_some();
