@@ -151,3 +151,122 @@ fn looks_like_ipv6(text: &str) -> bool {
             _ => false,
         }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The texts for which `written_net` does not say what is beside them.
+    fn wrong<'a>(rows: impl IntoIterator<Item = (&'a str, String)>) -> Vec<String> {
+        let said = |text| written_net(text).err().unwrap_or_else(|| "a value".to_owned());
+        let rows = rows.into_iter().filter(|(text, sentence)| said(text) != *sentence);
+        rows.map(|(text, _)| format!("{text:?}: {}", said(text))).collect()
+    }
+
+    fn not_an_address(text: &str, right: &str) -> String {
+        format!(
+            "'{text}' is not an address or network; write {right}, or str:{text} for the text \
+             itself"
+        )
+    }
+
+    #[test]
+    fn what_is_nearly_an_address_is_a_mistake() {
+        let texts = [
+            "300.1.1.1",
+            "192.0.2.256",
+            "010.0.0.1",
+            "192.0.2",
+            "192.0.2.",
+            "192.0.2.1.",
+            "192.0.2.l",
+            "192.O.2.1",
+            "1.2.3.4/-1",
+            "1.2.3.4/33",
+            "1.2.3.4/",
+            "1.2.3.4/024",
+            "1.2.3.4/24/24",
+            "1.2.3.4/255.255.255.0",
+            "10/8",
+            "10.0.*.*",
+            "*",
+            "192.0.2.1-192.0.2.9",
+            "192.0.2.1-9",
+            "192.0.2.1:80",
+            "192.0.2.1 192.0.2.2",
+            "192.0.2.1, 192.0.2.2",
+            "192.0.2.0/24;",
+            "deny 192.0.2.1",
+            "192.0.2.1\u{feff}",
+            "192.0.2.1\u{200b}",
+            "2001:db8::/129",
+            "2001:db8:/32",
+            "2001:db8::l",
+            "2001:db8:::1",
+            "[2001:db8::1]",
+            "[2001:db8::1]:80",
+            "fe80::1%eth0",
+            "fe80::1%eth0/64",
+            "::ffff:300.0.0.1",
+            "2001.db8::1",
+            "2001:db8",
+            "2001:db8/32",
+            "fe80:1",
+            "12:34",
+        ];
+        let general = "one, such as 192.0.2.1 or 192.0.2.0/24";
+        let found = wrong(texts.map(|text| (text, not_an_address(text, general))));
+        assert!(found.is_empty(), "{found:#?}");
+    }
+
+    #[test]
+    fn an_address_that_was_probably_meant_is_named() {
+        let texts = [
+            ("10.0.0,1", "10.0.0.1"),
+            ("10,0,0,1", "10.0.0.1"),
+            ("10-0-0-1", "10.0.0.1"),
+            ("10_0_0_1", "10.0.0.1"),
+            ("10\u{ff0e}0\u{ff0e}0\u{ff0e}1", "10.0.0.1"),
+            ("10\u{3002}0\u{3002}0\u{3002}1", "10.0.0.1"),
+            ("10,0,0,0/8", "10.0.0.0/8"),
+            ("10.0.0.0 / 8", "10.0.0.0/8"),
+            ("1.2.3.4/ 24", "1.2.3.0/24 or 1.2.3.4/32"),
+            ("1.2.3.4 /24", "1.2.3.0/24 or 1.2.3.4/32"),
+            ("10,0,0,1/8", "10.0.0.0/8 or 10.0.0.1/32"),
+            ("\"10.0.0.1\"", "10.0.0.1"),
+            ("\"10.0.0.0/8\"", "10.0.0.0/8"),
+            ("\"2001:db8::1\"", "2001:db8::1"),
+            ("\u{201c}10.0.0.1\u{201d}", "10.0.0.1"),
+            ("0x0a000001", "10.0.0.1"),
+            ("0X0A000001", "10.0.0.1"),
+        ];
+        let found = wrong(texts.map(|(text, meant)| (text, not_an_address(text, meant))));
+        assert!(found.is_empty(), "{found:#?}");
+    }
+
+    #[test]
+    fn an_address_that_is_not_that_of_its_network_is_a_mistake() {
+        let texts = [
+            ("1.2.3.4/24", "1.2.3.0/24", "1.2.3.4/32"),
+            ("2001:db8::1/32", "2001:db8::/32", "2001:db8::1/128"),
+            ("::ffff:10.0.0.1/104", "::ffff:10.0.0.0/104", "::ffff:10.0.0.1/128"),
+        ];
+        let found = wrong(texts.map(|(text, net, ip)| {
+            let right = format!("write {net} for the network, or {ip} for the one address");
+            (text, format!("'{text}' is not the first address of its network; {right}"))
+        }));
+        assert!(found.is_empty(), "{found:#?}");
+    }
+
+    #[test]
+    fn white_space_around_a_value_is_a_mistake() {
+        for (text, said) in [
+            ("", "'' is empty; write an address, a network or a value"),
+            (" 1.2.3.4", "' 1.2.3.4' has white space around it; write \"1.2.3.4\", or \"str: 1.2"),
+            ("partner\t", "has white space around it"),
+        ] {
+            let sentence = written_net(text).unwrap_err();
+            assert!(sentence.contains(said), "{sentence}");
+        }
+    }
+}

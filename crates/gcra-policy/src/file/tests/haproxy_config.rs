@@ -1,0 +1,150 @@
+//! The configuration for HAProxy.
+
+use crate::file::tests::{SETTLED, api, good, parse};
+
+#[test]
+fn the_args_for_haproxy_are_those_of_all_policies_of_a_message() {
+    let policies = parse(
+        "[policy.a]\nmessage = \"m\"\nwhen = { plan = \"gold\" }\nlimits = \"1/s\"\n\
+         [policy.b]\nmessage = \"m\"\nkey = [\"ip\"]\ncost = \"c\"\nlimits = \"1/s\"\n",
+    )
+    .unwrap();
+    let printed = policies.for_haproxy();
+    let args = printed.lines().find_map(|line| line.trim().strip_prefix("args ")).unwrap();
+    assert_eq!(args, "ip=src plan=src,map_ip(/etc/haproxy/plans.map,b) c=int(1)");
+}
+
+/// Without the arg the trial would say nothing about any request.
+#[test]
+fn the_args_for_haproxy_are_also_those_of_trials() {
+    let policies = good(
+        "[policy.api]\nkey = [\"ip\"]\nlimits = \"1/s\"\nobserve = [{ rate = \"2/s\", key = \
+         [\"host\", \"else path\"] }, { arg = \"plan\", default = \"1/s\", most = \"2/s\" }]\n",
+    );
+    let printed = policies.for_haproxy();
+    let args = printed.lines().find_map(|line| line.trim().strip_prefix("args ")).unwrap();
+    let host = "host=req.hdr(host),field(1,:),lower";
+    assert_eq!(args, format!("ip=src {host} path=path plan=src,map_ip(/etc/haproxy/plans.map)"));
+    assert!(printed.contains("# plan: create /etc/haproxy/plans.map, "), "{printed}");
+}
+
+#[test]
+fn what_haproxy_has_to_be_told_names_everything() {
+    let text = good(
+        r#"answer = ["retry_after", "ratelimit", "ratelimit_policy"]
+[policy.gold]
+message = "api"
+when = { plan = "gold" }
+limits = "10/s"
+key = ["ip"]
+[policy.api]
+limits = "1/s"
+key = ["ip", "path"]
+cost = "n"
+[policy.login]
+limits = "5/m"
+"#,
+    )
+    .for_haproxy();
+    for line in [
+        "    messages api login",
+        "    # plan: create /etc/haproxy/plans.map, with a line for each address ('ADDRESS \
+         gold'); the others are 'api'",
+        "    # n: int(1) charges each request one cell",
+        "    args ip=src path=path plan=src,map_ip(/etc/haproxy/plans.map,api) n=int(1)",
+        "    event on-frontend-http-request if EDIT-THIS",
+        "leave out the condition, from 'if' on.",
+        "    args ip=src\n",
+        "http-after-response set-header RateLimit %[var(txn.gcra.ratelimit)]",
+        "hdr Retry-After \"%[var(txn.gcra.retry_after)]\" if { var(txn.gcra.blocked) -m bool }",
+        "    # To see them in the log, add these to 'answer' in the agents' file: \"policy\", \
+         \"reason\"",
+    ] {
+        assert!(text.contains(line), "{line} is not in\n{text}");
+    }
+    // The log line is that of the shipped files.
+    let printed = text.lines().find(|line| line.starts_with("    log-format")).unwrap();
+    let shipped = include_str!("../../../../../haproxy/policies.cfg");
+    assert!(shipped.lines().any(|line| line == printed), "{printed}");
+    // In other scopes there is only what HAProxy can have.
+    let in_scope = |scope: &str| {
+        good(&format!(
+            "scope = \"{scope}\"\nanswer = [\"ratelimit\"]\n[policy.a]\nlimits = \"1/s\"\n"
+        ))
+        .for_haproxy()
+    };
+    let text = in_scope("res");
+    for line in ["event on-http-response\n", "http-response deny", "var(res.gcra.ratelimit)"] {
+        assert!(text.contains(line), "{line} is not in\n{text}");
+    }
+    let text = in_scope("sess");
+    for line in [
+        "    # rule of haproxy/tcp.cfg.\n    event on-frontend-http-request\n",
+        "sess.gcra.blocked",
+    ] {
+        assert!(text.contains(line), "{line} is not in\n{text}");
+    }
+    let text = in_scope("req");
+    assert!(!text.contains("http-after-response") && !text.contains("log-format"), "{text}");
+}
+
+/// A map tells API keys apart if there are any.
+#[test]
+fn a_plan_belongs_to_an_api_key() {
+    let text = good(
+        "[policy.gold]\nmessage = \"m\"\nwhen = { plan = \"gold\" }\nlimits = \"9/s\"\n\
+         key = [\"ip\", \"key\"]\n[policy.free]\nmessage = \"m\"\nlimits = \"1/s\"\n",
+    )
+    .for_haproxy();
+    for line in [
+        "    # plan: create /etc/haproxy/plans.map, with a line for each key ('KEY gold'); the \
+         others are 'free'\n",
+        "    # key: a request without this header gets no decision, unless the policy has an \
+         'else' in its key\n",
+        "    # policy 'free' has no 'key', so all args are its key but those of its 'when' \
+         and 'cost'\n",
+        "    args ip=src key=req.fhdr(x-api-key) plan=req.fhdr(x-api-key),map(/etc/haproxy/plans.\
+         map,free)\n    event on-frontend-http-request\n",
+    ] {
+        assert!(text.contains(line), "{line} is not in\n{text}");
+    }
+}
+
+#[test]
+fn a_retry_after_is_printed_only_if_the_agent_says_it() {
+    let printed =
+        |answer: &str| good(&format!("{answer}\n{}", api("limits = \"1/h\""))).for_haproxy();
+    let without = printed("");
+    assert!(!without.contains("hdr Retry-After"), "{without}");
+    let comment = "    # For a Retry-After header, add \"retry_after\" to 'answer' in the agents' \
+                   file, and\n    # print this again.\n    http-request deny status 429 ";
+    assert!(without.contains(comment), "{without}");
+    let with = printed("answer = [\"retry_after\"]");
+    assert!(with.contains("hdr Retry-After \"%[var(txn.gcra.retry_after)]\" if {"), "{with}");
+    assert!(!with.contains("For a Retry-After header"), "{with}");
+}
+
+#[test]
+fn both_messages_of_a_settled_policy_are_printed_for_haproxy() {
+    let tokens = "[policy.llm]\nlimits = \"100000/m\"\nkey = [\"key\", \"else ip\"]\n\
+                  reserve = 500\ncost = \"tokens\"\nsettle = \"llm-usage\"\n";
+    let printed = good(tokens).for_haproxy();
+    for lines in [
+        "    messages llm llm-usage\n",
+        "spoe-message llm\n    args key=req.fhdr(x-api-key) ip=src\n    event \
+         on-frontend-http-request\n",
+        "spoe-message llm-usage\n    # tokens: write its sample, for example res.fhdr(x-tokens) \
+         for a header of the response\n    args key=var(txn.request_key) ip=src tokens=EDIT-THIS \
+         reserved=var(txn.gcra.reserved)\n    # Each response to a request that was decided.\n    \
+         event on-http-response if { var(txn.gcra.blocked) -m found }\n",
+        "    http-request set-var(txn.request_key) req.fhdr(x-api-key)\n",
+    ] {
+        assert!(printed.contains(lines), "{lines}\n{printed}");
+    }
+    let printed = good(&api(SETTLED)).for_haproxy();
+    let lines = "spoe-message failed\n    args ip=src\n    # Which responses cost a cell? For \
+                 example those with { status 401 }.\n    event on-http-response if { \
+                 var(txn.gcra.blocked) -m found } EDIT-THIS\n";
+    assert!(printed.contains(lines), "{printed}");
+    assert!(!printed.contains("set-var"), "{printed}");
+}
