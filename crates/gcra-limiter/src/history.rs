@@ -15,7 +15,7 @@ use gcra_policy::policy::is_trial_name;
 use serde::{Deserialize, Serialize};
 use spop_agent::Latency;
 
-use crate::stats::{COUNTS, NEWLY_BLOCKED};
+use crate::verdict::{COUNTS, NEWLY_BLOCKED};
 
 /// How long a slot is, in seconds.
 pub const STEP: u64 = 2;
@@ -35,7 +35,7 @@ const OTHERS: &str = "(other policies)";
 /// What was counted since the start.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Counted {
-    /// By name, in the order of [`OUTCOMES`](crate::stats::OUTCOMES), and what was
+    /// By name, in the order of [`OUTCOMES`](crate::verdict::OUTCOMES), and what was
     /// [`NEWLY_BLOCKED`].
     pub policies: Vec<(String, [u64; COUNTS])>,
     pub notifies: u64,

@@ -22,6 +22,7 @@ pub mod policies_in_force;
 pub mod question;
 pub mod redact;
 pub mod reservations;
+pub(crate) mod settlement;
 pub mod stats;
 pub mod testing;
 pub mod undecided;

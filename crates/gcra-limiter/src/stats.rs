@@ -20,21 +20,11 @@ use gcra_table::KeyHash;
 use gcra_text::count::Count;
 use spop_agent::Snapshot;
 
-use crate::decide::settle::{Cells, Outcome as Settled};
 use crate::heaviest::{Clients, Found, Heaviest, HeavyClient, Under, Window};
 use crate::history::{Counted, History, Past};
+use crate::settlement::{SettledCells, Settlement};
 use crate::undecided::Name;
-use crate::verdict::Outcome;
-
-/// The name of every outcome that is counted. The first [`DECISIONS`] are those of a decision.
-pub const OUTCOMES: [&str; 4] = ["allowed", "would_block", "blocked", "undecided"];
-const DECISIONS: usize = 3;
-const UNDECIDED: usize = 3;
-
-/// How many counts there are: one for each of [`OUTCOMES`], and at [`NEWLY_BLOCKED`] how many of
-/// the messages that a trial would block were allowed by the policy whose trial it is.
-pub(crate) const COUNTS: usize = OUTCOMES.len() + 1;
-pub const NEWLY_BLOCKED: usize = OUTCOMES.len();
+use crate::verdict::{COUNTS, DECISIONS, NEWLY_BLOCKED, OUTCOMES, Outcome, UNDECIDED};
 
 /// The place of the calling thread among the counters. It is looked up once in each round, and is
 /// valid for that thread only.
@@ -80,7 +70,10 @@ pub struct PolicyStats {
     limit_args: CachePadded<[AtomicU64; ArgValue::ALL.len()]>,
     /// How many messages have settled requests in each way, and how many cells. Not for each
     /// worker either, because few policies are settled.
-    settled: CachePadded<([AtomicU64; Settled::NAMES.len()], [AtomicU64; Cells::NAMES.len()])>,
+    settled: CachePadded<(
+        [AtomicU64; Settlement::NAMES.len()],
+        [AtomicU64; SettledCells::NAMES.len()],
+    )>,
     /// An arg of the key whose value was an address written as a text.
     text_address: OnceLock<Name>,
     /// The counts at the end of the last minute.
@@ -206,7 +199,7 @@ impl PolicyStats {
     }
 
     /// Counts a message that has settled a request.
-    pub(crate) fn count_settled(&self, outcome: Settled, cells: Cells) {
+    pub(crate) fn count_settled(&self, outcome: Settlement, cells: SettledCells) {
         let (outcomes, counts) = &*self.settled;
         outcomes[outcome as usize].fetch_add(1, Ordering::Relaxed);
         for (count, cells) in counts.iter().zip(cells.counts()) {
@@ -217,15 +210,15 @@ impl PolicyStats {
     }
 
     /// How many messages have settled requests in each way, with its name.
-    pub fn settled(&self) -> [(&'static str, u64); Settled::NAMES.len()] {
+    pub fn settled(&self) -> [(&'static str, u64); Settlement::NAMES.len()] {
         let outcomes = &self.settled.0;
-        std::array::from_fn(|at| (Settled::NAMES[at], outcomes[at].load(Ordering::Relaxed)))
+        std::array::from_fn(|at| (Settlement::NAMES[at], outcomes[at].load(Ordering::Relaxed)))
     }
 
     /// How many cells were settled in each way, with its name.
-    pub fn settled_cells(&self) -> [(&'static str, u64); Cells::NAMES.len()] {
+    pub fn settled_cells(&self) -> [(&'static str, u64); SettledCells::NAMES.len()] {
         let counts = &self.settled.1;
-        std::array::from_fn(|at| (Cells::NAMES[at], counts[at].load(Ordering::Relaxed)))
+        std::array::from_fn(|at| (SettledCells::NAMES[at], counts[at].load(Ordering::Relaxed)))
     }
 
     /// How often each outcome of a decision was decided without the store, with its name.

@@ -13,7 +13,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// Its index in [`OUTCOMES`](crate::stats::OUTCOMES).
+    /// Its index in [`OUTCOMES`].
     #[inline]
     pub const fn index(self) -> usize {
         match self {
@@ -23,6 +23,16 @@ impl Outcome {
         }
     }
 }
+
+/// The name of every outcome that is counted. The first [`DECISIONS`] are those of a decision.
+pub const OUTCOMES: [&str; 4] = ["allowed", "would_block", "blocked", "undecided"];
+pub(crate) const DECISIONS: usize = 3;
+pub(crate) const UNDECIDED: usize = 3;
+
+/// How many counts there are: one for each of [`OUTCOMES`], and at [`NEWLY_BLOCKED`] how many of
+/// the messages that a trial would block were allowed by the policy whose trial it is.
+pub(crate) const COUNTS: usize = OUTCOMES.len() + 1;
+pub const NEWLY_BLOCKED: usize = OUTCOMES.len();
 
 /// Why a request is blocked, or would be. Each is stronger than the one before it, because less
 /// would let the request pass: of several limits or messages the strongest counts.

@@ -22,54 +22,7 @@ use crate::message_key::hash_key;
 use crate::policies_in_force::InForce;
 use crate::question::Question;
 use crate::reservations::{Marks, Reservation, read, wall_clock};
-
-/// How a message has settled what its request had reserved.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Outcome {
-    /// The request has cost more, and that was charged as far as possible.
-    Charged,
-    /// It has cost less, and the rest was given back as far as possible.
-    GivenBack,
-    /// It has cost what was reserved.
-    Equal,
-    /// It has cost less, and it is too late to give the rest back, or its window is over.
-    Late,
-    /// It has cost less, and this agent does not know the buckets that were charged: another one
-    /// has reserved the cells by other numbers. They stay charged there.
-    Unknown,
-    /// The message does not say what it has cost. What was reserved stays charged.
-    NoCost,
-    /// The limits are shared, and the store has not answered. What was reserved stays charged,
-    /// unless the store has settled it and only the reply was lost.
-    NoStore,
-}
-
-impl Outcome {
-    /// Their names, in this order.
-    pub(crate) const NAMES: [&str; 7] =
-        ["charged", "given_back", "equal", "late", "unknown", "no_cost", "no_store"];
-}
-
-/// The cells that a message has settled. With several limits, those of the limit with the most.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Cells {
-    pub charged: u32,
-    pub given_back: u32,
-    /// Of those charged: beyond the burst.
-    pub overdrawn: u32,
-    /// Not charged, because they are beyond the largest debt.
-    pub forgiven: u32,
-}
-
-impl Cells {
-    /// The names of their counts, in this order.
-    pub(crate) const NAMES: [&str; 4] = ["charged", "given_back", "overdrawn", "forgiven"];
-
-    pub fn counts(self) -> [u32; 4] {
-        let Self { charged, given_back, overdrawn, forgiven } = self;
-        [charged, given_back, overdrawn, forgiven]
-    }
-}
+use crate::settlement::{SettledCells, Settlement};
 
 /// Settles a request of the policy with this index, as the message of its response says. What each
 /// limit says then is added to `standings`, where an answer needs it. Returns how many cells were
@@ -93,7 +46,7 @@ pub fn settle<'p>(
     let difference = difference(settle, &policy.name, message);
     let Difference { mut outcome, more, less, .. } = difference;
     let marks = &difference.reserved.marks;
-    let mut cells = Cells::default();
+    let mut cells = SettledCells::default();
     let limits = policy.rule(rule).limits();
     if each.reads_messages {
         if lacks_a_key(limits, message) {
@@ -183,7 +136,7 @@ impl InWindow<'_> {
     /// Counts what a request has cost more, in the window of this moment, also beyond the count of
     /// the limit, but not beyond 2^32 - 1. Returns how many cells are counted then, and how long
     /// the window lasts yet.
-    fn charge(&self, more: u32, now: &mut Reading, cells: &mut Cells) -> (u32, Nanos) {
+    fn charge(&self, more: u32, now: &mut Reading, cells: &mut SettledCells) -> (u32, Nanos) {
         let Self { table, calendar, key, most } = *self;
         let (mut at, mut fits, mut windows) = (table.wall_reading(), more, 0);
         // Another process must have counted cells for each attempt that is lost.
@@ -217,7 +170,7 @@ impl InWindow<'_> {
         less: u32,
         marks: &Marks,
         now: &mut Reading,
-        cells: &mut Cells,
+        cells: &mut SettledCells,
     ) -> (bool, u32, Nanos) {
         let Self { table, calendar, key, .. } = *self;
         let at = table.wall_reading();
@@ -277,7 +230,7 @@ impl<'p> SettlingInStore<'p, '_, '_> {
         let Difference { mut outcome, more, less, .. } = difference;
         let marks = &difference.reserved.marks;
         let no_store = || {
-            each.stats.count_settled(Outcome::NoStore, Cells::default());
+            each.stats.count_settled(Settlement::NoStore, SettledCells::default());
             Ok(Some((0, 0, None)))
         };
         let Some((borrower, leases)) = borrowing else { return no_store() };
@@ -294,7 +247,7 @@ impl<'p> SettlingInStore<'p, '_, '_> {
         else {
             return no_store();
         };
-        let (mut cells, mut store_ns) = (Cells::default(), None);
+        let (mut cells, mut store_ns) = (SettledCells::default(), None);
         if less > 0 && !all.iter().any(|it| matches!(it.charge, StoreCharge::Less { .. })) {
             outcome = difference.not_given_back(limits, table.wall_reading());
         }
@@ -321,7 +274,7 @@ impl<'p> SettlingInStore<'p, '_, '_> {
 
 /// What the request has cost more than was reserved for it, or less, in cells.
 struct Difference {
-    outcome: Outcome,
+    outcome: Settlement,
     more: u32,
     less: u32,
     reserved: Reservation,
@@ -329,13 +282,13 @@ struct Difference {
 
 impl Difference {
     /// Why no limit has a bucket in which cells were reserved.
-    fn not_given_back(&self, limits: &[Limit], now: WallReading) -> Outcome {
+    fn not_given_back(&self, limits: &[Limit], now: WallReading) -> Settlement {
         let is_over = |calendar: &Calendar| {
             let began = calendar.bounds(now).start;
             i64::try_from(self.reserved.at.as_secs()).is_ok_and(|at| at < began)
         };
         let mut windows = limits.iter().filter_map(|limit| limit.calendar.as_deref());
-        if windows.any(is_over) { Outcome::Late } else { Outcome::Unknown }
+        if windows.any(is_over) { Settlement::Late } else { Settlement::Unknown }
     }
 }
 
@@ -349,12 +302,14 @@ fn difference(settle: &Settle, policy: &str, message: &Message<'_>) -> Differenc
     let reserved = reserved.unwrap_or_default();
     let Reservation { cells, at, .. } = reserved;
     let settled = |outcome, more, less| Difference { outcome, more, less, reserved };
-    let Some(cost) = cost else { return settled(Outcome::NoCost, 0, 0) };
+    let Some(cost) = cost else { return settled(Settlement::NoCost, 0, 0) };
     let (more, less) = (cost.saturating_sub(cells), cells.saturating_sub(cost));
     match (more, less) {
-        (0, 0) => settled(Outcome::Equal, 0, 0),
-        (0, _) if wall_clock().saturating_sub(at) > settle.within => settled(Outcome::Late, 0, 0),
-        (0, _) => settled(Outcome::GivenBack, 0, less),
-        (_, _) => settled(Outcome::Charged, more, 0),
+        (0, 0) => settled(Settlement::Equal, 0, 0),
+        (0, _) if wall_clock().saturating_sub(at) > settle.within => {
+            settled(Settlement::Late, 0, 0)
+        }
+        (0, _) => settled(Settlement::GivenBack, 0, less),
+        (_, _) => settled(Settlement::Charged, more, 0),
     }
 }

@@ -1,0 +1,49 @@
+//! How a message has settled what its request had reserved, and how many cells that were.
+
+/// How a message has settled what its request had reserved.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Settlement {
+    /// The request has cost more, and that was charged as far as possible.
+    Charged,
+    /// It has cost less, and the rest was given back as far as possible.
+    GivenBack,
+    /// It has cost what was reserved.
+    Equal,
+    /// It has cost less, and it is too late to give the rest back, or its window is over.
+    Late,
+    /// It has cost less, and this agent does not know the buckets that were charged: another one
+    /// has reserved the cells by other numbers. They stay charged there.
+    Unknown,
+    /// The message does not say what it has cost. What was reserved stays charged.
+    NoCost,
+    /// The limits are shared, and the store has not answered. What was reserved stays charged,
+    /// unless the store has settled it and only the reply was lost.
+    NoStore,
+}
+
+impl Settlement {
+    /// Their names, in this order.
+    pub(crate) const NAMES: [&str; 7] =
+        ["charged", "given_back", "equal", "late", "unknown", "no_cost", "no_store"];
+}
+
+/// The cells that a message has settled. With several limits, those of the limit with the most.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) struct SettledCells {
+    pub charged: u32,
+    pub given_back: u32,
+    /// Of those charged: beyond the burst.
+    pub overdrawn: u32,
+    /// Not charged, because they are beyond the largest debt.
+    pub forgiven: u32,
+}
+
+impl SettledCells {
+    /// The names of their counts, in this order.
+    pub(crate) const NAMES: [&str; 4] = ["charged", "given_back", "overdrawn", "forgiven"];
+
+    pub(crate) fn counts(self) -> [u32; 4] {
+        let Self { charged, given_back, overdrawn, forgiven } = self;
+        [charged, given_back, overdrawn, forgiven]
+    }
+}
