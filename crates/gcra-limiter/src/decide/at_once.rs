@@ -16,8 +16,8 @@ use gcra_table::{Nanos, Reading, Table, Time, WallReading};
 
 use crate::answer::{Standing, Standings};
 use crate::borrower::loan::Loan;
+use crate::decide::lent::{Attempt, Claim, Decided, MustWait, Patience, Shared};
 use crate::decide::local::in_window;
-use crate::decide::shared::{Attempt, Claim, Decided, MustWait, Patience, Shared};
 use crate::reservations::Reservation;
 use crate::verdict::{Reason, Verdict};
 
