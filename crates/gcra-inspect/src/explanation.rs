@@ -7,7 +7,7 @@ use std::time::Duration;
 use gcra_limiter::borrower::Borrower;
 use gcra_limiter::cost;
 use gcra_limiter::counting::write_client;
-use gcra_limiter::decide::lent::{Client, Shared};
+use gcra_limiter::decide::claim::{Client, Shared};
 use gcra_limiter::decide::local::{Foreseen, foresee};
 use gcra_limiter::limit_bucket;
 use gcra_limiter::policies_in_force::InForce;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use gcra_lease::{HostTime, Micros};
-use gcra_limiter::decide::lent::{ForeseenWithoutStore, Instead};
+use gcra_limiter::decide::without_store::{ForeseenWithoutStore, Instead};
 use gcra_limiter::verdict::Reason;
 use gcra_policy::sharing::Sharing;
 use gcra_table::{Leases, Nanos, Table};

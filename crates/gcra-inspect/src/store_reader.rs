@@ -1,7 +1,7 @@
 //! [`InStore`]: what the store has about single clients, for commands.
 
 use anyhow::{Context as _, anyhow};
-use gcra_limiter::decide::lent::Client;
+use gcra_limiter::decide::claim::Client;
 use gcra_limiter::reservations::wall_clock;
 use gcra_policy::Limit;
 use gcra_policy::store::StoreSettings;

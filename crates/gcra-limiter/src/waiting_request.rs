@@ -14,7 +14,7 @@ use crate::answer;
 use crate::answer::KeptStandings;
 use crate::audit_lines::{Audit, Lines};
 use crate::borrower::Borrower;
-use crate::decide::lent::{MustWait, Patience};
+use crate::decide::attempt::{MustWait, Patience};
 use crate::decide::request::{Deciding, Progress};
 use crate::policies_in_force::InForce;
 use crate::stats::Lane;

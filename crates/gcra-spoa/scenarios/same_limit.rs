@@ -1,6 +1,6 @@
 //! What makes a limit the same one: the table, what is lent, and the store agree about it.
 
-use gcra_limiter::decide::lent::bucket_of;
+use gcra_limiter::decide::claim::bucket_of;
 use gcra_limiter::limit_bucket::LimitBucket;
 use gcra_limiter::message_key::hash_key;
 use gcra_policy::RuleAt;

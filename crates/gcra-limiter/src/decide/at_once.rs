@@ -6,38 +6,19 @@
 //! before it get their cells back. All happens in the windows in which the request began, also if
 //! one of them ends while it waits.
 
-use std::time::Duration;
-
 use arrayvec::ArrayVec;
-use gcra_lease::{Charge as StoreCharge, Charged, HostTime, Micros, Units};
+use gcra_lease::{Charge as StoreCharge, Charged, HostTime, Micros};
 use gcra_policy::{Limit, MAX_LIMITS, Policy};
-use gcra_store::{Charging, NotCharged};
-use gcra_table::{Nanos, Reading, Table, Time, WallReading};
+use gcra_table::{Nanos, Reading, Time, WallReading};
 
 use crate::answer::{Standing, Standings};
 use crate::borrower::loan::Loan;
-use crate::decide::lent::{Attempt, Claim, Decided, MustWait, Patience, Shared};
+use crate::decide::attempt::{Attempt, Decided, MustWait, Patience};
+use crate::decide::charges::{AtOnce, Done, MOST_STEPS, UnderWay};
+use crate::decide::claim::{Claim, Shared};
 use crate::decide::local::in_window;
 use crate::reservations::Reservation;
 use crate::verdict::{Reason, Verdict};
-
-/// The most charges of one message: a look at each limit, and a charge.
-const MOST_STEPS: usize = 2 * MAX_LIMITS;
-
-/// How far a message has got.
-#[derive(Debug)]
-pub(crate) struct AtOnce {
-    /// When it began, by the wall clock. That says in which windows it is charged.
-    began: WallReading,
-    /// The records of its limits, in the order of the claims.
-    loans: ArrayVec<Loan, MAX_LIMITS>,
-    /// What the store has said, in the order of the steps.
-    done: ArrayVec<Done, MOST_STEPS>,
-    /// What it has not said yet.
-    under_way: ArrayVec<UnderWay, MAX_LIMITS>,
-    /// Whether the message is denied, and what it was charged is being given back.
-    is_undone: bool,
-}
 
 /// A charge that is to be made to the limit at this place among the claims.
 #[derive(Clone, Copy)]
@@ -48,26 +29,6 @@ struct Step {
 
 /// What is to be done about a message, one after the other.
 type Steps = ArrayVec<Step, MOST_STEPS>;
-
-/// A charge that is made.
-#[derive(Clone, Copy, Debug)]
-struct Done {
-    place: usize,
-    charge: StoreCharge,
-    charged: Charged,
-    /// When the reply came, or when it had come to an earlier request.
-    at: Time,
-    limit: gcra_lease::Limit,
-}
-
-/// A charge on its way.
-#[derive(Debug)]
-pub struct UnderWay {
-    place: usize,
-    charge: StoreCharge,
-    charging: Charging,
-    outcome: Option<Result<Charged, NotCharged>>,
-}
 
 /// What a limit says after a response has settled it: what was to be done, and what came of it.
 #[derive(Clone, Copy, Debug)]
@@ -82,7 +43,7 @@ pub(crate) struct SettledInStore<'p> {
 pub(crate) type AllSettled<'p> = ArrayVec<SettledInStore<'p>, MAX_LIMITS>;
 
 /// A charge of nothing, which is always allowed: what is owed now?
-pub const LOOK: StoreCharge = StoreCharge::Take { cells: 0, needs: 0, max_delay: Micros::ZERO };
+pub(crate) const LOOK: StoreCharge = StoreCharge::Take { cells: 0, needs: 0, max_delay: Micros::ZERO };
 
 /// Why a message does not go on.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -91,79 +52,6 @@ enum Stop {
     Wait,
     /// The store cannot be used, or has not answered.
     NoAnswer,
-}
-
-impl AtOnce {
-    /// A charge of which nothing is known yet, if there is one.
-    pub(crate) fn under_way(&mut self) -> Option<&mut UnderWay> {
-        self.under_way.iter_mut().find(|under_way| under_way.outcome.is_none())
-    }
-
-    /// When the message began, since 1970.
-    fn began_at(&self) -> Duration {
-        Duration::from_nanos(self.began.wall_ns())
-    }
-
-    /// Takes what came of a charge.
-    fn take(&mut self, table: &Table, under_way: &UnderWay, charged: Charged) -> Option<Done> {
-        let UnderWay { place, charge, .. } = *under_way;
-        let limit = *self.loans.get(place)?.bucket.limit();
-        let done = Done { place, charge, charged, at: table.now(), limit };
-        self.done.try_push(done).ok()?;
-        Some(done)
-    }
-}
-
-impl UnderWay {
-    /// Waits for the reply. If the future is dropped, nothing is lost.
-    pub(crate) async fn wait(&mut self) {
-        self.outcome = Some(self.charging.outcome().await);
-    }
-
-    /// Looks whether the reply has come.
-    fn look(&mut self) -> Option<Result<Charged, NotCharged>> {
-        self.outcome = self.outcome.or_else(|| self.charging.now());
-        self.outcome
-    }
-}
-
-impl Done {
-    /// What of the cells that were owed and lent is owed yet.
-    fn taken(&self, now: Time) -> Units {
-        let passed = Micros(now.saturating_since(self.at).0 / 1_000);
-        self.charged.taken.saturating_sub(self.limit.drained_in(passed))
-    }
-
-    /// How long a request has to wait for these cells, if it is denied. A count is free again when
-    /// its window ends.
-    fn wait(&self, now: Time, charge: StoreCharge) -> Nanos {
-        let denied = Charged { allowed: false, ..self.charged };
-        let wait = Nanos::from(denied.wait(&self.limit, &charge));
-        wait.saturating_sub(now.saturating_since(self.at))
-    }
-
-    /// Whether nothing was to be charged.
-    fn is_look(&self) -> bool {
-        matches!(self.charge, StoreCharge::Take { cells: 0, .. })
-    }
-
-    /// The cells that are given back if the request is denied by another limit. Of a queue nothing
-    /// is: others may have taken places behind this one. If it were left, another request would go
-    /// on at the same time as one of them.
-    fn cells_to_undo(&self) -> u32 {
-        match self.charge {
-            StoreCharge::Take { cells, max_delay: Micros::ZERO, .. } if self.charged.allowed => {
-                cells
-            }
-            _ => 0,
-        }
-    }
-
-    /// When a request that is allowed may go on, if it has to wait.
-    fn goes_on(&self) -> Option<Time> {
-        let delay = Nanos::from(self.charged.delay(&self.limit));
-        (delay > Nanos::ZERO).then(|| self.at.saturating_add(delay))
-    }
 }
 
 impl<'p> Shared<'p, '_, '_> {
@@ -619,28 +507,5 @@ fn add<'p>(
 ) {
     if let Some(standings) = standings {
         said.into_iter().for_each(|standing| standings.add(standing, policy));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use gcra_lease::StoreTime;
-
-    use super::*;
-
-    /// Between a look at a queue and a place in it another request may come, so this happens only
-    /// now and then.
-    #[test]
-    fn a_place_in_a_queue_is_never_given_back() {
-        let limit = gcra_lease::Limit::new(Duration::from_secs(1), 5).unwrap();
-        let done = |max_delay, allowed| {
-            let taken = limit.cells(3);
-            let charged = Charged { allowed, cells: 3, beyond_burst: 0, taken, now: StoreTime(0) };
-            let charge = StoreCharge::Take { cells: 3, needs: 0, max_delay };
-            Done { place: 0, charge, charged, at: Time(0), limit }.cells_to_undo()
-        };
-        assert_eq!(done(Micros::ZERO, true), 3);
-        assert_eq!(done(Micros::ZERO, false), 0, "nothing was charged");
-        assert_eq!(done(Micros(1), true), 0);
     }
 }

@@ -1,173 +1,23 @@
 //! From a question to a verdict, under limits that this host shares with others: spends cells that
 //! the store has lent, or says that the request has to wait for some.
 
-use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
-use std::{iter, mem};
+use std::mem;
 
 use arrayvec::ArrayVec;
 use gcra_lease::{HostTime, Step};
-use gcra_policy::sharing::{Sharing, WithoutStore};
-use gcra_policy::sharing::{counted, lent, most_carried_over};
-use gcra_policy::{Limit, MAX_LIMITS, Policy};
-use gcra_store::{Bucket, Names};
-use gcra_table::{KeyHash, LeaseKey, LeaseNeed, Leases, Nanos, Quota, Reading, Table};
-use gcra_text::duration::nanoseconds;
+use gcra_policy::{Limit, MAX_LIMITS};
+use gcra_table::{LeaseKey, LeaseNeed, Nanos, Reading, Table};
 use spop_agent::Message;
 
 use crate::answer::{Standing, Standings};
 use crate::borrower::loan::Loan;
 use crate::borrower::waiting::Waits;
 use crate::borrower::{Asking, Borrower};
-use crate::decide::at_once::AtOnce;
-use crate::decide::at_once::UnderWay;
-use crate::decide::local::Charge;
-use crate::earlier_policies::{Asked, FormerBucket};
-use crate::limit_bucket::{LimitBucket, own_key_bytes};
-use crate::message_key::key_bytes;
+use crate::decide::attempt::{Attempt, MustWait, Patience};
+use crate::decide::claim::{Claim, Shared};
 use crate::policies_in_force::InForce;
 use crate::question::Question;
-use crate::reservations::Reservation;
 use crate::verdict::{Reason, Verdict};
-
-/// Another host may have missed the store that much earlier, and use its share by now.
-const OPEN_IS_OVER_EARLIER: Nanos = Nanos::from_millis(1_500);
-
-/// The most buckets from before changes that are looked for.
-const MOST_FORMER: usize = 16;
-
-/// What is needed to decide about a message under shared limits.
-#[derive(Clone, Copy)]
-pub struct Shared<'p, 't, 'm> {
-    pub borrower: &'t Borrower,
-    pub leases: &'t Leases,
-    pub table: &'t Table,
-    pub in_force: &'p InForce,
-    pub sharing: Sharing,
-    pub question: Question,
-    pub message: &'m Message<'m>,
-}
-
-/// A limit that a message has to satisfy, and what it counts by.
-#[derive(Clone, Copy)]
-pub(crate) struct Claim<'p> {
-    pub(crate) limit: &'p Limit,
-    /// The numbers of the limit for this message.
-    pub(crate) quota: Quota,
-    /// The key in the table of this machine.
-    pub(crate) local: KeyHash,
-    pub(crate) key: LeaseKey,
-}
-
-/// How far a request has got under the limits of one policy.
-#[derive(Debug, Default)]
-pub struct Attempt {
-    /// The limits that cells were asked for.
-    asked: [bool; MAX_LIMITS],
-    /// What it waits for.
-    pub(crate) waits: Option<Waits>,
-    /// What it waited for before that, and the cells that were free in the store then.
-    free: ArrayVec<(LeaseKey, u32), MAX_LIMITS>,
-    /// What the store has said so far, if it is asked about each request.
-    pub(crate) at_once: Option<Box<AtOnce>>,
-    /// How the policy is shared for which it waits.
-    pub(crate) sharing: Option<Sharing>,
-}
-
-/// Whether a request may wait for the store.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Patience {
-    /// It may, and it asks when it waits.
-    WillAsk,
-    /// It waits, and asks itself.
-    Asks,
-    /// It has waited for as long as it may.
-    Over,
-}
-
-/// What was decided about a message.
-#[derive(Clone, Debug, Default)]
-pub struct Decided {
-    /// Why it is denied, if it is.
-    pub reason: Option<Reason>,
-    /// How long the request has to wait, if it is allowed.
-    pub delay: Nanos,
-    /// What was charged, if it was.
-    pub reserved: Option<Reservation>,
-    /// When the request may go on by the clock of the store, in ns since 1970, if the store has
-    /// decided about it.
-    pub(crate) store_ns: Option<u64>,
-}
-
-/// The request has to wait for the store. What for is in its [`Attempt`].
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct MustWait;
-
-/// What is done with a request instead of asking the store.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Instead {
-    /// It is blocked.
-    Closed,
-    /// It is allowed, as all requests are for this time yet.
-    Open { left: Duration },
-    /// The share of this machine decides.
-    Share,
-}
-
-impl Instead {
-    /// What a policy does after the store has been away for this time.
-    pub fn of(Sharing { without_store, at_once }: Sharing, away: Nanos) -> Self {
-        match without_store {
-            WithoutStore::Closed => Self::Closed,
-            WithoutStore::Open { for_ } if Duration::from(away) < for_ => {
-                Self::Open { left: for_.saturating_sub(away.into()) }
-            }
-            // There is no share of such a limit.
-            WithoutStore::Share | WithoutStore::Open { .. } if at_once => Self::Closed,
-            WithoutStore::Share | WithoutStore::Open { .. } => Self::Share,
-        }
-    }
-}
-
-/// What would be decided about a request without the store.
-#[derive(Clone, Copy, Debug)]
-pub struct ForeseenWithoutStore {
-    /// For how long the store has been away.
-    pub away: Nanos,
-    pub instead: Instead,
-    /// How many machines a share is for; 0 if that is not known.
-    pub machines: u32,
-    /// Why it would be blocked, if it would.
-    pub reason: Option<Reason>,
-    /// How long the client has to wait.
-    pub wait: Nanos,
-}
-
-impl Attempt {
-    /// What the request waits for, if it does.
-    pub(crate) fn waits(&self) -> Option<&Waits> {
-        self.waits.as_ref()
-    }
-
-    /// The cells of a key that were free in the store when it answered last, as far as the request
-    /// has waited for that.
-    fn free_of(&self, key: LeaseKey) -> u32 {
-        match self.waits.as_ref().filter(|waits| waits.key() == key) {
-            Some(waits) => waits.free(),
-            None => self.free.iter().rfind(|(of, _)| *of == key).map_or(0, |(_, free)| *free),
-        }
-    }
-
-    /// How the policy is shared for which the request waits.
-    pub(crate) fn sharing(&self) -> Option<Sharing> {
-        self.sharing
-    }
-
-    /// The charge that it waits for, if it does.
-    pub(crate) fn under_way(&mut self) -> Option<&mut UnderWay> {
-        self.at_once.as_deref_mut().and_then(AtOnce::under_way)
-    }
-}
 
 /// After cells of a key were spent: asks for more if what is left will not last, and reports what
 /// was spent if that cannot wait.
@@ -196,7 +46,7 @@ impl<'p> Shared<'p, '_, '_> {
     /// # Errors
     ///
     /// The request has to wait.
-    pub fn decide(
+    pub(crate) fn decide(
         &self,
         limits: &'p [Limit],
         now: &mut Reading,
@@ -285,85 +135,6 @@ impl<'p> Shared<'p, '_, '_> {
             && !attempt.waits.as_ref().is_some_and(Waits::is_away)
     }
 
-    pub(crate) fn policy(&self) -> &'p Policy {
-        &self.in_force.policies.list[self.question.policy]
-    }
-
-    /// The limits with the keys that they count by, in an order that is the same on all hosts.
-    pub(crate) fn claims(&self, limits: &'p [Limit]) -> ArrayVec<Claim<'p>, MAX_LIMITS> {
-        let claim = |limit: &'p Limit| self.claim(limit);
-        let mut claims: ArrayVec<_, MAX_LIMITS> =
-            limits.iter().take(MAX_LIMITS).map(claim).collect();
-        claims.sort_by_key(|claim| claim.limit.id);
-        claims
-    }
-
-    fn claim(&self, limit: &'p Limit) -> Claim<'p> {
-        let bucket = LimitBucket::of(self.table, limit, self.question.key, Some(self.message));
-        let LimitBucket { key: local, quota } = bucket;
-        Claim { limit, quota, local, key: bucket.lease_key(limit) }
-    }
-
-    /// What the borrower has to know about a key.
-    fn loan(&self, claim: Claim<'_>) -> Option<Loan> {
-        self.loan_at(claim, self.table.wall_reading().second())
-    }
-
-    /// The same in the windows of this second after 1970.
-    pub(crate) fn loan_at(&self, claim: Claim<'_>, second: i64) -> Option<Loan> {
-        let Claim { limit, quota, key, .. } = claim;
-        let Self { table, in_force, question, message, .. } = *self;
-        let names = &self.borrower.names;
-        let client = Client { in_force, table, question, message };
-        let bucket = client.bucket(names, limit, quota, second)?;
-        let lent_limit = *bucket.limit();
-        let shares_after = match self.sharing.without_store {
-            _ if self.sharing.at_once => None,
-            WithoutStore::Share => Some(Nanos::ZERO),
-            WithoutStore::Closed => None,
-            WithoutStore::Open { for_ } => {
-                Some(Nanos(nanoseconds(for_)).saturating_sub(OPEN_IS_OVER_EARLIER))
-            }
-        };
-        Some(Loan { key, limit: lent_limit, bucket, quota, shares_after })
-    }
-
-    /// The client of a claim, for whom former buckets are looked for.
-    pub(crate) fn asked<'a>(&'a self, claim: Claim<'a>) -> Asked<'a, 'a> {
-        let Claim { limit, quota, local, .. } = claim;
-        let current = LimitBucket { key: local, quota };
-        let Self { table, question, message, .. } = *self;
-        Asked { table, rule: question.rule, limit, current, message }
-    }
-
-    /// What the borrower has to know about the buckets that the client of a claim had before a
-    /// change.
-    pub(crate) fn former_loans(
-        &self,
-        claim: Claim<'_>,
-        second: i64,
-    ) -> ArrayVec<Loan, MOST_FORMER> {
-        let Self { in_force, question, message, .. } = *self;
-        let (Claim { limit, local, .. }, asked) = (claim, self.asked(claim));
-        let buckets = in_force.earlier.buckets(question.policy, asked);
-        let Some(loan) = self.loan_at(claim, second).filter(|_| !buckets.is_empty()) else {
-            return ArrayVec::new();
-        };
-        let own = (local, record_key(self.policy(), limit, message));
-        let former = in_force.earlier.limits(question.policy, asked);
-        let former = former.map(|(old, limit, key)| (key, record_key(old, limit, message)));
-        let keys: Vec<_> = iter::once(own).chain(former).collect();
-        let loan = |FormerBucket { key, quota, .. }: FormerBucket| {
-            let (_, bytes) = keys.iter().find(|(known, _)| *known == key)?;
-            let limit_in_store = lent(quota).ok()?;
-            let name = limit.record_name.clone();
-            let bucket = self.borrower.names.bucket(name, bytes, limit_in_store);
-            let key = LimitBucket { key, quota }.lease_key(limit);
-            Some(Loan { key, limit: limit_in_store, bucket, quota, ..loan.clone() })
-        };
-        buckets.into_iter().filter_map(loan).take(MOST_FORMER).collect()
-    }
-
     /// Gives back the cells that this machine holds under numbers or keys from before a change.
     /// They would count as spent.
     #[cold]
@@ -449,128 +220,5 @@ impl<'p> Shared<'p, '_, '_> {
             Standing { limit, quota, owed, wait, window_ends }
         };
         claims.iter().enumerate().map(standing).collect()
-    }
-
-    /// Decides without the store, as the policy says.
-    pub(crate) fn without_store(
-        &self,
-        limits: &'p [Limit],
-        now: &mut Reading,
-        loan: &Loan,
-    ) -> (Option<Reason>, ArrayVec<Standing<'p>, MAX_LIMITS>) {
-        let since = self.borrower.away_since(self.table, loan).unwrap_or(now.time());
-        let away = now.time().saturating_since(since);
-        match Instead::of(self.sharing, away) {
-            Instead::Closed => return (Some(Reason::Store), ArrayVec::new()),
-            Instead::Open { .. } => {
-                self.borrower.counts.open.fetch_add(1, Ordering::Relaxed);
-                return (None, ArrayVec::new());
-            }
-            Instead::Share => {}
-        }
-        let share = |quota| self.borrower.share(self.table, loan, quota);
-        let Self { table, in_force, question, message, .. } = *self;
-        Charge::new(table, now, in_force, question, Some(message.clone()))
-            .by_share(limits, share, true)
-    }
-
-    /// What would be decided now about a request that has to ask the store about this one of the
-    /// limits. `None` if the store can be asked. Nothing is charged.
-    pub fn foresee_without_store(
-        &self,
-        limits: &'p [Limit],
-        limit: &'p Limit,
-    ) -> Option<ForeseenWithoutStore> {
-        let loan = self.loan(self.claim(limit))?;
-        if self.borrower.is_starting(&loan) {
-            return None;
-        }
-        let since = self.borrower.away_since(self.table, &loan)?;
-        let mut now = self.table.reading();
-        let away = now.time().saturating_since(since);
-        let instead = Instead::of(self.sharing, away);
-        let machines = self.borrower.hosts(now.time());
-        let (reason, wait) = match instead {
-            Instead::Closed => (Some(Reason::Store), Nanos::ZERO),
-            Instead::Open { .. } => (None, Nanos::ZERO),
-            Instead::Share => {
-                let share = |quota| self.borrower.share(self.table, &loan, quota);
-                let Self { table, in_force, question, message, .. } = *self;
-                let message = Some(message.clone());
-                let charge = Charge::new(table, &mut now, in_force, question, message);
-                let (reason, said) = charge.by_share(limits, share, false);
-                (reason, said.iter().map(|said| said.wait).max().unwrap_or_default())
-            }
-        };
-        Some(ForeseenWithoutStore { away, instead, machines, reason, wait })
-    }
-}
-
-/// The client of a message under limits that machines share.
-#[derive(Clone, Copy)]
-pub struct Client<'a, 'm> {
-    pub in_force: &'a InForce,
-    pub table: &'a Table,
-    pub question: Question,
-    pub message: &'a Message<'m>,
-}
-
-impl Client<'_, '_> {
-    /// Its bucket in the store under a limit that has these numbers, `second` seconds after 1970,
-    /// with what it owes since before a change. `None` if the store cannot compute the limit,
-    /// which the check of the configuration refuses.
-    pub fn bucket(
-        &self,
-        names: &Names,
-        limit: &Limit,
-        quota: Quota,
-        second: i64,
-    ) -> Option<Bucket> {
-        let Self { in_force, table, question, message } = *self;
-        let Question { policy: index, rule, key, .. } = question;
-        let (policy, earlier) = (&in_force.policies.list[index], &in_force.earlier);
-        let mut bucket = bucket_of(names, policy, limit, quota, message, second)?;
-        if limit.by_arg.is_some() || limit.calendar.is_some() {
-            return Some(bucket);
-        }
-        let current = LimitBucket { quota, ..LimitBucket::of(table, limit, key, Some(message)) };
-        let asked = Asked { table, rule, limit, current, message };
-        let ago = earlier.changed(index, asked).map(|at| table.now().saturating_since(at));
-        if let Some(at) = ago.and_then(|ago| Instant::now().checked_sub(ago.into())) {
-            let most = most_carried_over(quota, bucket.limit(), policy.settle.is_some());
-            bucket = bucket.with_change(at, most);
-        }
-        for (old, limit, _) in earlier.limits(index, asked) {
-            if let Some(before) = bucket_of(names, old, limit, limit.quota, message, second) {
-                bucket = bucket.moved_from(&before);
-            }
-        }
-        Some(bucket)
-    }
-}
-
-/// The bucket in the store of a message's key under a limit of the policy that has these numbers,
-/// `second` seconds after 1970. `None` if the store cannot compute the limit.
-pub fn bucket_of(
-    names: &Names,
-    policy: &Policy,
-    limit: &Limit,
-    quota: Quota,
-    message: &Message<'_>,
-    second: i64,
-) -> Option<Bucket> {
-    let limit_in_store = match &limit.calendar {
-        None => lent(quota),
-        Some(calendar) => counted(quota, calendar.bounds_at(second)),
-    };
-    let key = record_key(policy, limit, message);
-    Some(names.bucket(limit.record_name.clone(), &key, limit_in_store.ok()?))
-}
-
-/// The bytes of a message's key under a limit of the policy.
-fn record_key(policy: &Policy, limit: &Limit, message: &Message<'_>) -> Vec<u8> {
-    match &limit.key {
-        None => key_bytes(policy, message),
-        Some(parts) => own_key_bytes(parts, message),
     }
 }

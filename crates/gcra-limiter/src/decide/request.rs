@@ -12,8 +12,9 @@ use crate::audit_lines::{Lines, Moment};
 use crate::borrower::Borrower;
 use crate::borrower::waiting::Waits;
 use crate::counting::{count, count_tried, count_undecided};
-use crate::decide::at_once::UnderWay;
-use crate::decide::lent::{Attempt, Decided, MustWait, Patience, Shared};
+use crate::decide::attempt::{Attempt, Decided, MustWait, Patience};
+use crate::decide::charges::UnderWay;
+use crate::decide::claim::Shared;
 use crate::decide::local::decide;
 use crate::decide::settle::{SettlingInStore, settle};
 use crate::limit_bucket::{LimitBucket, lacks_a_key, note_said};
@@ -38,7 +39,7 @@ pub(crate) struct Deciding<'p, 't> {
 
 /// How far a request has got.
 #[derive(Debug, Default)]
-pub struct Progress {
+pub(crate) struct Progress {
     /// How many of its messages are decided.
     messages: usize,
     /// The verdict on these.
@@ -54,22 +55,22 @@ pub struct Progress {
 
 impl Progress {
     /// What the request waits for, if it does.
-    pub fn waits(&self) -> Option<&Waits> {
+    pub(crate) fn waits(&self) -> Option<&Waits> {
         self.attempt.waits()
     }
 
     /// The charge that the request waits for, if it does.
-    pub fn under_way(&mut self) -> Option<&mut UnderWay> {
+    pub(crate) fn under_way(&mut self) -> Option<&mut UnderWay> {
         self.attempt.under_way()
     }
 
     /// Whether a message that is decided blocks the request already.
-    pub fn is_blocked(&self) -> bool {
+    pub(crate) fn is_blocked(&self) -> bool {
         [self.verdict, self.next].iter().flatten().any(|verdict| verdict.is_blocked())
     }
 
     /// How the policy is shared for which the request waits.
-    pub fn sharing(&self) -> Option<Sharing> {
+    pub(crate) fn sharing(&self) -> Option<Sharing> {
         self.attempt.sharing()
     }
 }

@@ -14,7 +14,8 @@ use crate::answer::{Standing, Standings};
 use crate::borrower::Borrower;
 use crate::cost::cells;
 use crate::decide::at_once::{LOOK, SettledInStore};
-use crate::decide::lent::{Attempt, MustWait, Patience, Shared};
+use crate::decide::attempt::{Attempt, MustWait, Patience};
+use crate::decide::claim::Shared;
 use crate::decide::local::{MOST_WINDOWS, in_window};
 use crate::earlier_policies::Asked;
 use crate::limit_bucket::{LimitBucket, lacks_a_key, note_said};
@@ -27,7 +28,7 @@ use crate::settlement::{SettledCells, Settlement};
 /// Settles a request of the policy with this index, as the message of its response says. What each
 /// limit says then is added to `standings`, where an answer needs it. Returns how many cells were
 /// charged, and how many were to be given back; `None` when an arg of the key has no value.
-pub fn settle<'p>(
+pub(crate) fn settle<'p>(
     table: &Table,
     now: &mut Reading,
     in_force: &'p InForce,

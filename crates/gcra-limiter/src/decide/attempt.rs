@@ -1,0 +1,81 @@
+//! [`Attempt`]: how far a request has got under shared limits, and what was decided.
+
+use arrayvec::ArrayVec;
+use gcra_policy::MAX_LIMITS;
+use gcra_policy::sharing::Sharing;
+use gcra_table::{LeaseKey, Nanos};
+
+use crate::borrower::waiting::Waits;
+use crate::decide::charges::{AtOnce, UnderWay};
+use crate::reservations::Reservation;
+use crate::verdict::Reason;
+
+/// How far a request has got under the limits of one policy.
+#[derive(Debug, Default)]
+pub(crate) struct Attempt {
+    /// The limits that cells were asked for.
+    pub(super) asked: [bool; MAX_LIMITS],
+    /// What it waits for.
+    pub(super) waits: Option<Waits>,
+    /// What it waited for before that, and the cells that were free in the store then.
+    pub(super) free: ArrayVec<(LeaseKey, u32), MAX_LIMITS>,
+    /// What the store has said so far, if it is asked about each request.
+    pub(super) at_once: Option<Box<AtOnce>>,
+    /// How the policy is shared for which it waits.
+    pub(super) sharing: Option<Sharing>,
+}
+
+/// Whether a request may wait for the store.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Patience {
+    /// It may, and it asks when it waits.
+    WillAsk,
+    /// It waits, and asks itself.
+    Asks,
+    /// It has waited for as long as it may.
+    Over,
+}
+
+/// What was decided about a message.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Decided {
+    /// Why it is denied, if it is.
+    pub reason: Option<Reason>,
+    /// How long the request has to wait, if it is allowed.
+    pub delay: Nanos,
+    /// What was charged, if it was.
+    pub reserved: Option<Reservation>,
+    /// When the request may go on by the clock of the store, in ns since 1970, if the store has
+    /// decided about it.
+    pub(crate) store_ns: Option<u64>,
+}
+
+/// The request has to wait for the store. What for is in its [`Attempt`].
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct MustWait;
+
+impl Attempt {
+    /// What the request waits for, if it does.
+    pub(crate) fn waits(&self) -> Option<&Waits> {
+        self.waits.as_ref()
+    }
+
+    /// The cells of a key that were free in the store when it answered last, as far as the request
+    /// has waited for that.
+    pub(super) fn free_of(&self, key: LeaseKey) -> u32 {
+        match self.waits.as_ref().filter(|waits| waits.key() == key) {
+            Some(waits) => waits.free(),
+            None => self.free.iter().rfind(|(of, _)| *of == key).map_or(0, |(_, free)| *free),
+        }
+    }
+
+    /// How the policy is shared for which the request waits.
+    pub(crate) fn sharing(&self) -> Option<Sharing> {
+        self.sharing
+    }
+
+    /// The charge that it waits for, if it does.
+    pub(crate) fn under_way(&mut self) -> Option<&mut UnderWay> {
+        self.at_once.as_deref_mut().and_then(AtOnce::under_way)
+    }
+}

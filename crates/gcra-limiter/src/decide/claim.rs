@@ -1,0 +1,201 @@
+//! What a message claims of the limits that this host shares with others: each limit with the key
+//! that it counts by, and its records in the store.
+
+use std::iter;
+use std::time::Instant;
+
+use arrayvec::ArrayVec;
+use gcra_policy::sharing::{Sharing, WithoutStore};
+use gcra_policy::sharing::{counted, lent, most_carried_over};
+use gcra_policy::{Limit, MAX_LIMITS, Policy};
+use gcra_store::{Bucket, Names};
+use gcra_table::{KeyHash, LeaseKey, Leases, Nanos, Quota, Table};
+use gcra_text::duration::nanoseconds;
+use spop_agent::Message;
+
+use crate::borrower::Borrower;
+use crate::borrower::loan::Loan;
+use crate::earlier_policies::{Asked, FormerBucket};
+use crate::limit_bucket::{LimitBucket, own_key_bytes};
+use crate::message_key::key_bytes;
+use crate::policies_in_force::InForce;
+use crate::question::Question;
+
+/// Another host may have missed the store that much earlier, and use its share by now.
+const OPEN_IS_OVER_EARLIER: Nanos = Nanos::from_millis(1_500);
+
+/// The most buckets from before changes that are looked for.
+const MOST_FORMER: usize = 16;
+
+/// What is needed to decide about a message under shared limits.
+#[derive(Clone, Copy)]
+pub struct Shared<'p, 't, 'm> {
+    pub borrower: &'t Borrower,
+    pub leases: &'t Leases,
+    pub table: &'t Table,
+    pub in_force: &'p InForce,
+    pub sharing: Sharing,
+    pub question: Question,
+    pub message: &'m Message<'m>,
+}
+
+/// A limit that a message has to satisfy, and what it counts by.
+#[derive(Clone, Copy)]
+pub(crate) struct Claim<'p> {
+    pub(crate) limit: &'p Limit,
+    /// The numbers of the limit for this message.
+    pub(crate) quota: Quota,
+    /// The key in the table of this machine.
+    pub(crate) local: KeyHash,
+    pub(crate) key: LeaseKey,
+}
+
+impl<'p> Shared<'p, '_, '_> {
+    pub(crate) fn policy(&self) -> &'p Policy {
+        &self.in_force.policies.list[self.question.policy]
+    }
+
+    /// The limits with the keys that they count by, in an order that is the same on all hosts.
+    pub(crate) fn claims(&self, limits: &'p [Limit]) -> ArrayVec<Claim<'p>, MAX_LIMITS> {
+        let claim = |limit: &'p Limit| self.claim(limit);
+        let mut claims: ArrayVec<_, MAX_LIMITS> =
+            limits.iter().take(MAX_LIMITS).map(claim).collect();
+        claims.sort_by_key(|claim| claim.limit.id);
+        claims
+    }
+
+    pub(super) fn claim(&self, limit: &'p Limit) -> Claim<'p> {
+        let bucket = LimitBucket::of(self.table, limit, self.question.key, Some(self.message));
+        let LimitBucket { key: local, quota } = bucket;
+        Claim { limit, quota, local, key: bucket.lease_key(limit) }
+    }
+
+    /// What the borrower has to know about a key.
+    pub(super) fn loan(&self, claim: Claim<'_>) -> Option<Loan> {
+        self.loan_at(claim, self.table.wall_reading().second())
+    }
+
+    /// The same in the windows of this second after 1970.
+    pub(crate) fn loan_at(&self, claim: Claim<'_>, second: i64) -> Option<Loan> {
+        let Claim { limit, quota, key, .. } = claim;
+        let Self { table, in_force, question, message, .. } = *self;
+        let names = &self.borrower.names;
+        let client = Client { in_force, table, question, message };
+        let bucket = client.bucket(names, limit, quota, second)?;
+        let lent_limit = *bucket.limit();
+        let shares_after = match self.sharing.without_store {
+            _ if self.sharing.at_once => None,
+            WithoutStore::Share => Some(Nanos::ZERO),
+            WithoutStore::Closed => None,
+            WithoutStore::Open { for_ } => {
+                Some(Nanos(nanoseconds(for_)).saturating_sub(OPEN_IS_OVER_EARLIER))
+            }
+        };
+        Some(Loan { key, limit: lent_limit, bucket, quota, shares_after })
+    }
+
+    /// The client of a claim, for whom former buckets are looked for.
+    pub(crate) fn asked<'a>(&'a self, claim: Claim<'a>) -> Asked<'a, 'a> {
+        let Claim { limit, quota, local, .. } = claim;
+        let current = LimitBucket { key: local, quota };
+        let Self { table, question, message, .. } = *self;
+        Asked { table, rule: question.rule, limit, current, message }
+    }
+
+    /// What the borrower has to know about the buckets that the client of a claim had before a
+    /// change.
+    pub(crate) fn former_loans(
+        &self,
+        claim: Claim<'_>,
+        second: i64,
+    ) -> ArrayVec<Loan, MOST_FORMER> {
+        let Self { in_force, question, message, .. } = *self;
+        let (Claim { limit, local, .. }, asked) = (claim, self.asked(claim));
+        let buckets = in_force.earlier.buckets(question.policy, asked);
+        let Some(loan) = self.loan_at(claim, second).filter(|_| !buckets.is_empty()) else {
+            return ArrayVec::new();
+        };
+        let own = (local, record_key(self.policy(), limit, message));
+        let former = in_force.earlier.limits(question.policy, asked);
+        let former = former.map(|(old, limit, key)| (key, record_key(old, limit, message)));
+        let keys: Vec<_> = iter::once(own).chain(former).collect();
+        let loan = |FormerBucket { key, quota, .. }: FormerBucket| {
+            let (_, bytes) = keys.iter().find(|(known, _)| *known == key)?;
+            let limit_in_store = lent(quota).ok()?;
+            let name = limit.record_name.clone();
+            let bucket = self.borrower.names.bucket(name, bytes, limit_in_store);
+            let key = LimitBucket { key, quota }.lease_key(limit);
+            Some(Loan { key, limit: limit_in_store, bucket, quota, ..loan.clone() })
+        };
+        buckets.into_iter().filter_map(loan).take(MOST_FORMER).collect()
+    }
+}
+
+/// The client of a message under limits that machines share.
+#[derive(Clone, Copy)]
+pub struct Client<'a, 'm> {
+    pub in_force: &'a InForce,
+    pub table: &'a Table,
+    pub question: Question,
+    pub message: &'a Message<'m>,
+}
+
+impl Client<'_, '_> {
+    /// Its bucket in the store under a limit that has these numbers, `second` seconds after 1970,
+    /// with what it owes since before a change. `None` if the store cannot compute the limit,
+    /// which the check of the configuration refuses.
+    pub fn bucket(
+        &self,
+        names: &Names,
+        limit: &Limit,
+        quota: Quota,
+        second: i64,
+    ) -> Option<Bucket> {
+        let Self { in_force, table, question, message } = *self;
+        let Question { policy: index, rule, key, .. } = question;
+        let (policy, earlier) = (&in_force.policies.list[index], &in_force.earlier);
+        let mut bucket = bucket_of(names, policy, limit, quota, message, second)?;
+        if limit.by_arg.is_some() || limit.calendar.is_some() {
+            return Some(bucket);
+        }
+        let current = LimitBucket { quota, ..LimitBucket::of(table, limit, key, Some(message)) };
+        let asked = Asked { table, rule, limit, current, message };
+        let ago = earlier.changed(index, asked).map(|at| table.now().saturating_since(at));
+        if let Some(at) = ago.and_then(|ago| Instant::now().checked_sub(ago.into())) {
+            let most = most_carried_over(quota, bucket.limit(), policy.settle.is_some());
+            bucket = bucket.with_change(at, most);
+        }
+        for (old, limit, _) in earlier.limits(index, asked) {
+            if let Some(before) = bucket_of(names, old, limit, limit.quota, message, second) {
+                bucket = bucket.moved_from(&before);
+            }
+        }
+        Some(bucket)
+    }
+}
+
+/// The bucket in the store of a message's key under a limit of the policy that has these numbers,
+/// `second` seconds after 1970. `None` if the store cannot compute the limit.
+pub fn bucket_of(
+    names: &Names,
+    policy: &Policy,
+    limit: &Limit,
+    quota: Quota,
+    message: &Message<'_>,
+    second: i64,
+) -> Option<Bucket> {
+    let limit_in_store = match &limit.calendar {
+        None => lent(quota),
+        Some(calendar) => counted(quota, calendar.bounds_at(second)),
+    };
+    let key = record_key(policy, limit, message);
+    Some(names.bucket(limit.record_name.clone(), &key, limit_in_store.ok()?))
+}
+
+/// The bytes of a message's key under a limit of the policy.
+fn record_key(policy: &Policy, limit: &Limit, message: &Message<'_>) -> Vec<u8> {
+    match &limit.key {
+        None => key_bytes(policy, message),
+        Some(parts) => own_key_bytes(parts, message),
+    }
+}

@@ -1,0 +1,111 @@
+//! What is decided about a request under shared limits while the store cannot be asked.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use arrayvec::ArrayVec;
+use gcra_policy::sharing::{Sharing, WithoutStore};
+use gcra_policy::{Limit, MAX_LIMITS};
+use gcra_table::{Nanos, Reading};
+
+use crate::answer::Standing;
+use crate::borrower::loan::Loan;
+use crate::decide::claim::Shared;
+use crate::decide::local::Charge;
+use crate::verdict::Reason;
+
+/// What is done with a request instead of asking the store.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Instead {
+    /// It is blocked.
+    Closed,
+    /// It is allowed, as all requests are for this time yet.
+    Open { left: Duration },
+    /// The share of this machine decides.
+    Share,
+}
+
+impl Instead {
+    /// What a policy does after the store has been away for this time.
+    pub fn of(Sharing { without_store, at_once }: Sharing, away: Nanos) -> Self {
+        match without_store {
+            WithoutStore::Closed => Self::Closed,
+            WithoutStore::Open { for_ } if Duration::from(away) < for_ => {
+                Self::Open { left: for_.saturating_sub(away.into()) }
+            }
+            // There is no share of such a limit.
+            WithoutStore::Share | WithoutStore::Open { .. } if at_once => Self::Closed,
+            WithoutStore::Share | WithoutStore::Open { .. } => Self::Share,
+        }
+    }
+}
+
+/// What would be decided about a request without the store.
+#[derive(Clone, Copy, Debug)]
+pub struct ForeseenWithoutStore {
+    /// For how long the store has been away.
+    pub away: Nanos,
+    pub instead: Instead,
+    /// How many machines a share is for; 0 if that is not known.
+    pub machines: u32,
+    /// Why it would be blocked, if it would.
+    pub reason: Option<Reason>,
+    /// How long the client has to wait.
+    pub wait: Nanos,
+}
+
+impl<'p> Shared<'p, '_, '_> {
+    /// Decides without the store, as the policy says.
+    pub(crate) fn without_store(
+        &self,
+        limits: &'p [Limit],
+        now: &mut Reading,
+        loan: &Loan,
+    ) -> (Option<Reason>, ArrayVec<Standing<'p>, MAX_LIMITS>) {
+        let since = self.borrower.away_since(self.table, loan).unwrap_or(now.time());
+        let away = now.time().saturating_since(since);
+        match Instead::of(self.sharing, away) {
+            Instead::Closed => return (Some(Reason::Store), ArrayVec::new()),
+            Instead::Open { .. } => {
+                self.borrower.counts.open.fetch_add(1, Ordering::Relaxed);
+                return (None, ArrayVec::new());
+            }
+            Instead::Share => {}
+        }
+        let share = |quota| self.borrower.share(self.table, loan, quota);
+        let Self { table, in_force, question, message, .. } = *self;
+        Charge::new(table, now, in_force, question, Some(message.clone()))
+            .by_share(limits, share, true)
+    }
+
+    /// What would be decided now about a request that has to ask the store about this one of the
+    /// limits. `None` if the store can be asked. Nothing is charged.
+    pub fn foresee_without_store(
+        &self,
+        limits: &'p [Limit],
+        limit: &'p Limit,
+    ) -> Option<ForeseenWithoutStore> {
+        let loan = self.loan(self.claim(limit))?;
+        if self.borrower.is_starting(&loan) {
+            return None;
+        }
+        let since = self.borrower.away_since(self.table, &loan)?;
+        let mut now = self.table.reading();
+        let away = now.time().saturating_since(since);
+        let instead = Instead::of(self.sharing, away);
+        let machines = self.borrower.hosts(now.time());
+        let (reason, wait) = match instead {
+            Instead::Closed => (Some(Reason::Store), Nanos::ZERO),
+            Instead::Open { .. } => (None, Nanos::ZERO),
+            Instead::Share => {
+                let share = |quota| self.borrower.share(self.table, &loan, quota);
+                let Self { table, in_force, question, message, .. } = *self;
+                let message = Some(message.clone());
+                let charge = Charge::new(table, &mut now, in_force, question, message);
+                let (reason, said) = charge.by_share(limits, share, false);
+                (reason, said.iter().map(|said| said.wait).max().unwrap_or_default())
+            }
+        };
+        Some(ForeseenWithoutStore { away, instead, machines, reason, wait })
+    }
+}
