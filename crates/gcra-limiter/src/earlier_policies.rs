@@ -106,18 +106,18 @@ impl Earlier {
     /// What is earlier when a process starts with these policies: the numbers that the table's
     /// register has of their limits. The limits are registered with their new numbers.
     pub(crate) fn at_start(policies: &Policies, table: &Table) -> Self {
-        Self::default().after(None, policies, table, Register::Write)
+        Self::default().after(None, policies, table, RegisterUse::Write)
     }
 
     /// What would be earlier if a process started now with these policies. Registers nothing.
     pub(crate) fn if_started(policies: &Policies, table: &Table) -> Self {
-        Self::default().after(None, policies, table, Register::Read)
+        Self::default().after(None, policies, table, RegisterUse::Read)
     }
 
     /// What is earlier once `new` has taken the place of `old`. The limits are registered with
     /// their new numbers, so processes that start later find what is owed.
     pub(crate) fn after_change(&self, old: &Arc<Policies>, new: &Policies, table: &Table) -> Self {
-        self.clone().after(Some(old), new, table, Register::Write)
+        self.clone().after(Some(old), new, table, RegisterUse::Write)
     }
 
     fn after(
@@ -125,7 +125,7 @@ impl Earlier {
         old: Option<&Arc<Policies>>,
         new: &Policies,
         table: &Table,
-        register: Register,
+        register: RegisterUse,
     ) -> Self {
         let now = table.now();
         let mut before: HashMap<Box<str>, Vec<Former>> = HashMap::new();
@@ -135,17 +135,18 @@ impl Earlier {
             before.insert(name, former);
         }
         let list = old.map(|old| &old.list[..]).unwrap_or_default();
+        let next: HashMap<&str, &Policy> =
+            new.list.iter().map(|policy| (&*policy.name, policy)).collect();
         for (place, (policy, changes)) in list.iter().zip(self.each).enumerate() {
             let mut former = changes.former;
-            let next = new.list.iter().find(|next| next.name == policy.name);
             if let Some(old) = old
-                && !next.is_some_and(|next| policy.has_buckets_of(next))
+                && !next.get(&*policy.name).is_some_and(|next| policy.has_buckets_of(next))
             {
                 former.insert(0, Former { ended: now, what: What::Policy(old.clone(), place) });
             }
             before.insert(policy.name.clone(), former);
         }
-        if let (Some(old), Register::Write) = (old, register) {
+        if let (Some(old), RegisterUse::Write) = (old, register) {
             note_unregistered(old, table);
         }
         let registered = register.put(new, table);
@@ -411,22 +412,28 @@ fn with_policy(former: &Former) -> Option<(&Former, &Policy)> {
 
 /// What is done with the table's register.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Register {
+enum RegisterUse {
     Read,
     Write,
 }
 
-impl Register {
+impl RegisterUse {
     /// Puts the numbers of all limits in force, and those of overrides. So a key can be reset
     /// under all of them, and processes that start later find what is owed. Returns what was in
     /// force before, for each policy.
     fn put(self, policies: &Policies, table: &Table) -> Vec<Vec<Former>> {
-        let before = |id: u64, quota: Quota| match self {
-            Self::Read => table.quotas_before(id, quota),
-            Self::Write => table.put_in_force(id, quota),
+        // It is read once for all limits: it has a thousand entries.
+        let mut register = table.register();
+        // What it had before: by limit, the latest first.
+        let mut known: HashMap<u64, Vec<Registered>> = HashMap::new();
+        register.all().for_each(|it| known.entry(it.limit).or_default().push(it));
+        for ours in known.values_mut() {
+            ours.sort_by_key(|registered| std::cmp::Reverse(registered.since));
+        }
+        let mut before = |id: u64, quota: Quota| match self {
+            Self::Read => register.before(id, quota),
+            Self::Write => register.put_in_force(id, quota),
         };
-        let mut all = table.registered();
-        all.sort_by_key(|registered| std::cmp::Reverse(registered.since));
         let mut former: Vec<Vec<Former>> = policies.list.iter().map(|_| Vec::new()).collect();
         for (place, Limit { id, quota, .. }) in registered(policies) {
             for (quota, ended) in before(*id, *quota) {
@@ -435,7 +442,7 @@ impl Register {
         }
         let mut space = MAX_REGISTERED - registered(policies).count();
         for (policy, former) in policies.list.iter().zip(&mut former) {
-            let is_known = |id: u64| all.iter().any(|registered| registered.limit == id);
+            let is_known = |id: u64| known.contains_key(&id);
             let id = overrides_id(policy);
             // As long as a policy has none, nothing is written about them.
             if (policy.overrides.is_empty() && !is_known(id)) || space == 0 {
@@ -450,14 +457,14 @@ impl Register {
             }
             let earlier = before(id, version).last().map(|(_, ended)| *ended);
             if let Some(ended) = earlier.or_else(|| had_none.then(|| table.now())) {
-                former.push(Former { ended, what: What::Overrides(numbers_of(policy, &all)) });
+                former.push(Former { ended, what: What::Overrides(numbers_of(policy, &known)) });
             }
         }
         if self == Self::Write {
             let overrides = policies.list.iter().flat_map(|policy| &policy.overrides.rules);
             let limits = overrides.flat_map(Rule::limits).filter(|limit| is_known(limit));
             for limit in limits.take(space) {
-                table.add_override(limit.id, limit.quota);
+                register.add_override(limit.id, limit.quota);
             }
             register_said(policies, table);
         }
@@ -510,15 +517,13 @@ fn shared_since(policies: &Policies, table: &Table) -> HashMap<Numbers, Time> {
     all.map(|numbers| (numbers, since.get(&numbers).copied().unwrap_or(now))).collect()
 }
 
-/// The numbers that the limits of a policy have and had, also for overrides.
-fn numbers_of(policy: &Policy, all: &[Registered]) -> Vec<Registered> {
+/// The numbers that the limits of a policy have and had, also for overrides, by what is known of
+/// each limit.
+fn numbers_of(policy: &Policy, known: &HashMap<u64, Vec<Registered>>) -> Vec<Registered> {
     let mut ids: Vec<u64> = policy.limits().filter(|it| is_known(it)).map(|it| it.id).collect();
     ids.sort_unstable();
     ids.dedup();
-    let of_one = |id: u64| {
-        let ours = all.iter().filter(move |registered| registered.limit == id);
-        ours.take(MOST_OVERRIDES).copied()
-    };
+    let of_one = |id: u64| known.get(&id).into_iter().flatten().take(MOST_OVERRIDES).copied();
     ids.into_iter().flat_map(of_one).collect()
 }
 

@@ -1,6 +1,7 @@
 //! The policies that decide now, with what belongs to them: counters, prepared answers, and the
 //! earlier policies that some client may still owe something under.
 
+use std::collections::{HashMap, HashSet};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
@@ -199,20 +200,19 @@ impl InForce {
     ) -> Self {
         let next = before.iter().flat_map(|before| &before.each).map(|each| each.rules + 1);
         let next = next.max().unwrap_or(0);
+        let with_rules = before.into_iter().flat_map(|it| it.policies.list.iter().zip(&it.each));
+        let with_rules: HashMap<&str, _> = with_rules.map(|it| (&*it.0.name, it)).collect();
         let rules = |place: usize, policy: &Policy| {
             let before = before?;
             // Lists may have a million entries.
             if Arc::ptr_eq(&before.policies, &policies) {
                 return before.each.get(place).map(|each| each.rules);
             }
-            let mut with_rules = before.policies.list.iter().zip(&before.each);
-            let (_, each) = with_rules.find(|(before, _)| {
-                (&before.name, &before.rule, &before.overrides)
-                    == (&policy.name, &policy.rule, &policy.overrides)
-            })?;
-            Some(each.rules)
+            let (before, each) = with_rules.get(&*policy.name)?;
+            let is_same = (&before.rule, &before.overrides) == (&policy.rule, &policy.overrides);
+            is_same.then_some(each.rules)
         };
-        let changed: Vec<_> = earlier.mattering(now).collect();
+        let changed: HashSet<_> = earlier.mattering(now).collect();
         let each = policies.list.iter().enumerate().map(|(place, policy)| {
             let exempt = exemptions.iter().filter(|exemption| policy.is_meant_by(exemption));
             let exempt: Vec<_> =

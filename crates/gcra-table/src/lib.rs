@@ -118,7 +118,7 @@ pub use file::exemptions::{ExemptError, Exemption, MAX_EXEMPTION};
 pub use file::open::Opened;
 pub use file::open_error::{OpenError, OpenErrorKind};
 pub use file::profile::Profile;
-pub use file::register::{MAX_REGISTERED, Registered};
+pub use file::register::{MAX_REGISTERED, Register, Registered};
 pub use inspect::{FaultKind, Occupancy, TableFault};
 pub use key::{KeyHash, KeyHasher, LimitSalt, limit_id};
 pub use leases::{

@@ -561,10 +561,12 @@ impl Table {
 
     /// Copies what the register of the table before this one says.
     pub(crate) fn take_over_register(&self, old: &Self) {
-        self.register().take_over(old.register());
+        self.register().take_over(&old.register());
     }
 
-    fn register(&self) -> Register<'_> {
+    /// The register, to look up or put in force several limits.
+    #[must_use]
+    pub fn register(&self) -> Register<'_> {
         Register::new(self.region.register(), self.hasher, self.now())
     }
 

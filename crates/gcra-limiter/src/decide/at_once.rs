@@ -43,7 +43,8 @@ pub(crate) struct SettledInStore<'p> {
 pub(crate) type AllSettled<'p> = ArrayVec<SettledInStore<'p>, MAX_LIMITS>;
 
 /// A charge of nothing, which is always allowed: what is owed now?
-pub(crate) const LOOK: StoreCharge = StoreCharge::Take { cells: 0, needs: 0, max_delay: Micros::ZERO };
+pub(crate) const LOOK: StoreCharge =
+    StoreCharge::Take { cells: 0, needs: 0, max_delay: Micros::ZERO };
 
 /// Why a message does not go on.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

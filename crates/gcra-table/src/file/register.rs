@@ -7,7 +7,7 @@
 //! looks for all that a key owes must know that entries are missing, so one entry says that.
 
 use core::sync::atomic::AtomicU64;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use crate::file::checked::{Checked, Checksum};
 use crate::hash::SipHasher;
@@ -83,28 +83,68 @@ impl Registered {
     }
 }
 
-/// The entries of a table's header.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Register<'a> {
+/// The register of a table, as it was when it was read, with what was written to it since. Many
+/// limits are looked up and put in force with one reading of the header.
+#[derive(Debug)]
+pub struct Register<'a> {
     entries: &'a [Entry],
     checksum: Checksum,
     now: Time,
+    /// What each entry says.
+    known: Vec<Option<Registered>>,
+    /// The entries of each limit, without those of overrides.
+    of_limits: HashMap<u64, Vec<usize>>,
+    /// The quotas of overrides, each with its limit.
+    overrides: HashSet<(u64, Quota)>,
+    /// The entries, that first whose place is taken first.
+    order: BTreeSet<(Rank, Time, usize)>,
+    /// By what each entry is found in that order.
+    ranks: Vec<(Rank, Time)>,
+}
+
+/// How soon the place of an entry is taken for another one.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+enum Rank {
+    /// It holds nothing.
+    Free,
+    /// Its quota is no longer in force.
+    Earlier,
+    /// Its writer was killed, or is writing now.
+    BeingWritten,
+    InForce,
+    /// It says that quotas are missing.
+    Note,
 }
 
 impl<'a> Register<'a> {
     pub(crate) fn new(entries: &'a [Entry], hasher: SipHasher, now: Time) -> Self {
         let checksum = Checksum::new(hasher, b"gcra-table register");
-        Self { entries, checksum, now }
+        let ranks = vec![(Rank::Free, Time::ZERO); entries.len()];
+        let order = ranks.iter().enumerate().map(|(place, (rank, since))| (*rank, *since, place));
+        let mut register = Self {
+            entries,
+            checksum,
+            now,
+            known: vec![None; entries.len()],
+            of_limits: HashMap::new(),
+            overrides: HashSet::new(),
+            order: order.collect(),
+            ranks,
+        };
+        for place in 0..entries.len() {
+            register.know(place, register.read(place));
+        }
+        register
     }
 
     /// All quotas that are registered, in no particular order. Damaged entries are left out.
-    pub(crate) fn all(self) -> impl Iterator<Item = Registered> {
-        self.entries.iter().filter_map(move |entry| self.read(entry))
+    pub fn all(&self) -> impl Iterator<Item = Registered> {
+        self.known.iter().flatten().copied()
     }
 
     /// Writes down that a limit has this quota from now on, unless it has it already, and returns
     /// the others that it had before, each with the time when it had it last: the earliest first.
-    pub(crate) fn put_in_force(self, limit: u64, quota: Quota) -> Vec<(Quota, Time)> {
+    pub fn put_in_force(&mut self, limit: u64, quota: Quota) -> Vec<(Quota, Time)> {
         let quota = quota.without_delay();
         let history = self.history(limit);
         if history.last().is_none_or(|(current, _)| *current != quota) {
@@ -114,17 +154,15 @@ impl<'a> Register<'a> {
     }
 
     /// What [`put_in_force`](Self::put_in_force) would return. Writes nothing.
-    pub(crate) fn before(self, limit: u64, quota: Quota) -> Vec<(Quota, Time)> {
-        let quota = quota.without_delay();
-        earlier(self.history(limit), quota, self.now)
+    #[must_use]
+    pub fn before(&self, limit: u64, quota: Quota) -> Vec<(Quota, Time)> {
+        earlier(self.history(limit), quota.without_delay(), self.now)
     }
 
     /// Writes down that an override of a limit has this quota.
-    pub(crate) fn add_override(self, limit: u64, quota: Quota) {
+    pub fn add_override(&mut self, limit: u64, quota: Quota) {
         let quota = quota.without_delay();
-        let known =
-            |entry: Registered| entry.is_override && entry.limit == limit && entry.quota == quota;
-        if !self.all().any(known) {
+        if !self.overrides.contains(&(limit, quota)) {
             self.write(Registered { limit, is_override: true, quota, since: self.now });
         }
     }
@@ -134,16 +172,12 @@ impl<'a> Register<'a> {
     /// limit from now on.
     ///
     /// [`has_all_said`]: Self::has_all_said
-    pub(crate) fn add_said(self, limit: u64, quota: Quota) -> bool {
-        let quota = quota.without_delay();
-        let is_known = || {
-            let mut all = self.all().filter(|entry| entry.is_override && entry.limit == limit);
-            all.any(|entry| entry.quota == quota)
-        };
-        if !is_known() && self.has_space() {
-            self.write(Registered { limit, is_override: true, quota, since: self.now });
+    pub(crate) fn add_said(&mut self, limit: u64, quota: Quota) -> bool {
+        let said = (limit, quota.without_delay());
+        if !self.overrides.contains(&said) && self.has_space() {
+            self.add_override(limit, quota);
         }
-        let done = is_known();
+        let done = self.overrides.contains(&said);
         if !done && let Some(mark) = mark_of_missing() {
             self.add_override(missing_id(limit), mark);
         }
@@ -151,14 +185,14 @@ impl<'a> Register<'a> {
     }
 
     /// Whether each quota is written down that messages have said for this limit.
-    pub(crate) fn has_all_said(self, limit: u64) -> bool {
+    pub(crate) fn has_all_said(&self, limit: u64) -> bool {
         let id = missing_id(limit);
         !self.all().any(|entry| entry.limit == id)
     }
 
     /// Writes down that a quota is missing, under which a key may owe something for so long from
     /// now on.
-    pub(crate) fn note_missing(self, longest: Nanos) {
+    pub(crate) fn note_missing(&mut self, longest: Nanos) {
         // One entry says it for all.
         let left = self.missing_until().unwrap_or_default().saturating_since(self.now);
         if let Ok(quota) = Quota::new(longest.max(left).max(Nanos(1)), 1) {
@@ -169,14 +203,13 @@ impl<'a> Register<'a> {
 
     /// Until when a key may owe something under a quota that was pushed out of this register, or
     /// was noted as [missing](Self::note_missing). `None` if nothing was ever missing.
-    pub(crate) fn missing_until(self) -> Option<Time> {
-        let id = pushed_out_id();
-        let notes = self.all().filter(|entry| entry.limit == id);
-        notes.map(|note| note.since.saturating_add(note.quota.drain_time())).max()
+    pub(crate) fn missing_until(&self) -> Option<Time> {
+        let notes = self.of_limit(pushed_out_id());
+        notes.map(|(_, note)| note.since.saturating_add(note.quota.drain_time())).max()
     }
 
     /// Writes down what another register says and this one does not.
-    pub(crate) fn take_over(self, other: Register<'_>) {
+    pub(crate) fn take_over(&mut self, other: &Register<'_>) {
         if let Some(until) = other.missing_until() {
             self.note_missing(until.saturating_since(self.now));
         }
@@ -189,125 +222,167 @@ impl<'a> Register<'a> {
     }
 
     /// The quotas of a limit, each with the time from which it had it, the earliest first.
-    fn history(self, limit: u64) -> Vec<(Quota, Time)> {
-        let mut history: Vec<_> = self
-            .all()
-            .filter(|entry| entry.limit == limit && !entry.is_override)
-            .map(|entry| (entry.quota, entry.since))
-            .collect();
+    fn history(&self, limit: u64) -> Vec<(Quota, Time)> {
+        let ours = self.of_limit(limit);
+        let mut history: Vec<_> = ours.map(|(_, entry)| (entry.quota, entry.since)).collect();
         history.sort_by_key(|(_, since)| *since);
         // Processes that start at the same time write the same quota.
         history.dedup_by_key(|(quota, _)| *quota);
         history
     }
 
-    fn read(self, entry: &Entry) -> Option<Registered> {
-        let words = entry.words.read(self.checksum)?;
+    /// The entries of a limit with their places, without those of overrides.
+    fn of_limit(&self, limit: u64) -> impl Iterator<Item = (usize, Registered)> {
+        let places = self.of_limits.get(&limit).into_iter().flatten();
+        places.filter_map(|place| Some((*place, self.known[*place]?)))
+    }
+
+    /// What an entry says now.
+    fn read(&self, place: usize) -> Option<Registered> {
+        let words = self.entries[place].words.read(self.checksum)?;
         // A time far in the future is damage that the checksum does not show. (Another process may
         // have read its clock after we have read ours.)
         let latest = self.now.saturating_add(CLOCK_SLACK);
         Registered::from_words(words).filter(|registered| registered.since <= latest)
     }
 
-    fn write(self, registered: Registered) {
-        for _ in 0..ATTEMPTS {
-            let Some((entry, is_taken)) = self.entry_for(registered) else { return };
-            // Another process may have taken it meanwhile.
-            if !is_taken && self.read(entry).is_some() {
+    /// Takes note of what an entry says.
+    fn know(&mut self, place: usize, says: Option<Registered>) {
+        let said = std::mem::replace(&mut self.known[place], says);
+        if let Some(Registered { limit, is_override, quota, .. }) = said {
+            if is_override {
+                // A quota that two processes have written is written once more.
+                self.overrides.remove(&(limit, quota));
+            } else if let Some(places) = self.of_limits.get_mut(&limit) {
+                places.retain(|other| *other != place);
+                self.rank_all(limit);
+            }
+        }
+        match says {
+            Some(Registered { limit, is_override: true, quota, .. }) => {
+                self.overrides.insert((limit, quota));
+            }
+            Some(Registered { limit, .. }) => {
+                let places = self.of_limits.entry(limit).or_default();
+                places.push(place);
+                places.sort_unstable();
+                self.rank_all(limit);
+                return;
+            }
+            None => {}
+        }
+        self.rank(place, None);
+    }
+
+    /// Ranks the entries of a limit, one of which has changed.
+    fn rank_all(&mut self, limit: u64) {
+        let places: Vec<_> = self.of_limit(limit).collect();
+        let latest = places.iter().map(|(_, entry)| entry.since).max();
+        places.iter().for_each(|(place, _)| self.rank(*place, latest));
+    }
+
+    /// Ranks an entry whose limit got its quota at `latest`.
+    fn rank(&mut self, place: usize, latest: Option<Time>) {
+        let rank = match self.known[place] {
+            None if self.entries[place].words.is_being_written() => {
+                (Rank::BeingWritten, Time::ZERO)
+            }
+            None => (Rank::Free, Time::ZERO),
+            Some(old) if latest.is_some_and(|latest| latest > old.since) => {
+                (Rank::Earlier, old.since)
+            }
+            Some(old) if old.limit == pushed_out_id() => (Rank::Note, old.since),
+            Some(old) => (Rank::InForce, old.since),
+        };
+        let before = std::mem::replace(&mut self.ranks[place], rank);
+        self.order.remove(&(before.0, before.1, place));
+        self.order.insert((rank.0, rank.1, place));
+    }
+
+    fn write(&mut self, new: Registered) {
+        // Each attempt that is lost shows what another process has written to one entry.
+        for _ in 0..ATTEMPTS + self.entries.len() {
+            let Some(place) = self.place_for(new) else { return };
+            if self.has_changed(place) {
+                self.know(place, self.read(place));
                 continue;
             }
-            if entry.words.write(self.checksum, registered.to_words()) {
+            let is_written = self.entries[place].words.write(self.checksum, new.to_words());
+            self.know(place, self.read(place));
+            if is_written {
                 return;
             }
         }
     }
 
-    /// The entry to write to, and whether it holds a quota. If that one becomes missing, this is
-    /// written down.
-    fn entry_for(self, new: Registered) -> Option<(&'a Entry, bool)> {
-        if let Some(own) = self.own_entry(new) {
-            return Some((own, true));
+    /// Whether another process has written to an entry meanwhile.
+    fn has_changed(&self, place: usize) -> bool {
+        self.read(place) != self.known[place]
+    }
+
+    /// The place of the entry to write to. If a quota becomes missing by that, this is written
+    /// down.
+    fn place_for(&mut self, new: Registered) -> Option<usize> {
+        if let Some(own) = self.own_place(new) {
+            return Some(own);
         }
-        let (entry, is_taken) = self.free_entry()?;
-        if !is_taken || new.limit == pushed_out_id() {
-            return Some((entry, is_taken));
+        let place = self.first_place()?;
+        if self.known[place].is_none() || new.limit == pushed_out_id() || self.has_changed(place) {
+            return Some(place);
         }
-        let note = |entry| match self.read(entry).map(|old| self.may_be_owed_for(old)) {
+        self.note(place);
+        // The first note takes this place itself.
+        let place = self.first_place()?;
+        if !self.has_changed(place) {
+            self.note(place);
+        }
+        Some(place)
+    }
+
+    /// Writes down that the quota of this entry becomes missing, if a key may owe something under
+    /// it.
+    fn note(&mut self, place: usize) {
+        match self.known[place].map(|old| self.may_be_owed_for(old)) {
             None | Some(Nanos(0)) => {}
             Some(longest) => self.note_missing(longest),
-        };
-        note(entry);
-        // The first note takes this place itself.
-        let (entry, is_taken) = self.free_entry()?;
-        note(entry);
-        Some((entry, is_taken))
+        }
     }
 
     /// How long from now on a key may owe something under a quota: it may be charged now, unless
     /// its limit has got another one.
-    fn may_be_owed_for(self, old: Registered) -> Nanos {
-        let later = self.all().filter(|entry| {
-            !entry.is_override && entry.limit == old.limit && entry.since > old.since
-        });
-        let ended = later.map(|entry| entry.since).min().filter(|_| !old.is_override);
+    fn may_be_owed_for(&self, old: Registered) -> Nanos {
+        let later = self.of_limit(old.limit).filter(|(_, entry)| entry.since > old.since);
+        let ended = later.map(|(_, entry)| entry.since).min().filter(|_| !old.is_override);
         let until = ended.unwrap_or(self.now).saturating_add(old.quota.most_owed());
         until.saturating_since(self.now)
     }
 
-    /// The entry that one about the same limit takes the place of: that of the same quota; or the
-    /// earliest of all, if the limit has as many as it may.
-    fn own_entry(self, new: Registered) -> Option<&'a Entry> {
+    /// The place of the entry that one about the same limit takes the place of: that of the same
+    /// quota; or the earliest of all, if the limit has as many as it may.
+    fn own_place(&self, new: Registered) -> Option<usize> {
         if new.is_override {
             return None;
         }
-        let known = self.entries.iter().filter_map(|entry| Some((entry, self.read(entry)?)));
-        let ours = known.filter(|(_, old)| old.limit == new.limit && !old.is_override);
-        let mut ours: Vec<_> = ours.collect();
+        let mut ours: Vec<_> = self.of_limit(new.limit).collect();
         ours.sort_by_key(|(_, old)| old.since);
         let is_note = new.limit == pushed_out_id();
         let same = ours.iter().find(|(_, old)| old.quota == new.quota || is_note);
         let earliest = ours.first().filter(|_| ours.len() > MOST_BEFORE);
-        same.or(earliest).map(|(entry, _)| *entry)
+        same.or(earliest).map(|(place, _)| *place)
     }
 
-    /// The entry for a quota that has none: one that holds nothing; else the earliest quota that
-    /// is no longer in force; else an entry whose writer was killed, or is writing now; else the
-    /// earliest of all but the one that says that quotas are missing. And whether it has a quota.
-    fn free_entry(self) -> Option<(&'a Entry, bool)> {
-        let (latest, pushed_out) = (self.latest(), pushed_out_id());
-        let order = |entry: &Entry| match self.read(entry) {
-            None if entry.words.is_being_written() => (2, Time::ZERO, false),
-            None => (0, Time::ZERO, false),
-            Some(old) if is_earlier(&latest, old) => (1, old.since, true),
-            Some(old) => (if old.limit == pushed_out { 4 } else { 3 }, old.since, true),
-        };
-        let entries = self.entries.iter().map(|entry| (entry, order(entry)));
-        let first = entries.min_by_key(|(_, order)| *order);
-        first.map(|(entry, (_, _, is_taken))| (entry, is_taken))
+    /// The place of the entry for a quota that has none: the earliest of those that are taken
+    /// first.
+    fn first_place(&self) -> Option<usize> {
+        self.order.first().map(|(.., place)| *place)
     }
 
     /// Whether there are so few quotas in force that one more takes the place of none of them,
     /// and a quarter of the entries is left for earlier ones.
-    fn has_space(self) -> bool {
-        let latest = self.latest();
-        let in_force = self.all().filter(|entry| !is_earlier(&latest, *entry)).count();
+    fn has_space(&self) -> bool {
+        let in_force = self.ranks.iter().filter(|(rank, _)| *rank >= Rank::InForce).count();
         in_force < self.entries.len() / 4 * 3
     }
-
-    /// When each limit got the quota that it has, without those of overrides.
-    fn latest(self) -> HashMap<u64, Time> {
-        let mut latest: HashMap<u64, Time> = HashMap::new();
-        for entry in self.all().filter(|entry| !entry.is_override) {
-            let since = latest.entry(entry.limit).or_default();
-            *since = entry.since.max(*since);
-        }
-        latest
-    }
-}
-
-/// Whether the limit of this entry has got another quota since.
-fn is_earlier(latest: &HashMap<u64, Time>, entry: Registered) -> bool {
-    !entry.is_override && latest.get(&entry.limit).is_some_and(|latest| *latest > entry.since)
 }
 
 /// By which it is found that quotas are missing which messages have said for a limit.
@@ -473,7 +548,7 @@ mod tests {
         assert!(!at(&entries, 32).has_all_said(7));
         assert!(at(&entries, 32).has_all_said(6));
         let next = self::entries(16);
-        at(&next, 33).take_over(at(&entries, 33));
+        at(&next, 33).take_over(&at(&entries, 33));
         assert!(!at(&next, 33).has_all_said(7), "nor after a resize");
         let known = at(&next, 33).all().filter(|it| it.limit == 7 && it.is_override).count();
         assert_eq!(known, 4);
@@ -505,7 +580,7 @@ mod tests {
         assert_eq!(at(&entries, 200).all().count(), 8);
         let next = self::entries(8);
         for _ in 0..2 {
-            at(&next, 300).take_over(at(&entries, 300));
+            at(&next, 300).take_over(&at(&entries, 300));
             assert_eq!(at(&next, 300).missing_until(), Some(Time(119 + 52_000)), "after a resize");
         }
         at(&next, 400).note_missing(Nanos(7));
@@ -551,10 +626,52 @@ mod tests {
         put(&old, 10, 7, quota(1));
         put(&new, 20, 7, quota(2));
         for _ in 0..2 {
-            at(&new, 30).take_over(at(&old, 30));
+            at(&new, 30).take_over(&at(&old, 30));
             assert_eq!(at(&new, 30).all().count(), 2);
         }
         assert_eq!(put(&new, 40, 7, quota(3)), [(quota(1), 20), (quota(2), 40)]);
+    }
+
+    /// What was read once is kept up to date by what is written.
+    #[test]
+    fn one_reading_is_as_good_as_one_for_each_limit() {
+        let (one, each) = (entries(24), entries(24));
+        for now in 1..40_u64 {
+            let mut register = at(&one, now * 1_000);
+            for step in 0..30 {
+                let (limit, kind) = ((now * 7 + step * 5) % 11, (now + step * step) % 4);
+                let quota = quota(1 + u32::try_from((now * step) % 6).unwrap());
+                let again = &mut at(&each, now * 1_000);
+                match kind {
+                    0 => {
+                        register.add_override(limit, quota);
+                        again.add_override(limit, quota);
+                    }
+                    1 => assert_eq!(register.add_said(limit, quota), again.add_said(limit, quota)),
+                    _ => {
+                        let before = register.before(limit, quota);
+                        assert_eq!(before, again.before(limit, quota));
+                        assert_eq!(register.put_in_force(limit, quota), before);
+                        assert_eq!(again.put_in_force(limit, quota), before);
+                    }
+                }
+                assert_eq!(register.missing_until(), again.missing_until());
+            }
+            assert!(register.all().eq(at(&one, now * 1_000).all()), "as it is written");
+            assert!(register.all().eq(at(&each, now * 1_000).all()));
+        }
+        assert!(at(&one, 40_000).missing_until().is_some(), "it was full");
+    }
+
+    #[test]
+    fn what_another_process_has_written_meanwhile_stays() {
+        let entries = entries(8);
+        let mut ours = at(&entries, 10);
+        put(&entries, 10, 7, quota(1));
+        put(&entries, 10, 8, quota(1));
+        assert_eq!(ours.put_in_force(9, quota(1)), []);
+        assert_eq!(ours.put_in_force(7, quota(2)), [(quota(1), Time(10))]);
+        assert_eq!(at(&entries, 10).all().count(), 4);
     }
 
     #[test]
@@ -564,8 +681,9 @@ mod tests {
             for now in 10..18 {
                 let entries = &entries;
                 scope.spawn(move || {
+                    let mut register = at(entries, now);
                     for limit in 0..4 {
-                        let _ = put(entries, now, limit, quota(1));
+                        let _ = register.put_in_force(limit, quota(1));
                     }
                 });
             }
