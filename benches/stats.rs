@@ -18,7 +18,7 @@ use std::num::NonZeroUsize;
 use std::thread;
 use std::time::Instant;
 
-use gcra_spoa::testing::{Lane, Stats};
+use gcra_spoa::testing::{RequestCounts, WorkerLane};
 use gcra_table::{KeyHash, Slots, Table};
 
 const ROUNDS: usize = 9;
@@ -40,7 +40,7 @@ fn main() {
             for _ in 0..rounds {
                 bare.push(on(threads, &|| round(&clients, decisions, |_, _, _| {})));
                 // A new minute for each, which is when most is sampled.
-                let stats = Stats::new(NonZeroUsize::new(4096).unwrap());
+                let stats = RequestCounts::new(NonZeroUsize::new(4096).unwrap());
                 counted.push(on(threads, &|| {
                     round(&clients, decisions, |lane, is_blocked, (key, ip)| {
                         stats.count(lane, is_blocked, key, ip);
@@ -66,13 +66,13 @@ fn on(threads: usize, round: &(impl Fn() -> f64 + Sync)) -> f64 {
 fn round(
     clients: &[(KeyHash, Ipv4Addr)],
     decisions: u32,
-    each: impl Fn(Lane, bool, (KeyHash, Ipv4Addr)),
+    each: impl Fn(WorkerLane, bool, (KeyHash, Ipv4Addr)),
 ) -> f64 {
     let mut random = 1_u64;
     let start = Instant::now();
     for read in 0..decisions / 32 {
         // Once a read, as the daemon does.
-        let lane = Lane::of_this_thread();
+        let lane = WorkerLane::of_this_thread();
         for _ in 0..32 {
             random = random
                 .wrapping_mul(6_364_136_223_846_793_005)

@@ -18,7 +18,7 @@ use gcra_admin::actions::Order;
 use gcra_admin::agreement;
 use gcra_admin::agreement::Agreement;
 use gcra_admin::status::MAX_SILENCE;
-use gcra_limiter::audit_lines::Audit;
+use gcra_limiter::audit_lines::AuditFile;
 use gcra_limiter::borrower::{Background, Borrower};
 use gcra_limiter::earlier_policies;
 use gcra_limiter::policies_in_force::InForce;
@@ -54,7 +54,7 @@ pub(crate) struct Housekeeping {
     /// The table's path.
     pub(crate) path: PathBuf,
     pub(crate) policies: Arc<ArcSwap<InForce>>,
-    pub(crate) audit: Option<Arc<Audit>>,
+    pub(crate) audit: Option<Arc<AuditFile>>,
     /// The file that the policies come from; `None` if they come from the command line.
     pub(crate) file: Option<PathBuf>,
     /// The store that the agent was started with. No reload replaces it.
@@ -887,7 +887,7 @@ fn abandoned(before: &Policies, now: &Policies) -> Vec<(String, String)> {
 }
 
 /// Says that an arg of the key should be an address, and is a text.
-fn about_text_address(policy: &Policy, arg: undecided::Name) -> String {
+fn about_text_address(policy: &Policy, arg: undecided::PrintableName) -> String {
     format!(
         "policy '{}' got an address as a text in the arg '{arg}', so no prefix and no override of \
          an address applies to it; let HAProxy send an address, such as src or \

@@ -26,7 +26,7 @@ use gcra_admin::server;
 use gcra_admin::server::Answering;
 use gcra_admin::status::Watched;
 use gcra_inspect::commands::{audit, check, exempt, explain, name, reload, store, table};
-use gcra_limiter::audit_lines::Audit;
+use gcra_limiter::audit_lines::AuditFile;
 use gcra_limiter::borrower::Borrower;
 use gcra_limiter::limiter::Limiter;
 use gcra_limiter::policies_in_force::InForce;
@@ -137,7 +137,7 @@ fn serve(config: Config) -> anyhow::Result<ExitCode> {
     let store = policies.store.clone();
     let policies = Arc::new(ArcSwap::from_pointee(InForce::at_start(policies, &stats, &table)));
     let table = Arc::new(ArcSwap::from_pointee(table));
-    let audit = config.audit.map(Audit::open).transpose()?.map(Arc::new);
+    let audit = config.audit.map(AuditFile::open).transpose()?.map(Arc::new);
     let borrowing = store.as_ref().map(|settings| Borrower::open(settings, &table)).transpose()?;
     let (borrower, background) = borrowing.unzip();
     let limiter = Limiter::new(table.clone(), policies.clone())

@@ -9,7 +9,7 @@ pub use gcra_admin::testing::Admin;
 use gcra_limiter::limiter::Limiter;
 use gcra_limiter::policies_in_force::InForce;
 use gcra_limiter::stats;
-pub use gcra_limiter::testing::{Lane, Stats};
+pub use gcra_limiter::testing::{RequestCounts, WorkerLane};
 use gcra_policy::file::document;
 use gcra_policy::secrets::Readers;
 use gcra_table::{Slots, Table};

@@ -7,7 +7,7 @@ use std::time::Duration;
 use gcra_limiter::borrower::Borrower;
 use gcra_limiter::cost;
 use gcra_limiter::counting::write_client;
-use gcra_limiter::decide::claim::{Client, Shared};
+use gcra_limiter::decide::claim::{SharedClient, SharedQuestion};
 use gcra_limiter::decide::local::{Foreseen, foresee};
 use gcra_limiter::limit_bucket;
 use gcra_limiter::policies_in_force::InForce;
@@ -402,7 +402,7 @@ impl Said {
         let mut held = Held::of_all(shared.leases, table, (question, at_once), message, limits);
         if let Some(store) = shared.store {
             for (held, limit) in held.iter_mut().zip(limits) {
-                let client = Client { in_force, table, question, message };
+                let client = SharedClient { in_force, table, question, message };
                 match store.read(client, limit, limit_bucket::quota(limit, Some(message))) {
                     Ok(found) => {
                         held.store = Some(Stored::new(found, held.burst));
@@ -509,7 +509,7 @@ fn without_store(
         let (away, reason) = Away::of_machine(leases, table, sharing)?;
         return Some((away, reason, Nanos::ZERO));
     };
-    let shared = Shared { borrower, leases, table, in_force, sharing, question, message };
+    let shared = SharedQuestion { borrower, leases, table, in_force, sharing, question, message };
     let foreseen = shared.foresee_without_store(limits, limit)?;
     let bursts = limits.iter().map(|limit| limit_bucket::quota(limit, Some(message)).burst());
     let away = Away::of_agent(&foreseen, bursts.min().unwrap_or_default());

@@ -1,7 +1,7 @@
 //! [`InStore`]: what the store has about single clients, for commands.
 
 use anyhow::{Context as _, anyhow};
-use gcra_limiter::decide::claim::Client;
+use gcra_limiter::decide::claim::SharedClient;
 use gcra_limiter::reservations::wall_clock;
 use gcra_policy::Limit;
 use gcra_policy::store::StoreSettings;
@@ -38,7 +38,7 @@ impl InStore {
     /// The store cannot be used.
     pub fn read(
         &self,
-        client: Client<'_, '_>,
+        client: SharedClient<'_, '_>,
         limit: &Limit,
         quota: Quota,
     ) -> anyhow::Result<Option<Standing>> {
@@ -53,7 +53,7 @@ impl InStore {
     /// The store cannot be used.
     pub fn clear(
         &self,
-        client: Client<'_, '_>,
+        client: SharedClient<'_, '_>,
         limit: &Limit,
         quota: Quota,
     ) -> anyhow::Result<Option<Standing>> {
@@ -63,7 +63,7 @@ impl InStore {
 
     fn bucket(
         &self,
-        client: Client<'_, '_>,
+        client: SharedClient<'_, '_>,
         limit: &Limit,
         quota: Quota,
     ) -> anyhow::Result<Bucket> {

@@ -423,19 +423,19 @@ mod tests {
 
     /// An answer that was written down: each variable, and the bytes of its value if it was set.
     #[derive(Debug, Default)]
-    struct Written {
+    struct WrittenAnswer {
         vars: Vec<(String, Option<Vec<u8>>)>,
         /// The bytes of an ACK with it.
         length: usize,
     }
 
-    impl Written {
+    impl WrittenAnswer {
         fn var(&self, name: &str) -> Option<&[u8]> {
             self.vars.iter().find(|(var, _)| var == name)?.1.as_deref()
         }
     }
 
-    impl SetVars for Written {
+    impl SetVars for WrittenAnswer {
         fn set_var<'v>(
             &mut self,
             _: Scope,
@@ -523,7 +523,7 @@ mod tests {
             let mut policies = flags::policies_of_rate("1/s".parse().unwrap(), None).unwrap();
             policies.answers = Answers { others, ..Answers::blocked_only() };
             let reserved = Reserved::default();
-            let mut written = Written::default();
+            let mut written = WrittenAnswer::default();
             set_vars(&policies, verdict, &standings, &reserved, &mut written);
 
             let text = |name: &str| Some(String::from_utf8(written.var(name)?.to_vec()).unwrap());
@@ -559,7 +559,7 @@ mod tests {
         let (quota, wait, window_ends) = (limit.quota, Nanos::ZERO, Nanos::ZERO);
         standings.add(Standing { limit, quota, owed, wait, window_ends }, policy);
         let vars = |standings: &Standings<'_>| {
-            let mut written = Written::default();
+            let mut written = WrittenAnswer::default();
             let verdict = Some(Verdict::new(0, false, None));
             write(&policies, verdict, standings, &Reserved::default(), &mut written);
             written.vars
@@ -595,7 +595,7 @@ mod tests {
             standings.say(Standing { limit, quota, owed, wait, window_ends }, false, None);
         }
         assert_eq!(standings.listed().len(), MAX_LISTED);
-        let mut written = Written::default();
+        let mut written = WrittenAnswer::default();
         let verdict = Some(Verdict::new(0, false, Some(Reason::Limit)));
         write(&policies, verdict, &standings, &Reserved::default(), &mut written);
         assert_eq!(naive(written.var("headers").unwrap()).len(), 3);
@@ -629,7 +629,7 @@ mod tests {
                 standings.add(Standing { limit, quota, owed, wait, window_ends }, policy);
             }
         }
-        let mut written = Written::default();
+        let mut written = WrittenAnswer::default();
         let verdict = Some(Verdict::new(0, false, None));
         write(&policies, verdict, &standings, &reserved, &mut written);
         assert_eq!(written.var("reserved").unwrap().split(|byte| *byte == b',').count(), 4);

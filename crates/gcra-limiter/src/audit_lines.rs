@@ -45,7 +45,7 @@ const DIGEST_BYTES: usize = 16;
 
 /// An audit file that is being written.
 #[derive(Debug)]
-pub struct Audit {
+pub struct AuditFile {
     path: PathBuf,
     file: ArcSwap<File>,
     /// How many decisions could not be written.
@@ -54,7 +54,7 @@ pub struct Audit {
     unsaid: AtomicU64,
 }
 
-impl Audit {
+impl AuditFile {
     /// Opens the file, or creates it for this user only, and writes the line about the clock.
     ///
     /// # Errors
@@ -180,13 +180,13 @@ pub const BY_STORE: char = '@';
 /// The lines of one burst of requests. They are written when this is dropped.
 #[derive(Debug)]
 pub struct Lines {
-    audit: Arc<Audit>,
+    audit: Arc<AuditFile>,
     text: String,
     count: u64,
 }
 
 impl Lines {
-    pub fn new(audit: Arc<Audit>) -> Self {
+    pub fn new(audit: Arc<AuditFile>) -> Self {
         Self { audit, text: String::new(), count: 0 }
     }
 
@@ -252,7 +252,7 @@ impl Drop for Lines {
         if self.text.is_empty() {
             return;
         }
-        let Audit { file, lost, unsaid, .. } = &*self.audit;
+        let AuditFile { file, lost, unsaid, .. } = &*self.audit;
         let missing = unsaid.swap(0, Ordering::Relaxed);
         if missing > 0 {
             // A line may have been cut off before it.

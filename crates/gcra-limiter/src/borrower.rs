@@ -30,7 +30,7 @@ use gcra_text::table_error::TableError;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use crate::borrower::denials::Denials;
-use crate::borrower::due::{Due, What};
+use crate::borrower::due::{Due, Duty};
 use crate::borrower::loan::Loan;
 use crate::borrower::outage::{Connected, HOST_USES_IT_FOR, Outage};
 use crate::borrower::waiting::Waiting;
@@ -399,7 +399,7 @@ impl Borrower {
         let (leases, now) = (self.leases(), HostTime::from(table.now()));
         let is_noted = leases.charge(loan.key, now, cells);
         if is_noted {
-            self.due.note(now.saturating_add(REPORT_AFTER), What::Report, loan);
+            self.due.note(now.saturating_add(REPORT_AFTER), Duty::Report, loan);
         }
         is_noted
     }
@@ -548,23 +548,23 @@ impl Borrower {
         if (reply.scarce || is_short) && !is_waited_for {
             self.give_back(table, loan, u32::MAX);
         } else if let Some(at) = Demand::gives_back_at(&holding, sent.at) {
-            self.due.note(at, What::GiveBack, loan);
+            self.due.note(at, Duty::GiveBack, loan);
         }
     }
 
     /// Does what was noted for this moment.
-    fn do_now(&self, table: &Table, what: What, loan: Loan) {
+    fn do_now(&self, table: &Table, what: Duty, loan: Loan) {
         let (leases, now) = (self.leases(), HostTime::from(table.now()));
         let holding = leases.holding(loan.key, now);
         match what {
-            What::GiveBack if holding.held(now) > 0 => self.give_back(table, loan, u32::MAX),
-            What::Report if holding.debt() > 0 => {
+            Duty::GiveBack if holding.held(now) > 0 => self.give_back(table, loan, u32::MAX),
+            Duty::Report if holding.debt() > 0 => {
                 // With a wish for one cell the answer says when to come back.
                 let validity = Micros(2 * self.round_trip().0 + 1_000);
                 let wish = Wish { want: 1, least: 1, validity };
                 self.send(table, &leases, now, loan, wish);
             }
-            What::GiveBack | What::Report => {}
+            Duty::GiveBack | Duty::Report => {}
         }
     }
 

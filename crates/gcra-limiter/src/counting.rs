@@ -13,7 +13,7 @@ use crate::policies_in_force::InForce;
 use crate::question::{Question, Unanswerable};
 use crate::redact::{NamedPart, write_name};
 use crate::stats::Lane;
-use crate::undecided::{Name, Undecided};
+use crate::undecided::{PrintableName, Undecided};
 use crate::verdict::{Outcome, Verdict};
 
 /// The parts of a key that are written when a client is named. The others still make the key.
@@ -79,7 +79,7 @@ fn name_client(
 /// The name of an arg of the key whose value is an address written as a text, if there is one. No
 /// prefix and no override of an address applies to such a value.
 #[cold]
-fn text_address(policy: &Policy, message: &Message<'_>) -> Option<Name> {
+fn text_address(policy: &Policy, message: &Message<'_>) -> Option<PrintableName> {
     let is_text_address = |value: Value<'_>| {
         let Value::String(text) = value else { return false };
         std::str::from_utf8(text).is_ok_and(|text| text.trim().parse::<IpAddr>().is_ok())
@@ -88,7 +88,7 @@ fn text_address(policy: &Policy, message: &Message<'_>) -> Option<Name> {
         policy.key.args.is_empty() || policy.key.names().any(|known| *known == *name)
     };
     let found = message.args().find(|arg| is_text_address(arg.value) && is_in_key(arg.name));
-    found.map(|arg| Name::new(arg.name))
+    found.map(|arg| PrintableName::new(arg.name))
 }
 
 /// Counts a message that got no decision.

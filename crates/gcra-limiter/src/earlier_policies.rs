@@ -38,9 +38,9 @@ const MOST_GONE: usize = 512;
 #[derive(Clone, Debug, Default)]
 pub struct Earlier {
     /// For each policy in force.
-    each: Vec<Changes>,
+    each: Vec<PolicyChanges>,
     /// For policies that are not in force now, by their names. They may come back.
-    gone: Vec<(Box<str>, Changes)>,
+    gone: Vec<(Box<str>, PolicyChanges)>,
     /// Since when limits that machines share have their numbers.
     shared_since: HashMap<Numbers, Time>,
 }
@@ -50,7 +50,7 @@ type Numbers = (u64, bool, Quota);
 
 /// The changes of a policy.
 #[derive(Clone, Debug, Default)]
-pub struct Changes {
+pub struct PolicyChanges {
     /// What was in force, the latest first.
     former: Vec<Former>,
     /// From then on no client can owe anything because of them, if nothing changes again: the
@@ -84,7 +84,7 @@ enum What {
 
 /// A client under a limit that is in force, for whom former buckets are looked for.
 #[derive(Clone, Copy)]
-pub struct Asked<'a, 'm> {
+pub struct LimitedClient<'a, 'm> {
     pub table: &'a Table,
     pub rule: RuleAt,
     pub limit: &'a Limit,
@@ -129,7 +129,7 @@ impl Earlier {
     ) -> Self {
         let now = table.now();
         let mut before: HashMap<Box<str>, Vec<Former>> = HashMap::new();
-        for (name, Changes { mut former, .. }) in self.gone {
+        for (name, PolicyChanges { mut former, .. }) in self.gone {
             // If the policy comes back, its numbers are in force from now on, and not before.
             former.iter_mut().take(1).for_each(|former| former.ended = now);
             before.insert(name, former);
@@ -155,11 +155,11 @@ impl Earlier {
             // The register says the numbers again, also those that other processes had meanwhile.
             former.retain(|former| former.policy().is_some());
             former.extend(registered);
-            Changes::new(former, Some(policy), now)
+            PolicyChanges::new(former, Some(policy), now)
         });
         let each = each.collect();
         let gone =
-            before.into_iter().map(|(name, former)| (name, Changes::new(former, None, now)));
+            before.into_iter().map(|(name, former)| (name, PolicyChanges::new(former, None, now)));
         let mut gone: Vec<_> = gone.filter(|(_, changes)| !changes.former.is_empty()).collect();
         gone.sort_by_key(|(_, changes)| changes.kept_until);
         gone.drain(..gone.len().saturating_sub(MOST_GONE));
@@ -167,8 +167,8 @@ impl Earlier {
     }
 
     /// When a limit that machines share got its numbers, as far as this machine knows it.
-    pub(crate) fn changed(&self, policy: usize, asked: Asked<'_, '_>) -> Option<Time> {
-        let Asked { rule, limit, current, .. } = asked;
+    pub(crate) fn changed(&self, policy: usize, asked: LimitedClient<'_, '_>) -> Option<Time> {
+        let LimitedClient { rule, limit, current, .. } = asked;
         let numbers = (limit.id, rule.is_override(), current.quota.without_delay());
         let registered = self.shared_since.get(&numbers).copied();
         let buckets = self.buckets(policy, asked);
@@ -179,7 +179,7 @@ impl Earlier {
     pub(crate) fn buckets(
         &self,
         policy: usize,
-        asked: Asked<'_, '_>,
+        asked: LimitedClient<'_, '_>,
     ) -> ArrayVec<FormerBucket, MOST_BUCKETS> {
         self.of(policy).map(|changes| changes.buckets(asked)).unwrap_or_default()
     }
@@ -189,7 +189,7 @@ impl Earlier {
     pub(crate) fn limits<'a>(
         &'a self,
         policy: usize,
-        asked: Asked<'a, '_>,
+        asked: LimitedClient<'a, '_>,
     ) -> impl Iterator<Item = (&'a Policy, &'a Limit, KeyHash)> {
         let former = self.of(policy).into_iter().flat_map(|changes| &changes.former);
         former.filter_map(Former::policy).filter_map(move |old| {
@@ -200,7 +200,7 @@ impl Earlier {
     }
 
     /// The changes of the policy in force at this place.
-    pub(crate) fn of(&self, policy: usize) -> Option<&Changes> {
+    pub(crate) fn of(&self, policy: usize) -> Option<&PolicyChanges> {
         self.each.get(policy)
     }
 
@@ -212,20 +212,20 @@ impl Earlier {
 
     /// The places of the policies whose changes matter at this time.
     pub(crate) fn mattering(&self, now: Time) -> impl Iterator<Item = usize> {
-        let matters = move |changes: &Changes| now < changes.matter_until;
+        let matters = move |changes: &PolicyChanges| now < changes.matter_until;
         self.each.iter().enumerate().filter(move |(_, it)| matters(it)).map(|(place, _)| place)
     }
 
     /// Forgets the changes from before which nobody can owe anything any more.
     pub(crate) fn forget_old(&mut self, now: Time) {
         for changes in self.each.iter_mut().filter(|changes| changes.kept_until <= now) {
-            *changes = Changes::default();
+            *changes = PolicyChanges::default();
         }
         self.gone.retain(|(_, changes)| now < changes.kept_until);
     }
 }
 
-impl Changes {
+impl PolicyChanges {
     /// The changes after which this policy is in force, or none with its name.
     fn new(mut former: Vec<Former>, policy: Option<&Policy>, now: Time) -> Self {
         former.sort_by_key(|former| std::cmp::Reverse(former.ended));
@@ -269,8 +269,8 @@ impl Changes {
     /// numbers; 0 if it owes nothing by them. `keeps_debts` is whether what is owed beyond a burst
     /// stays owed: responses have charged that.
     #[cold]
-    pub fn least_tat(&self, asked: Asked<'_, '_>, keeps_debts: bool, now: Time) -> Time {
-        let Asked { table, current: LimitBucket { quota, .. }, .. } = asked;
+    pub fn least_tat(&self, asked: LimitedClient<'_, '_>, keeps_debts: bool, now: Time) -> Time {
+        let LimitedClient { table, current: LimitBucket { quota, .. }, .. } = asked;
         let found = self.buckets(asked);
         let Some(since) = found.iter().filter_map(|found| found.changed).max() else {
             return Time::ZERO;
@@ -291,8 +291,8 @@ impl Changes {
     /// The current bucket is never one of them, even where numbers have come back: what is charged
     /// to it counts by itself.
     #[cold]
-    pub fn buckets(&self, asked: Asked<'_, '_>) -> ArrayVec<FormerBucket, MOST_BUCKETS> {
-        let Asked { table, rule, limit, current, message, .. } = asked;
+    pub fn buckets(&self, asked: LimitedClient<'_, '_>) -> ArrayVec<FormerBucket, MOST_BUCKETS> {
+        let LimitedClient { table, rule, limit, current, message, .. } = asked;
         let mut found = Found { current, buckets: ArrayVec::new() };
         // Another count of the same windows finds the same buckets, and in other windows it begins
         // at 0. A limit whose numbers messages say has buckets for each of them, and had them
@@ -396,8 +396,11 @@ fn most_owed(policy: &Policy) -> Nanos {
 
 /// The limit of this policy that a message was counted by in the place of the one in force, the
 /// hash of its key, and whether that is the limit of an override.
-fn under<'p>(policy: &'p Policy, asked: Asked<'_, '_>) -> Option<(KeyHash, bool, &'p Limit)> {
-    let Asked { table, limit, message, .. } = asked;
+fn under<'p>(
+    policy: &'p Policy,
+    asked: LimitedClient<'_, '_>,
+) -> Option<(KeyHash, bool, &'p Limit)> {
+    let LimitedClient { table, limit, message, .. } = asked;
     let (key, overridden) = hash_key(table.hasher(), policy, message)?;
     let rule = RuleAt::new(overridden);
     let mut limits = policy.rule(rule).limits().iter();

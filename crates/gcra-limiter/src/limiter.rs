@@ -14,7 +14,7 @@ use spop_agent::{AckWriter, Handler, Limits, Message, Reply, Request, Value};
 
 use crate::answer;
 use crate::answer::Standings;
-use crate::audit_lines::{Audit, Lines};
+use crate::audit_lines::{AuditFile, Lines};
 use crate::borrower::Borrower;
 use crate::counting::{count, count_undecided};
 use crate::decide::attempt::Patience;
@@ -39,7 +39,7 @@ pub struct Limiter {
     in_force: Arc<ArcSwap<InForce>>,
     undecided: Arc<Undecided>,
     /// Where each decision is written down, if that is wanted.
-    audit: Option<Arc<Audit>>,
+    audit: Option<Arc<AuditFile>>,
     /// The limits that are shared with other hosts, if there is a store.
     borrower: Option<Arc<Borrower>>,
 }
@@ -63,7 +63,7 @@ impl Limiter {
     }
 
     /// The same, with each decision written down.
-    pub fn with_audit(self, audit: Option<Arc<Audit>>) -> Self {
+    pub fn with_audit(self, audit: Option<Arc<AuditFile>>) -> Self {
         Self { audit, ..self }
     }
 

@@ -13,7 +13,7 @@ use gcra_table::{
 };
 use spop_agent::Actions;
 
-use crate::earlier_policies::{Asked, Earlier};
+use crate::earlier_policies::{Earlier, LimitedClient};
 use crate::limit_bucket::lease_numbers;
 use crate::stats::{PolicyStats, Stats};
 
@@ -275,7 +275,7 @@ impl InForce {
     /// The TAT that a key has at least under a limit of the policy at this place, because of
     /// changes.
     #[cold]
-    pub fn least_tat(&self, policy: usize, asked: Asked<'_, '_>, now: Time) -> Time {
+    pub fn least_tat(&self, policy: usize, asked: LimitedClient<'_, '_>, now: Time) -> Time {
         let keeps_debts =
             self.policies.list.get(policy).is_some_and(|policy| policy.settle.is_some());
         let changes = self.earlier.of(policy);

@@ -42,7 +42,7 @@ impl Unanswerable {
 
 /// Which question about a message this is.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Asked {
+enum Occasion {
     /// The first one. What the message says about numbers is counted and written down.
     First,
     /// One more about a request that has waited. What the message says is written down, because
@@ -68,7 +68,7 @@ impl Question {
         table: &Table,
         message: &Message<'_>,
     ) -> Result<Self, Unanswerable> {
-        Self::find(in_force, table, message, Asked::First)
+        Self::find(in_force, table, message, Occasion::First)
     }
 
     /// As [`new`](Self::new), for a message that was asked about before its request had to wait.
@@ -78,7 +78,7 @@ impl Question {
         table: &Table,
         message: &Message<'_>,
     ) -> Result<Self, Unanswerable> {
-        Self::find(in_force, table, message, Asked::Again)
+        Self::find(in_force, table, message, Occasion::Again)
     }
 
     /// The question about a message that no client has sent.
@@ -87,7 +87,7 @@ impl Question {
         table: &Table,
         message: &Message<'_>,
     ) -> Result<Self, Unanswerable> {
-        Self::find(in_force, table, message, Asked::IfSent)
+        Self::find(in_force, table, message, Occasion::IfSent)
     }
 
     #[inline(always)]
@@ -95,7 +95,7 @@ impl Question {
         in_force: &InForce,
         table: &Table,
         message: &Message<'_>,
-        asked: Asked,
+        asked: Occasion,
     ) -> Result<Self, Unanswerable> {
         let args = message.args();
         let policies = &in_force.policies;
@@ -136,7 +136,7 @@ fn mapped(
     index: usize,
     table: &Table,
     message: &Message<'_>,
-    asked: Asked,
+    asked: Occasion,
 ) -> Option<(KeyHash, Option<u32>)> {
     let policy = &in_force.policies.list[index];
     let (key, overridden) = hash_key(table.hasher(), policy, message)?;
@@ -147,9 +147,9 @@ fn mapped(
             // Nothing is asked of the limits of a client that is exempt.
             return each.is_exempt(key, table.now()).then_some((key, overridden));
         }
-        if asked != Asked::IfSent {
+        if asked != Occasion::IfSent {
             for said in note_said(table, limits, message) {
-                if asked == Asked::First {
+                if asked == Occasion::First {
                     each.stats.count_limit_arg(said);
                 }
             }

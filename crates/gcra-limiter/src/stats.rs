@@ -23,7 +23,7 @@ use spop_agent::Snapshot;
 use crate::heaviest::{Clients, Found, Heaviest, HeavyClient, Under, Window};
 use crate::history::{Counted, History, Past};
 use crate::settlement::{SettledCells, Settlement};
-use crate::undecided::Name;
+use crate::undecided::PrintableName;
 use crate::verdict::{COUNTS, DECISIONS, NEWLY_BLOCKED, OUTCOMES, Outcome, UNDECIDED};
 
 /// The place of the calling thread among the counters. It is looked up once in each round, and is
@@ -75,7 +75,7 @@ pub struct PolicyStats {
         [AtomicU64; SettledCells::NAMES.len()],
     )>,
     /// An arg of the key whose value was an address written as a text.
-    text_address: OnceLock<Name>,
+    text_address: OnceLock<PrintableName>,
     /// The counts at the end of the last minute.
     reported: Mutex<[u64; COUNTS]>,
 }
@@ -152,7 +152,7 @@ impl PolicyStats {
     }
 
     /// Remembers the arg that `find` names, unless one is remembered already.
-    pub(crate) fn note_text_address(&self, find: impl FnOnce() -> Option<Name>) {
+    pub(crate) fn note_text_address(&self, find: impl FnOnce() -> Option<PrintableName>) {
         if self.text_address.get().is_none()
             && let Some(arg) = find()
         {
@@ -161,7 +161,7 @@ impl PolicyStats {
     }
 
     /// An arg of the key whose value was an address written as a text, if there was one.
-    pub fn text_address(&self) -> Option<Name> {
+    pub fn text_address(&self) -> Option<PrintableName> {
         self.text_address.get().copied()
     }
 

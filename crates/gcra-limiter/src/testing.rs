@@ -12,13 +12,13 @@ use crate::stats::{self, PolicyStats};
 use crate::verdict::Outcome;
 
 /// The counts of one policy, as each worker keeps them on a lane of its own.
-pub struct Stats(Arc<PolicyStats>);
+pub struct RequestCounts(Arc<PolicyStats>);
 
 /// The lane of a thread.
 #[derive(Clone, Copy)]
-pub struct Lane(stats::Lane);
+pub struct WorkerLane(stats::Lane);
 
-impl Lane {
+impl WorkerLane {
     /// The lane of the calling thread.
     #[must_use]
     #[inline]
@@ -27,7 +27,7 @@ impl Lane {
     }
 }
 
-impl Stats {
+impl RequestCounts {
     /// Counts of nothing, for threads with lanes below `lanes`.
     #[must_use]
     pub fn new(lanes: NonZeroUsize) -> Self {
@@ -36,7 +36,7 @@ impl Stats {
 
     /// Counts a request that was blocked or allowed, of a client that is named by its address.
     #[inline(always)]
-    pub fn count(&self, lane: Lane, is_blocked: bool, client: KeyHash, ip: Ipv4Addr) {
+    pub fn count(&self, lane: WorkerLane, is_blocked: bool, client: KeyHash, ip: Ipv4Addr) {
         let outcome = if is_blocked { Outcome::Blocked } else { Outcome::Allowed };
         self.0.count(lane.0, outcome, client, Under::own, |name| {
             // Writing to a string does not fail.

@@ -33,9 +33,9 @@ const MAX_NAME: usize = 64;
 
 /// A name in printable characters, cut at [`MAX_NAME`] bytes.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Name(ArrayString<MAX_NAME>);
+pub struct PrintableName(ArrayString<MAX_NAME>);
 
-impl Name {
+impl PrintableName {
     pub fn new(bytes: &[u8]) -> Self {
         let mut name = ArrayString::new();
         // A printable character is one byte, and what does not fit is left out.
@@ -46,7 +46,7 @@ impl Name {
     }
 }
 
-impl fmt::Display for Name {
+impl fmt::Display for PrintableName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
@@ -54,11 +54,11 @@ impl fmt::Display for Name {
 
 #[derive(Clone, Copy, Debug)]
 struct LastUndecided {
-    policy: Name,
-    message: Name,
-    arg: Name,
+    policy: PrintableName,
+    message: PrintableName,
+    arg: PrintableName,
     /// The limit whose key has the arg; empty for the policy's key.
-    limit: Name,
+    limit: PrintableName,
     /// The message is one that settles requests of the policy.
     settles: bool,
     why: Why,
@@ -75,9 +75,9 @@ enum Why {
 
 #[derive(Clone, Copy, Debug)]
 struct LastUnsettled {
-    policy: Name,
-    message: Name,
-    arg: Name,
+    policy: PrintableName,
+    message: PrintableName,
+    arg: PrintableName,
     /// Otherwise its value is not a number of cells.
     is_missing: bool,
     what_follows: &'static str,
@@ -85,7 +85,7 @@ struct LastUnsettled {
 
 #[derive(Clone, Copy, Debug)]
 struct LastUnmatched {
-    message: Name,
+    message: PrintableName,
     /// The message is one that settles requests.
     settles: bool,
     /// Whether policies are for a message with this name, but only `when` an arg has a value that
@@ -100,18 +100,19 @@ impl Undecided {
         self.undecided.fetch_add(1, Ordering::Relaxed);
         let lacks = |(label, arg): (&str, &KeyArg)| {
             let why = Why::Key(arg.lacks(message)?, arg.has_fallback());
-            Some((Name::new(label.as_bytes()), Name::new(&arg.name), why))
+            Some((PrintableName::new(label.as_bytes()), PrintableName::new(&arg.name), why))
         };
         let own = policy.key.args.iter().map(|arg| ("", arg));
         let of_limits = policy.limits().filter_map(|limit| Some((limit, limit.key.as_ref()?)));
         let of_limits =
             of_limits.flat_map(|(limit, key)| key.args.iter().map(|arg| (&*limit.label, arg)));
-        let cost = || Name::new(policy.cost.as_deref().unwrap_or_default());
+        let cost = || PrintableName::new(policy.cost.as_deref().unwrap_or_default());
         let found = own.chain(of_limits).find_map(lacks);
-        let (limit, arg, why) = found.unwrap_or_else(|| (Name::default(), cost(), Why::Cost));
+        let (limit, arg, why) =
+            found.unwrap_or_else(|| (PrintableName::default(), cost(), Why::Cost));
         let settles = policy.is_settled_by(message.name);
-        let message = Name::new(message.name);
-        let policy = Name::new(policy.name.as_bytes());
+        let message = PrintableName::new(message.name);
+        let policy = PrintableName::new(policy.name.as_bytes());
         let last = LastUndecided { policy, message, arg, limit, settles, why };
         remember(&self.last_undecided, last);
     }
@@ -152,7 +153,7 @@ impl Undecided {
         if value.is_none_or(is_wrong) {
             self.unsettled.fetch_add(1, Ordering::Relaxed);
             let [policy, message, arg] =
-                [policy.name.as_bytes(), message.name, arg].map(Name::new);
+                [policy.name.as_bytes(), message.name, arg].map(PrintableName::new);
             let is_missing = value.is_none();
             let last = LastUnsettled { policy, message, arg, is_missing, what_follows };
             remember(&self.last_unsettled, last);
@@ -166,7 +167,7 @@ impl Undecided {
         let mut list = policies.list.iter();
         let settles = list.clone().any(|policy| policy.is_settled_by(message.name));
         let is_known = list.any(|policy| policy.message.as_deref() == Some(message.name));
-        let message = Name::new(message.name);
+        let message = PrintableName::new(message.name);
         remember(&self.last_unmatched, LastUnmatched { message, settles, is_known });
     }
 

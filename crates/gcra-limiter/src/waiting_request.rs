@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::answer;
 use crate::answer::KeptStandings;
-use crate::audit_lines::{Audit, Lines};
+use crate::audit_lines::{AuditFile, Lines};
 use crate::borrower::Borrower;
 use crate::decide::attempt::{MustWait, Patience};
 use crate::decide::request::{Deciding, Progress};
@@ -29,7 +29,7 @@ pub(crate) struct WaitingRequest {
     pub borrower: Arc<Borrower>,
     pub table: Arc<ArcSwap<Table>>,
     pub undecided: Arc<Undecided>,
-    pub audit: Option<Arc<Audit>>,
+    pub audit: Option<Arc<AuditFile>>,
     /// The policies that were in force when it came.
     pub in_force: Arc<InForce>,
     pub request: OwnedRequest,

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::flags::{At, Of, key_help, key_parser, values_help};
 use anyhow::bail;
-use gcra_limiter::decide::claim::Client as SharedClient;
+use gcra_limiter::decide::claim::SharedClient;
 use gcra_limiter::message_key::{hash_all_groups, hash_all_keys};
 use gcra_limiter::question::Question;
 use gcra_policy::flags::{self, StoreFlags, parse_burst, parse_rate};

@@ -26,13 +26,13 @@ pub(crate) struct Due {
 #[derive(Debug, Default)]
 struct Inner {
     /// What to do about each key, and when. An entry of `times` with another time is over.
-    keys: AHashMap<LeaseKey, (HostTime, What, Loan)>,
+    keys: AHashMap<LeaseKey, (HostTime, Duty, Loan)>,
     times: BinaryHeap<Reverse<(HostTime, LeaseKey)>>,
 }
 
 /// What to do about a key.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum What {
+pub(crate) enum Duty {
     /// Give back the cells that are held, before they expire.
     GiveBack,
     /// Report the penalties that were noted.
@@ -41,11 +41,11 @@ pub(crate) enum What {
 
 impl Due {
     /// Notes what to do about a key, in place of what was noted before. A report is not put off.
-    pub(crate) fn note(&self, at: HostTime, what: What, loan: Loan) {
+    pub(crate) fn note(&self, at: HostTime, what: Duty, loan: Loan) {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let Inner { keys, times } = &mut *inner;
         let key = loan.key;
-        if keys.get(&key).is_some_and(|(_, noted, _)| *noted == What::Report)
+        if keys.get(&key).is_some_and(|(_, noted, _)| *noted == Duty::Report)
             || (keys.len() >= MOST_KEYS && !keys.contains_key(&key))
         {
             return;
@@ -63,7 +63,7 @@ impl Due {
     }
 
     /// Takes out what is to be done by now; and when the next thing is.
-    pub(crate) fn take(&self, now: HostTime, done: &mut Vec<(What, Loan)>) -> Option<HostTime> {
+    pub(crate) fn take(&self, now: HostTime, done: &mut Vec<(Duty, Loan)>) -> Option<HostTime> {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let Inner { keys, times } = &mut *inner;
         while let Some(Reverse((at, key))) = times.peek().copied() {

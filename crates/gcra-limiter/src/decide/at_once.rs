@@ -13,9 +13,9 @@ use gcra_table::{Nanos, Reading, Time, WallReading};
 
 use crate::answer::{Standing, Standings};
 use crate::borrower::loan::Loan;
-use crate::decide::attempt::{Attempt, Decided, MustWait, Patience};
+use crate::decide::attempt::{Attempt, MustWait, Patience, SharedDecision};
 use crate::decide::charges::{AtOnce, Done, MOST_STEPS, UnderWay};
-use crate::decide::claim::{Claim, Shared};
+use crate::decide::claim::{Claim, SharedQuestion};
 use crate::decide::local::in_window;
 use crate::reservations::Reservation;
 use crate::verdict::{Reason, Verdict};
@@ -55,7 +55,7 @@ enum Stop {
     NoAnswer,
 }
 
-impl<'p> Shared<'p, '_, '_> {
+impl<'p> SharedQuestion<'p, '_, '_> {
     /// Decides, or goes one step further.
     ///
     /// # Errors
@@ -68,11 +68,11 @@ impl<'p> Shared<'p, '_, '_> {
         attempt: &mut Attempt,
         patience: Patience,
         standings: Option<&mut Standings<'p>>,
-    ) -> Result<Decided, MustWait> {
+    ) -> Result<SharedDecision, MustWait> {
         let claims = self.claims_at_once(limits);
         let policy = self.policy();
         attempt.sharing = Some(self.sharing);
-        let denied = |reason| Decided { reason: Some(reason), ..Decided::default() };
+        let denied = |reason| SharedDecision { reason: Some(reason), ..SharedDecision::default() };
         let is_new = attempt.at_once.is_none();
         let Some(at_once) = self.begin(&claims, attempt) else { return Ok(denied(Reason::Store)) };
         let is_too_large = |claim: &Claim<'_>| self.question.cells > claim.quota.burst();
@@ -110,7 +110,7 @@ impl<'p> Shared<'p, '_, '_> {
             drop(self.undo(&claims, &at_once));
             let verdict = Verdict::new(self.question.policy, policy.observes, reason);
             stats.count_without_store(verdict.outcome);
-            return Ok(Decided { reason, ..Decided::default() });
+            return Ok(SharedDecision { reason, ..SharedDecision::default() });
         }
         // The replies have come after the reading before it.
         *now = self.table.reading();
@@ -159,7 +159,7 @@ impl<'p> Shared<'p, '_, '_> {
             at: at_once.began_at(),
             marks: at_once.loans.iter().map(|loan| loan.bucket.mark()).collect(),
         });
-        Ok(Decided { reason: None, delay, reserved, store_ns })
+        Ok(SharedDecision { reason: None, delay, reserved, store_ns })
     }
 
     /// Corrects what a request was charged, as its response says: `charge` is what is to be done

@@ -38,7 +38,7 @@ pub(crate) enum Patience {
 
 /// What was decided about a message.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Decided {
+pub(crate) struct SharedDecision {
     /// Why it is denied, if it is.
     pub reason: Option<Reason>,
     /// How long the request has to wait, if it is allowed.

@@ -15,7 +15,7 @@ use spop_agent::Message;
 
 use crate::borrower::Borrower;
 use crate::borrower::loan::Loan;
-use crate::earlier_policies::{Asked, FormerBucket};
+use crate::earlier_policies::{FormerBucket, LimitedClient};
 use crate::limit_bucket::{LimitBucket, own_key_bytes};
 use crate::message_key::key_bytes;
 use crate::policies_in_force::InForce;
@@ -29,7 +29,7 @@ const MOST_FORMER: usize = 16;
 
 /// What is needed to decide about a message under shared limits.
 #[derive(Clone, Copy)]
-pub struct Shared<'p, 't, 'm> {
+pub struct SharedQuestion<'p, 't, 'm> {
     pub borrower: &'t Borrower,
     pub leases: &'t Leases,
     pub table: &'t Table,
@@ -50,7 +50,7 @@ pub(crate) struct Claim<'p> {
     pub(crate) key: LeaseKey,
 }
 
-impl<'p> Shared<'p, '_, '_> {
+impl<'p> SharedQuestion<'p, '_, '_> {
     pub(crate) fn policy(&self) -> &'p Policy {
         &self.in_force.policies.list[self.question.policy]
     }
@@ -80,7 +80,7 @@ impl<'p> Shared<'p, '_, '_> {
         let Claim { limit, quota, key, .. } = claim;
         let Self { table, in_force, question, message, .. } = *self;
         let names = &self.borrower.names;
-        let client = Client { in_force, table, question, message };
+        let client = SharedClient { in_force, table, question, message };
         let bucket = client.bucket(names, limit, quota, second)?;
         let lent_limit = *bucket.limit();
         let shares_after = match self.sharing.without_store {
@@ -95,11 +95,11 @@ impl<'p> Shared<'p, '_, '_> {
     }
 
     /// The client of a claim, for whom former buckets are looked for.
-    pub(crate) fn asked<'a>(&'a self, claim: Claim<'a>) -> Asked<'a, 'a> {
+    pub(crate) fn asked<'a>(&'a self, claim: Claim<'a>) -> LimitedClient<'a, 'a> {
         let Claim { limit, quota, local, .. } = claim;
         let current = LimitBucket { key: local, quota };
         let Self { table, question, message, .. } = *self;
-        Asked { table, rule: question.rule, limit, current, message }
+        LimitedClient { table, rule: question.rule, limit, current, message }
     }
 
     /// What the borrower has to know about the buckets that the client of a claim had before a
@@ -133,14 +133,14 @@ impl<'p> Shared<'p, '_, '_> {
 
 /// The client of a message under limits that machines share.
 #[derive(Clone, Copy)]
-pub struct Client<'a, 'm> {
+pub struct SharedClient<'a, 'm> {
     pub in_force: &'a InForce,
     pub table: &'a Table,
     pub question: Question,
     pub message: &'a Message<'m>,
 }
 
-impl Client<'_, '_> {
+impl SharedClient<'_, '_> {
     /// Its bucket in the store under a limit that has these numbers, `second` seconds after 1970,
     /// with what it owes since before a change. `None` if the store cannot compute the limit,
     /// which the check of the configuration refuses.
@@ -159,7 +159,7 @@ impl Client<'_, '_> {
             return Some(bucket);
         }
         let current = LimitBucket { quota, ..LimitBucket::of(table, limit, key, Some(message)) };
-        let asked = Asked { table, rule, limit, current, message };
+        let asked = LimitedClient { table, rule, limit, current, message };
         let ago = earlier.changed(index, asked).map(|at| table.now().saturating_since(at));
         if let Some(at) = ago.and_then(|ago| Instant::now().checked_sub(ago.into())) {
             let most = most_carried_over(quota, bucket.limit(), policy.settle.is_some());

@@ -14,7 +14,7 @@ use crate::borrower::loan::Loan;
 use crate::borrower::waiting::Waits;
 use crate::borrower::{Asking, Borrower};
 use crate::decide::attempt::{Attempt, MustWait, Patience};
-use crate::decide::claim::{Claim, Shared};
+use crate::decide::claim::{Claim, SharedQuestion};
 use crate::policies_in_force::InForce;
 use crate::question::Question;
 use crate::verdict::{Reason, Verdict};
@@ -36,11 +36,11 @@ pub(crate) fn ask_ahead(
         return;
     };
     let leases = &leases;
-    let shared = Shared { borrower, leases, table, in_force, sharing, question, message };
+    let shared = SharedQuestion { borrower, leases, table, in_force, sharing, question, message };
     borrower.spent(table, key, || shared.loan(shared.claim(limit)));
 }
 
-impl<'p> Shared<'p, '_, '_> {
+impl<'p> SharedQuestion<'p, '_, '_> {
     /// Decides, or goes one step further.
     ///
     /// # Errors

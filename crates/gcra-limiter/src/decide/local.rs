@@ -9,7 +9,7 @@ use gcra_table::{Admission, Decision, KeyHash, Nanos, Quota, Reading, Table, Tim
 use spop_agent::Message;
 
 use crate::answer::{Standing, Standings};
-use crate::earlier_policies::Asked;
+use crate::earlier_policies::LimitedClient;
 use crate::limit_bucket::{LimitBucket, lacks_a_key};
 use crate::policies_in_force::{InForce, Usual};
 use crate::question::Question;
@@ -47,7 +47,7 @@ pub fn decide<'p, 'm>(
                 Rule::Limits(limits) => {
                     let is_read = each.reads_messages || each.has_changed;
                     let message = if is_read { message() } else { None };
-                    let mut charge = Charge::new(table, now, in_force, question, message);
+                    let mut charge = LocalCharge::new(table, now, in_force, question, message);
                     let decided = charge.all(limits, standings);
                     at = charge.goes_on;
                     decided
@@ -103,7 +103,7 @@ pub fn foresee<'p>(
     let rule = policy.rule(question.rule);
     let mut now = table.reading();
     let at = now.time();
-    let charge = Charge::new(table, &mut now, in_force, question, Some(message.clone()));
+    let charge = LocalCharge::new(table, &mut now, in_force, question, Some(message.clone()));
     let mut reason = (*rule == Rule::Deny).then_some(Reason::Denied);
     let mut delay = Nanos::ZERO;
     let mut foreseen = ArrayVec::new();
@@ -133,7 +133,7 @@ pub fn foresee<'p>(
 }
 
 /// The charge of one message.
-pub struct Charge<'t, 'p, 'm> {
+pub struct LocalCharge<'t, 'p, 'm> {
     table: &'t Table,
     now: &'t mut Reading,
     in_force: &'p InForce,
@@ -149,7 +149,7 @@ pub struct Charge<'t, 'p, 'm> {
 
 /// A limit that a message has to satisfy, and the key that it counts by.
 #[derive(Clone, Copy, Debug)]
-struct Claim<'p> {
+struct LocalClaim<'p> {
     pub(crate) limit: &'p Limit,
     /// That of the limit for this message, or a share of it.
     pub(crate) quota: Quota,
@@ -162,12 +162,12 @@ struct Claim<'p> {
 
 /// What was charged for a claim, so that it can be taken back.
 #[derive(Clone, Copy, Debug)]
-enum Charged {
+enum Undo {
     Bucket(Decision),
     Window(Window),
 }
 
-impl<'t, 'p, 'm> Charge<'t, 'p, 'm> {
+impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
     pub fn new(
         table: &'t Table,
         now: &'t mut Reading,
@@ -194,7 +194,7 @@ impl<'t, 'p, 'm> Charge<'t, 'p, 'm> {
                 LimitBucket::of(self.table, limit, key, message);
             let (quota, least_tat) = share(whole)?;
             // No limit that has shares counts in windows.
-            Some((Claim { limit, quota, key, least_tat, calendar: None }, whole))
+            Some((LocalClaim { limit, quota, key, least_tat, calendar: None }, whole))
         };
         let claims: Option<(ArrayVec<_, MAX_LIMITS>, ArrayVec<_, MAX_LIMITS>)> =
             limits.iter().take(MAX_LIMITS).map(claim).collect();
@@ -209,18 +209,18 @@ impl<'t, 'p, 'm> Charge<'t, 'p, 'm> {
         (reason, said)
     }
 
-    fn claim(&self, limit: &'p Limit) -> Claim<'p> {
+    fn claim(&self, limit: &'p Limit) -> LocalClaim<'p> {
         let Question { policy, rule, key, .. } = self.question;
         let current = LimitBucket::of(self.table, limit, key, self.message.as_ref());
         let LimitBucket { key, quota } = current;
         let least_tat = match &self.message {
             Some(message) if self.in_force.each[policy].has_changed => {
-                let asked = Asked { table: self.table, rule, limit, current, message };
+                let asked = LimitedClient { table: self.table, rule, limit, current, message };
                 self.in_force.least_tat(policy, asked, self.now.time())
             }
             _ => Time::ZERO,
         };
-        Claim { limit, quota, key, least_tat, calendar: limit.calendar.as_deref() }
+        LocalClaim { limit, quota, key, least_tat, calendar: limit.calendar.as_deref() }
     }
 
     /// Charges all limits, or none. Returns why the message is denied, if it is, and how long its
@@ -263,7 +263,7 @@ impl<'t, 'p, 'm> Charge<'t, 'p, 'm> {
     #[inline]
     fn charge_claims(
         &mut self,
-        claims: &[Claim<'p>],
+        claims: &[LocalClaim<'p>],
     ) -> (ArrayVec<Standing<'p>, MAX_LIMITS>, Option<Reason>) {
         match claims {
             [claim] if self.question.cells > 0 => {
@@ -278,24 +278,24 @@ impl<'t, 'p, 'm> Charge<'t, 'p, 'm> {
     }
 
     /// Charges one bucket, unless it denies the cells.
-    fn charge(&mut self, claim: Claim<'p>) -> (Standing<'p>, Option<Reason>, Charged) {
+    fn charge(&mut self, claim: LocalClaim<'p>) -> (Standing<'p>, Option<Reason>, Undo) {
         if let Some(calendar) = claim.calendar {
             return self.count(claim, calendar);
         }
-        let Claim { quota, key, least_tat, .. } = claim;
+        let LocalClaim { quota, key, least_tat, .. } = claim;
         let cells = self.question.cells;
         let decision = self.table.charge_owing(key, quota, cells, self.now, least_tat);
-        (standing_of(claim, &decision), reason_of(&decision), Charged::Bucket(decision))
+        (standing_of(claim, &decision), reason_of(&decision), Undo::Bucket(decision))
     }
 
     /// Counts the cells in the window of this moment, unless they are too many for it.
     #[inline(never)]
     fn count(
         &mut self,
-        claim: Claim<'p>,
+        claim: LocalClaim<'p>,
         calendar: &Calendar,
-    ) -> (Standing<'p>, Option<Reason>, Charged) {
-        let Claim { key, quota, .. } = claim;
+    ) -> (Standing<'p>, Option<Reason>, Undo) {
+        let LocalClaim { key, quota, .. } = claim;
         let cells = self.question.cells;
         let mut at = self.table.wall_reading();
         for _ in 0..MOST_WINDOWS {
@@ -309,13 +309,13 @@ impl<'t, 'p, 'm> Charge<'t, 'p, 'm> {
                 };
                 let ends_in = calendar.ends_in(at);
                 let standing = in_window(claim.limit, tally.used(), ends_in, reason.is_some());
-                return (standing, reason, Charged::Window(window));
+                return (standing, reason, Undo::Window(window));
             }
             at = self.table.wall_reading();
         }
         // This process is stopped again and again.
         let standing = in_window(claim.limit, quota.burst(), calendar.ends_in(at), true);
-        (standing, Some(Reason::Limit), Charged::Window(calendar.window(at)))
+        (standing, Some(Reason::Limit), Undo::Window(calendar.window(at)))
     }
 
     /// Charges several buckets, or none of them.
@@ -325,7 +325,7 @@ impl<'t, 'p, 'm> Charge<'t, 'p, 'm> {
     /// faster between the look and the charge, what was charged already is given back.
     fn charge_all(
         &mut self,
-        claims: &[Claim<'p>],
+        claims: &[LocalClaim<'p>],
     ) -> (ArrayVec<Standing<'p>, MAX_LIMITS>, Option<Reason>) {
         let mut standings = ArrayVec::<_, MAX_LIMITS>::new();
         let mut reason = None;
@@ -340,7 +340,7 @@ impl<'t, 'p, 'm> Charge<'t, 'p, 'm> {
         if reason.is_some() || self.question.cells == 0 {
             return (standings, reason);
         }
-        let mut all_charged = ArrayVec::<Charged, MAX_LIMITS>::new();
+        let mut all_charged = ArrayVec::<Undo, MAX_LIMITS>::new();
         let mut goes_on = None::<Time>;
         for (place, claim) in claims.iter().enumerate() {
             let (standing, denied, charged) = self.charge(*claim);
@@ -358,13 +358,13 @@ impl<'t, 'p, 'm> Charge<'t, 'p, 'm> {
             }
             self.punish(*claim, &mut standings[place]);
             for (place, (claim, charged)) in claims.iter().zip(&all_charged).enumerate() {
-                let Claim { quota, key, .. } = *claim;
+                let LocalClaim { quota, key, .. } = *claim;
                 let cells = self.question.cells;
                 // If it is too late to give the cells back, the limit is too strict for a moment,
                 // and never too generous.
                 let _ = match charged {
-                    Charged::Bucket(decision) => self.table.refund(key, quota, cells, decision),
-                    Charged::Window(window) => self.table.uncount(key, *window, cells, self.now),
+                    Undo::Bucket(decision) => self.table.refund(key, quota, cells, decision),
+                    Undo::Window(window) => self.table.uncount(key, *window, cells, self.now),
                 };
                 standings[place] = self.look(*claim).0;
             }
@@ -377,10 +377,10 @@ impl<'t, 'p, 'm> Charge<'t, 'p, 'm> {
     /// What charges of these claims would say now.
     fn look_at(
         &self,
-        claims: &[Claim<'p>],
+        claims: &[LocalClaim<'p>],
     ) -> (ArrayVec<Standing<'p>, MAX_LIMITS>, Option<Reason>) {
         let mut reason = None;
-        let look = |claim: &Claim<'p>| {
+        let look = |claim: &LocalClaim<'p>| {
             let (standing, denied) = self.look(*claim);
             reason = reason.max(denied);
             standing
@@ -389,11 +389,11 @@ impl<'t, 'p, 'm> Charge<'t, 'p, 'm> {
     }
 
     /// What a charge would say now.
-    fn look(&self, claim: Claim<'p>) -> (Standing<'p>, Option<Reason>) {
+    fn look(&self, claim: LocalClaim<'p>) -> (Standing<'p>, Option<Reason>) {
         if let Some(calendar) = claim.calendar {
             return self.look_in_window(claim, calendar);
         }
-        let Claim { quota, key, least_tat, .. } = claim;
+        let LocalClaim { quota, key, least_tat, .. } = claim;
         let tat = self.table.tat(key, quota).max(least_tat);
         let mut owed = tat.saturating_since(self.now.time());
         if owed > quota.most_owed().max(least_tat.saturating_since(self.now.time())) {
@@ -407,7 +407,7 @@ impl<'t, 'p, 'm> Charge<'t, 'p, 'm> {
     /// What a count in the window of this moment would say now.
     fn look_in_window(
         &self,
-        claim: Claim<'p>,
+        claim: LocalClaim<'p>,
         calendar: &Calendar,
     ) -> (Standing<'p>, Option<Reason>) {
         let at = self.table.wall_reading();
@@ -433,7 +433,7 @@ impl<'t, 'p, 'm> Charge<'t, 'p, 'm> {
     /// cell then, which is what a request that costs something has to wait.
     fn ask(
         &self,
-        Claim { limit, quota, .. }: Claim<'p>,
+        LocalClaim { limit, quota, .. }: LocalClaim<'p>,
         owed: Nanos,
     ) -> (Standing<'p>, Option<Reason>) {
         let cells = self.question.cells;
@@ -450,9 +450,9 @@ impl<'t, 'p, 'm> Charge<'t, 'p, 'm> {
     /// Charges the penalty to a client that asks while it is blocked, up to the ceiling, and
     /// brings its standing up to date: a client that waits as long as its answer says must pass.
     #[cold]
-    fn punish(&mut self, claim: Claim<'p>, standing: &mut Standing<'p>) {
+    fn punish(&mut self, claim: LocalClaim<'p>, standing: &mut Standing<'p>) {
         let Some(penalty) = self.penalty_of(claim.limit) else { return };
-        let Claim { quota, key, least_tat, .. } = claim;
+        let LocalClaim { quota, key, least_tat, .. } = claim;
         let quota = quota.up_to_cap();
         let decision = self.table.charge_owing(key, quota, penalty.cells, self.now, least_tat);
         // Beyond the ceiling nothing more is charged, and the debt stays as it is.
@@ -501,8 +501,8 @@ fn reason_of(decision: &Decision) -> Option<Reason> {
 }
 
 /// What a limit says after a charge.
-fn standing_of<'p>(claim: Claim<'p>, decision: &Decision) -> Standing<'p> {
-    let Claim { limit, quota, .. } = claim;
+fn standing_of<'p>(claim: LocalClaim<'p>, decision: &Decision) -> Standing<'p> {
+    let LocalClaim { limit, quota, .. } = claim;
     // A cost above the burst is never allowed. One burst later it still is not.
     let never = if decision.is_allowed() { Nanos::ZERO } else { quota.drain_time() };
     let wait = decision.retry_after().unwrap_or(never);
@@ -552,7 +552,7 @@ mod tests {
             let (table, share) = (&table, |_: Quota| Some((share, Time::ZERO)));
             let mut now = table.reading();
             let (reason, said) =
-                Charge::new(table, &mut now, &in_force, question, Some(asked.clone()))
+                LocalCharge::new(table, &mut now, &in_force, question, Some(asked.clone()))
                     .by_share(limits, share, charges);
             (reason, said[0].remaining())
         };

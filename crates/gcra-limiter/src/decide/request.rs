@@ -12,9 +12,9 @@ use crate::audit_lines::{Lines, Moment};
 use crate::borrower::Borrower;
 use crate::borrower::waiting::Waits;
 use crate::counting::{count, count_tried, count_undecided};
-use crate::decide::attempt::{Attempt, Decided, MustWait, Patience};
+use crate::decide::attempt::{Attempt, MustWait, Patience, SharedDecision};
 use crate::decide::charges::UnderWay;
-use crate::decide::claim::Shared;
+use crate::decide::claim::SharedQuestion;
 use crate::decide::local::decide;
 use crate::decide::settle::{SettlingInStore, settle};
 use crate::limit_bucket::{LimitBucket, lacks_a_key, note_said};
@@ -248,18 +248,25 @@ impl<'p> Asked<'p, '_, '_> {
             (Some(sharing), Rule::Limits(limits), Some((borrower, leases))) => {
                 // A cell counts as spent at this moment, and may have been lent just now.
                 *now = table.reading();
-                let shared =
-                    Shared { borrower, leases, table, in_force, sharing, question, message };
+                let shared = SharedQuestion {
+                    borrower,
+                    leases,
+                    table,
+                    in_force,
+                    sharing,
+                    question,
+                    message,
+                };
                 let attempt = &mut progress.attempt;
                 let decided = match sharing.at_once {
                     true => shared.decide_at_once(limits, now, attempt, patience, standings)?,
                     false => {
                         let reason = shared.decide(limits, now, attempt, patience, standings)?;
                         // It reserves nothing, because nothing settles it.
-                        Decided { reason, ..Decided::default() }
+                        SharedDecision { reason, ..SharedDecision::default() }
                     }
                 };
-                let Decided { reason, delay, .. } = decided;
+                let SharedDecision { reason, delay, .. } = decided;
                 (reserved, store_ns) = (decided.reserved, decided.store_ns);
                 goes_on = now.time().saturating_add(delay);
                 let delays = in_force.each[question.policy].delays;

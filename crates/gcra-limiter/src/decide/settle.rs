@@ -15,9 +15,9 @@ use crate::borrower::Borrower;
 use crate::cost::cells;
 use crate::decide::at_once::{LOOK, SettledInStore};
 use crate::decide::attempt::{Attempt, MustWait, Patience};
-use crate::decide::claim::Shared;
+use crate::decide::claim::SharedQuestion;
 use crate::decide::local::{MOST_WINDOWS, in_window};
-use crate::earlier_policies::Asked;
+use crate::earlier_policies::LimitedClient;
 use crate::limit_bucket::{LimitBucket, lacks_a_key, note_said};
 use crate::message_key::hash_key;
 use crate::policies_in_force::InForce;
@@ -74,7 +74,7 @@ pub(crate) fn settle<'p>(
             }
             continue;
         }
-        let asked = Asked { table, rule, limit, current, message };
+        let asked = LimitedClient { table, rule, limit, current, message };
         if less > 0
             && let Some((id, quota)) = charged_bucket(in_force, index, asked, marks)
         {
@@ -111,7 +111,7 @@ pub(crate) fn settle<'p>(
 fn charged_bucket(
     in_force: &InForce,
     policy: usize,
-    asked: Asked<'_, '_>,
+    asked: LimitedClient<'_, '_>,
     marks: &Marks,
 ) -> Option<(KeyHash, Quota)> {
     let is_it =
@@ -243,7 +243,8 @@ impl<'p> SettlingInStore<'p, '_, '_> {
         };
         let is_charged = |mark: u32| less > 0 && marks.contains(&mark);
         let question = Question { policy, rule, cells: 0, key };
-        let shared = Shared { borrower, leases, table, in_force, sharing, question, message };
+        let shared =
+            SharedQuestion { borrower, leases, table, in_force, sharing, question, message };
         let Some(all) = shared.settle_at_once(limits, charge, is_charged, attempt, patience)?
         else {
             return no_store();

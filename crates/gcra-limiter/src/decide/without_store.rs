@@ -10,8 +10,8 @@ use gcra_table::{Nanos, Reading};
 
 use crate::answer::Standing;
 use crate::borrower::loan::Loan;
-use crate::decide::claim::Shared;
-use crate::decide::local::Charge;
+use crate::decide::claim::SharedQuestion;
+use crate::decide::local::LocalCharge;
 use crate::verdict::Reason;
 
 /// What is done with a request instead of asking the store.
@@ -54,7 +54,7 @@ pub struct ForeseenWithoutStore {
     pub wait: Nanos,
 }
 
-impl<'p> Shared<'p, '_, '_> {
+impl<'p> SharedQuestion<'p, '_, '_> {
     /// Decides without the store, as the policy says.
     pub(crate) fn without_store(
         &self,
@@ -74,7 +74,7 @@ impl<'p> Shared<'p, '_, '_> {
         }
         let share = |quota| self.borrower.share(self.table, loan, quota);
         let Self { table, in_force, question, message, .. } = *self;
-        Charge::new(table, now, in_force, question, Some(message.clone()))
+        LocalCharge::new(table, now, in_force, question, Some(message.clone()))
             .by_share(limits, share, true)
     }
 
@@ -101,7 +101,7 @@ impl<'p> Shared<'p, '_, '_> {
                 let share = |quota| self.borrower.share(self.table, &loan, quota);
                 let Self { table, in_force, question, message, .. } = *self;
                 let message = Some(message.clone());
-                let charge = Charge::new(table, &mut now, in_force, question, message);
+                let charge = LocalCharge::new(table, &mut now, in_force, question, message);
                 let (reason, said) = charge.by_share(limits, share, false);
                 (reason, said.iter().map(|said| said.wait).max().unwrap_or_default())
             }
