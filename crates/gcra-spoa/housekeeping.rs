@@ -17,7 +17,7 @@ use arc_swap::ArcSwap;
 use gcra_admin::actions::Order;
 use gcra_admin::agreement;
 use gcra_admin::agreement::Agreement;
-use gcra_admin::status::MAX_SILENCE;
+use gcra_admin::watched::MAX_SILENCE;
 use gcra_limiter::audit_lines::AuditFile;
 use gcra_limiter::borrower::{Background, Borrower};
 use gcra_limiter::earlier_policies;

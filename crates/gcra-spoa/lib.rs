@@ -24,7 +24,7 @@ use arc_swap::ArcSwap;
 use gcra_admin::actions::{Actions, Token};
 use gcra_admin::server;
 use gcra_admin::server::Answering;
-use gcra_admin::status::Watched;
+use gcra_admin::watched::Watched;
 use gcra_inspect::commands::{audit, check, exempt, explain, name, reload, store, table};
 use gcra_limiter::audit_lines::AuditFile;
 use gcra_limiter::borrower::Borrower;
@@ -174,14 +174,17 @@ fn serve(config: Config) -> anyhow::Result<ExitCode> {
         max_frame_size: config.max_frame_size,
     };
     if let Some(listener) = admin {
-        let policies = housekeeping.policies.clone();
-        let watched = Watched::new(table.clone(), agent.counters(), undecided, stats)
-            .with_store(policies.clone(), housekeeping.borrower.clone());
+        let watched = Watched::new(
+            table.clone(),
+            agent.counters(),
+            undecided,
+            stats,
+            housekeeping.policies.clone(),
+            housekeeping.borrower.clone(),
+        );
         let watched = Arc::new(watched);
-        let actions =
-            Actions::new(watched.clone(), policies.clone(), config.table.clone(), token, orders);
-        let answering =
-            Answering::new(config.admin_hosts, watched, policies, config.table, actions);
+        let actions = Actions::new(watched.clone(), config.table.clone(), token, orders);
+        let answering = Answering::new(config.admin_hosts, watched, config.table, actions);
         housekeeping.admin = Some(server::start(listener, answering)?);
     }
     agent.run_on(config.threads, sockets, housekeeping.until_stopped(background))?;

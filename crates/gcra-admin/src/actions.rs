@@ -24,7 +24,6 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow, bail};
-use arc_swap::ArcSwap;
 use gcra_inspect::agent_client::{Unheard, order};
 use gcra_inspect::commands::exempt;
 use gcra_inspect::commands::explain::add_list;
@@ -36,7 +35,6 @@ use gcra_inspect::process_list;
 use gcra_inspect::process_list::is_this_process;
 use gcra_inspect::process_state::stopped_long_ago;
 use gcra_inspect::store_reader::InStore;
-use gcra_limiter::policies_in_force::InForce;
 use gcra_limiter::stats::lock;
 use gcra_policy::key::Key;
 use gcra_policy::policy::policy_id;
@@ -55,7 +53,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{sleep, timeout};
 
-use crate::status::Watched;
+use crate::watched::Watched;
 use crate::wrong_tokens::{Noted, WINDOW, WrongTokens};
 
 /// The fewest characters of a token.
@@ -344,7 +342,6 @@ pub enum Order {
 #[derive(Debug)]
 pub struct Actions {
     watched: Arc<Watched>,
-    policies: Arc<ArcSwap<InForce>>,
     /// The path of the table.
     path: PathBuf,
     /// `None` if there are no actions.
@@ -356,12 +353,11 @@ pub struct Actions {
 impl Actions {
     pub fn new(
         watched: Arc<Watched>,
-        policies: Arc<ArcSwap<InForce>>,
         path: PathBuf,
         token: Option<Token>,
         orders: mpsc::Sender<Order>,
     ) -> Self {
-        Self { watched, policies, path, token, orders, wrong_tokens: Arc::default() }
+        Self { watched, path, token, orders, wrong_tokens: Arc::default() }
     }
 
     pub(crate) fn are_on(&self) -> bool {
@@ -537,7 +533,7 @@ impl Actions {
     /// The policies in force and the table, for looking at clients.
     fn inspected(&self) -> Inspected {
         let leases = self.watched.leases().map(|leases| leases.clone());
-        let (table, in_force) = (self.watched.table(), self.policies.load_full());
+        let (table, in_force) = (self.watched.table(), self.watched.in_force());
         Inspected::of_agent(table, self.path.clone(), in_force, leases, SOURCE)
     }
 

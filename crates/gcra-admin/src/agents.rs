@@ -27,8 +27,9 @@ use tokio::task::{JoinHandle, JoinSet, spawn_blocking};
 
 use crate::log_lines;
 use crate::log_lines::Event;
-use crate::status::{Status, Watched};
+use crate::status::Status;
 use crate::status_sum::Together;
+use crate::watched::Watched;
 
 /// How many agents are asked.
 const MOST_ASKED: usize = 64;
@@ -217,8 +218,8 @@ impl PoliciesInWords {
 
 impl InWords {
     fn of(watched: &Watched, described: &Described) -> Self {
-        let Some(in_force) = watched.in_force() else { return Self::default() };
-        let (all, table) = (&in_force.policies, watched.table());
+        let (in_force, table) = (watched.in_force(), watched.table());
+        let all = &in_force.policies;
         let mut described = lock(described);
         // The weak reference keeps the address from being used again.
         if !std::ptr::eq(described.0.as_ptr(), Arc::as_ptr(all)) {
@@ -459,7 +460,7 @@ async fn ask_all(
                 agent.why = Some(elsewhere(address, &status));
             }
             Ok((status, more)) => {
-                agent.status = Some(status.bounded());
+                agent.status = Some(status);
                 if let Some((past, said)) = more {
                     pasts.push(past);
                     // It says what it likes about others, and its own process id is known.
@@ -484,28 +485,16 @@ fn elsewhere(address: SocketAddr, status: &Status) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::num::NonZeroUsize;
-
-    use arc_swap::ArcSwap;
-    use gcra_table::{Slots, Table};
-    use spop_agent::{Reply, Request};
     use tokio::time::sleep;
 
     use super::*;
-    use gcra_limiter::stats::Stats;
+    use crate::sample;
 
     /// A viewer can leave while the agents are asked, and the next one may come much later.
     #[tokio::test]
     async fn an_answer_that_nobody_waited_for_is_not_given_later() {
-        let table = Table::in_memory(Slots::new(8).unwrap()).unwrap();
-        let agent = spop_agent::Agent::new(|_: &Request<'_>, _: &mut Reply<'_>| {});
-        let watched = Watched::new(
-            Arc::new(ArcSwap::from_pointee(table)),
-            agent.counters(),
-            Arc::default(),
-            Arc::new(Stats::new(NonZeroUsize::MIN)),
-        );
-        let agents = Agents::new(Arc::new(watched), PathBuf::new());
+        let watched = Arc::new(sample::watched().unwrap());
+        let agents = Agents::new(watched, PathBuf::new());
         tokio::select! {
             biased;
             _ = agents.answer(Wanted::Status) => panic!("it takes more than one poll"),
@@ -515,6 +504,6 @@ mod tests {
         sleep(2 * max_age).await;
         let answer = agents.answer(Wanted::Status).await.status;
         let answer: Status = serde_json::from_slice(&answer).unwrap();
-        assert!(answer.uptime_seconds > 1.5 * max_age.as_secs_f64(), "{answer:?}");
+        assert!(answer.uptime_seconds.0 > 1.5 * max_age.as_secs_f64(), "{answer:?}");
     }
 }

@@ -19,9 +19,7 @@ use std::time::Duration;
 use std::{io, thread};
 
 use anyhow::{Context as _, anyhow};
-use arc_swap::ArcSwap;
 use gcra_inspect::explanation::{SharedSources, explain_all};
-use gcra_limiter::policies_in_force::InForce;
 use gcra_policy::key::NamedValue;
 use gcra_text::visible::{escaped_json, visible_lines};
 use http_body_util::{BodyExt as _, Full, Limited};
@@ -45,7 +43,7 @@ use crate::actions::{Action, Actions, Refused};
 use crate::agents::{Agents, Own, Wanted};
 use crate::metrics;
 use crate::page;
-use crate::status::Watched;
+use crate::watched::Watched;
 
 /// How many connections there are at once.
 const CONNECTIONS: usize = 32;
@@ -137,7 +135,6 @@ pub fn start(listener: TcpListener, answering: Answering) -> anyhow::Result<Sock
 /// What requests are answered from, and under which names.
 pub struct Answering {
     watched: Arc<Watched>,
-    policies: Arc<ArcSwap<InForce>>,
     agents: Agents,
     actions: Actions,
     /// The host names for which requests are answered, in lower case.
@@ -152,14 +149,13 @@ impl Answering {
     pub fn new(
         mut names: Vec<String>,
         watched: Arc<Watched>,
-        policies: Arc<ArcSwap<InForce>>,
         table: PathBuf,
         actions: Actions,
     ) -> Self {
         let own = rustix::system::uname().nodename().to_string_lossy().to_ascii_lowercase();
         names.extend(["localhost".to_owned(), own]);
         let agents = Agents::new(watched.clone(), table);
-        Self { watched, policies, agents, actions, names, costly: Semaphore::new(1) }
+        Self { watched, agents, actions, names, costly: Semaphore::new(1) }
     }
 }
 
@@ -305,10 +301,7 @@ async fn answer(
             watched.scan().await;
             // The semaphore is never closed.
             let _permit = answering.costly.acquire().await;
-            match metrics::render(&watched.status()) {
-                Ok(text) => respond(StatusCode::OK, metrics::CONTENT_TYPE, text),
-                Err(error) => failed(&error),
-            }
+            respond(StatusCode::OK, metrics::CONTENT_TYPE, metrics::render(&watched.status()))
         }
         // This is what other agents ask for. It does not wait for the slots to be counted, which
         // the agent that asks does itself, and it asks no other agent in turn.
@@ -439,7 +432,7 @@ fn explain(answering: &Answering, query: &str) -> Result<String, String> {
             }
         }
     }
-    let (in_force, table) = (answering.policies.load(), answering.watched.table());
+    let (in_force, table) = (answering.watched.in_force(), answering.watched.table());
     let leases = answering.watched.leases();
     let leases = leases.as_ref().map(|it| &***it);
     let shared = SharedSources { leases, store: None, borrower: answering.watched.borrower() };
@@ -526,31 +519,4 @@ fn respond(
     // What is JSON or text is never a script or a page, whatever is in it.
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     response
-}
-
-#[cfg(test)]
-mod tests {
-    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex, split};
-
-    use crate::testing::Admin;
-
-    #[tokio::test]
-    async fn a_client_that_has_closed_its_side_gets_the_whole_answer() {
-        let admin = Admin::new().expect("memory");
-        // Each direction holds one byte, so that the answer is not written at once.
-        let (client, stream) = duplex(1);
-        let (mut from_agent, mut to_agent) = split(client);
-        let mut answer = String::new();
-        let ask = async {
-            to_agent.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").await?;
-            to_agent.shutdown().await
-        };
-        let (asked, answered, read) =
-            tokio::join!(ask, admin.converse(stream), from_agent.read_to_string(&mut answer));
-        assert!(asked.is_ok() && answered && read.is_ok(), "{asked:?}, {read:?}");
-        assert!(
-            answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("</html>\n"),
-            "{answer:?}"
-        );
-    }
 }

@@ -2,91 +2,65 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
-use crate::status::{Bucket, Client, Connections, Exact, Latency, Notifies, Policy, Status, TOP};
+use crate::family::{Amount, Counts, Sum as _};
+use crate::status::{ClientRow, Connections, Exact, Latency, Notifies, PolicyStatus, Status, TOP};
 use crate::store_status::StoreStatus;
 
 /// What several agents have done together. All numbers of a client or a policy are sums, and so
 /// is the rest.
-#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Together {
     /// How many agents these are.
     pub agents: u64,
-    pub policies: Vec<Policy>,
+    pub policies: Vec<PolicyStatus>,
     pub unmatched: u64,
     pub notifies: Notifies,
     pub latency: Latency,
     pub connections: Connections,
     /// `None` if no agent has a store.
     pub store: Option<StoreStatus>,
-    pub(crate) config_reloads: BTreeMap<String, u64>,
+    pub config_reloads: Counts,
 }
 
 impl Together {
-    /// Adds up. What other processes say may be anything, so no sum overflows.
     pub(crate) fn of<'a>(statuses: impl IntoIterator<Item = &'a Status>) -> Self {
-        let mut sum = Self::default();
-        let mut policies: BTreeMap<&str, Sum<'a>> = BTreeMap::new();
+        let (mut agents, mut sum) = (0, Status::default());
+        let mut policies: BTreeMap<&str, OnePolicy<'a>> = BTreeMap::new();
         for status in statuses {
-            add(&mut sum.agents, 1);
-            add(&mut sum.unmatched, status.unmatched);
-            sum.notifies.add(&status.notifies);
-            sum.latency.add(&status.latency);
-            sum.connections.add(&status.connections);
-            match (&mut sum.store, &status.store) {
-                (Some(sum), Some(more)) => sum.add(more),
-                (sum, more) => *sum = sum.take().or_else(|| more.clone()),
-            }
-            add_all(&mut sum.config_reloads, &status.config_reloads);
+            agents += 1;
+            sum.add(status);
             for policy in &status.policies {
                 policies.entry(&policy.name).or_default().add(policy);
             }
         }
-        sum.policies = policies.into_iter().map(|(name, policy)| policy.sum(name)).collect();
-        sum
+        let Status { unmatched, notifies, latency, connections, store, config_reloads, .. } = sum;
+        let policies = policies.into_iter().map(|(name, policy)| policy.sum(name)).collect();
+        Self { agents, policies, unmatched, notifies, latency, connections, store, config_reloads }
     }
 }
 
 /// The requests, the rate, the wait of a client, and why it is blocked.
-type OfClient<'a> = (u64, f64, Option<u64>, Option<&'a str>);
+type OfClient<'a> = (u64, Amount, Option<u64>, Option<&'a str>);
 
 /// One policy in several agents.
 #[derive(Default)]
-struct Sum<'a> {
+struct OnePolicy<'a> {
     agents: usize,
-    decisions: BTreeMap<String, u64>,
-    newly_blocked: Option<u64>,
-    delayed: u64,
-    limit_args: BTreeMap<String, u64>,
-    settled: BTreeMap<String, u64>,
-    settled_cells: BTreeMap<String, u64>,
+    sum: PolicyStatus,
     /// The lists in the order blocked, would block, allowed.
     lists: [BTreeMap<&'a str, OfClient<'a>>; 3],
     /// By list: some agent has left clients out.
     is_cut: [bool; 3],
     /// By list: some agent has not counted every request.
     is_estimated: [bool; 3],
-    /// Whether it only observes in some agent, because of an action.
-    switched: bool,
-    shared: Option<&'a str>,
-    without_store: BTreeMap<String, u64>,
 }
 
-impl<'a> Sum<'a> {
-    fn add(&mut self, policy: &'a Policy) {
+impl<'a> OnePolicy<'a> {
+    fn add(&mut self, policy: &'a PolicyStatus) {
         self.agents += 1;
-        add_all(&mut self.decisions, &policy.decisions);
-        self.switched |= policy.switched;
-        if let Some(more) = policy.newly_blocked {
-            add(self.newly_blocked.get_or_insert(0), more);
-        }
-        add(&mut self.delayed, policy.delayed);
-        add_all(&mut self.limit_args, &policy.limit_args);
-        add_all(&mut self.settled, &policy.settled);
-        add_all(&mut self.settled_cells, &policy.settled_cells);
-        self.shared = self.shared.or(policy.shared.as_deref());
-        add_all(&mut self.without_store, &policy.without_store);
+        self.sum.add(policy);
         let lists = [&policy.top_blocked, &policy.top_would_block, &policy.top_allowed];
         let Exact { blocked, would_block, allowed } = policy.top_is_exact;
         for (at, is_exact) in [blocked, would_block, allowed].into_iter().enumerate() {
@@ -94,10 +68,10 @@ impl<'a> Sum<'a> {
             self.is_cut[at] |= lists[at].len() >= TOP;
         }
         for (sum, list) in self.lists.iter_mut().zip(lists) {
-            for Client { client, requests, per_second, wait_ms, reason } in list {
+            for ClientRow { client, requests, per_second, wait_ms, reason } in list {
                 let (all, rate, wait, why) = sum.entry(client).or_default();
-                add(all, *requests);
-                *rate += per_second;
+                all.add(requests);
+                rate.add(per_second);
                 // All agents look at one table, at slightly different times.
                 *wait = (*wait).max(*wait_ms);
                 // "store" comes last in the order of words, and says most.
@@ -106,16 +80,16 @@ impl<'a> Sum<'a> {
         }
     }
 
-    fn sum(self, name: &str) -> Policy {
+    fn sum(self, name: &str) -> PolicyStatus {
         let [top_blocked, top_would_block, top_allowed] = self.lists.map(|list| {
-            let client = |(client, of): (&str, OfClient<'_>)| Client {
+            let row = |(client, of): (&str, OfClient<'_>)| ClientRow {
                 client: client.to_owned(),
                 requests: of.0,
                 per_second: of.1,
                 wait_ms: of.2,
                 reason: of.3.map(str::to_owned),
             };
-            let mut clients: Vec<_> = list.into_iter().map(client).collect();
+            let mut clients: Vec<_> = list.into_iter().map(row).collect();
             // Clients with equally many requests stay in the order of their names.
             clients.sort_by_key(|client| std::cmp::Reverse(client.requests));
             clients.truncate(TOP);
@@ -125,82 +99,13 @@ impl<'a> Sum<'a> {
         let [blocked, would_block, allowed] = std::array::from_fn(|at| {
             !self.is_estimated[at] && (self.agents == 1 || !self.is_cut[at])
         });
-        Policy {
+        PolicyStatus {
             name: name.to_owned(),
-            decisions: self.decisions,
-            newly_blocked: self.newly_blocked,
-            delayed: self.delayed,
-            limit_args: self.limit_args,
-            settled: self.settled,
-            settled_cells: self.settled_cells,
             top_blocked,
             top_would_block,
             top_allowed,
             top_is_exact: Exact { blocked, would_block, allowed },
-            switched: self.switched,
-            shared: self.shared.map(str::to_owned),
-            without_store: self.without_store,
-        }
-    }
-}
-
-impl Notifies {
-    fn add(&mut self, other: &Self) {
-        // Every field is named, so that a new one can't be forgotten here.
-        let Self { answered, shed, reassembled, overdue, waiting, handler_panics, ack_bytes } =
-            other;
-        for (sum, more) in [
-            (&mut self.answered, answered),
-            (&mut self.shed, shed),
-            (&mut self.reassembled, reassembled),
-            (&mut self.overdue, overdue),
-            (&mut self.waiting, waiting),
-            (&mut self.handler_panics, handler_panics),
-            (&mut self.ack_bytes, ack_bytes),
-        ] {
-            add(sum, *more);
-        }
-    }
-}
-
-impl Latency {
-    fn add(&mut self, other: &Self) {
-        if self.buckets.is_empty() {
-            self.buckets.clone_from(&other.buckets);
-        } else {
-            for (Bucket { count, .. }, more) in self.buckets.iter_mut().zip(&other.buckets) {
-                add(count, more.count);
-            }
-        }
-        self.sum_seconds += other.sum_seconds;
-    }
-}
-
-impl Connections {
-    fn add(&mut self, other: &Self) {
-        let Self { open, accepted, accept_errors, buffered_bytes, ended, protocol_errors } = other;
-        for (sum, more) in [
-            (&mut self.open, open),
-            (&mut self.accepted, accepted),
-            (&mut self.accept_errors, accept_errors),
-            (&mut self.buffered_bytes, buffered_bytes),
-        ] {
-            add(sum, *more);
-        }
-        add_all(&mut self.ended, ended);
-        add_all(&mut self.protocol_errors, protocol_errors);
-    }
-}
-
-fn add(sum: &mut u64, more: u64) {
-    *sum = sum.saturating_add(more);
-}
-
-fn add_all(sums: &mut BTreeMap<String, u64>, more: &BTreeMap<String, u64>) {
-    for (name, count) in more {
-        match sums.get_mut(name) {
-            Some(sum) => add(sum, *count),
-            None => drop(sums.insert(name.clone(), *count)),
+            ..self.sum
         }
     }
 }
@@ -208,9 +113,9 @@ fn add_all(sums: &mut BTreeMap<String, u64>, more: &BTreeMap<String, u64>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::top::screen::tests::status;
+    use crate::sample::status;
 
-    fn named(list: &[Client]) -> Vec<(&str, u64)> {
+    fn named(list: &[ClientRow]) -> Vec<(&str, u64)> {
         list.iter().map(|client| (&*client.client, client.requests)).collect()
     }
 
@@ -227,7 +132,7 @@ mod tests {
         assert_eq!(first.decisions["blocked"], 530);
         assert_eq!(named(&first.top_blocked), [("192.0.2.1", 530), ("2001:db8:1:2::", 3)]);
         assert_eq!(named(&sum.policies[2].top_would_block), [("192.0.2.1", 530)]);
-        assert!((first.top_blocked[0].per_second - 5.6).abs() < 1e-9, "5 + 0.6 a second");
+        assert!((first.top_blocked[0].per_second.0 - 5.6).abs() < 1e-9, "5 + 0.6 a second");
         assert_eq!(sum.latency.buckets[0].count, 1050);
         assert_eq!(sum.connections.open, 24);
     }
@@ -254,11 +159,11 @@ mod tests {
         let (a, mut b) = (status(1, 100, 2000, 500), status(2, 100, 100, 30));
         let exact = |sum: &Together| sum.policies[0].top_is_exact;
         assert!(exact(&Together::of([&a, &b])).blocked);
-        let client = |number: usize| Client {
+        let client = |number: usize| ClientRow {
             client: format!("192.0.2.{number}"),
             requests: 1,
-            per_second: 0.01,
-            ..Client::default()
+            per_second: Amount(0.01),
+            ..ClientRow::default()
         };
         b.policies[0].top_blocked = (0..TOP).map(client).collect();
         let sum = Together::of([&a, &b]);
@@ -274,16 +179,16 @@ mod tests {
     fn no_number_is_too_large_to_be_added_up() {
         let mut wild = status(1, 100, 10, 10);
         wild.unmatched = u64::MAX;
-        wild.uptime_seconds = 1e308;
+        wild.uptime_seconds = Amount(1e308);
         wild.policies[0].decisions.insert("blocked".to_owned(), u64::MAX);
         wild.policies[0].top_blocked[0].requests = u64::MAX;
-        wild.policies[0].top_blocked[0].per_second = 1e308;
+        wild.policies[0].top_blocked[0].per_second = Amount(1e308);
         wild.latency.buckets[0].count = u64::MAX;
-        wild.latency.sum_seconds = 1e308;
-        let wild = wild.bounded();
+        wild.latency.sum_seconds = Amount(1e308);
+        let wild = serde_json::from_str(&serde_json::to_string(&wild).unwrap()).unwrap();
         let sum = Together::of([&wild; 64]);
         assert_eq!(sum.unmatched, u64::MAX);
-        assert!(sum.latency.sum_seconds.is_finite());
-        assert!(sum.policies[0].top_blocked[0].per_second.is_finite());
+        assert!(sum.latency.sum_seconds.0.is_finite());
+        assert!(sum.policies[0].top_blocked[0].per_second.0.is_finite());
     }
 }

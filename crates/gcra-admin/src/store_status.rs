@@ -1,215 +1,159 @@
 //! [`StoreStatus`]: what an agent says about the store through which limits are shared, and about
 //! the cells that its machine holds.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use gcra_limiter::borrower::Borrower;
+use gcra_store::Store;
 use gcra_table::{LeaseCounts, Time};
 use serde::{Deserialize, Serialize};
 
-/// What an agent says about its store. Counters begin at 0 with the agent.
-#[derive(Clone, Debug, Default, Deserialize, Serialize)]
-pub struct StoreStatus {
+use crate::family::{
+    Amount, Counts, Family, Labels, Metrics, Sum, counter, every, gauge, most, named, part, sum,
+};
+
+part! {
+    /// What an agent says about its store. Counters begin at 0 with the agent.
+    StoreStatus of it: &StoreSource<'_>;
+
     /// Whether the store can be asked about every key.
-    pub up: bool,
+    up: bool = it.borrower.can_ask(it.now), every
+        => gauge(33, "gcra_store_up", "1 while the store can be asked about every key.");
     /// For how long no server could be used; `None` while there is one.
-    pub(crate) away_seconds: Option<f64>,
-    /// For how long there was none, all times together.
-    pub(crate) away_seconds_total: f64,
+    away_seconds: Option<Amount> = it.store().away_since().map(|since| since.elapsed().into()),
+        most;
+    /// For how long there was none, all times together. An outage is one outage for all agents.
+    away_seconds_total: Amount = it.store().away_total().into(), most
+        => counter(48, "gcra_store_away_seconds_total",
+            "Time in which no server of the store could be used, since the agent was started.");
     /// Why servers cannot be used, a sentence for each.
-    pub faults: Vec<String>,
-    /// Asks that were sent.
-    pub asks: u64,
-    /// Charges that were sent: requests that were charged at once, and what settles them.
-    pub charges: u64,
-    /// Of these, the ones without a reply that can be used.
-    pub(crate) charges_unknown: u64,
-    /// Charges that were not sent.
-    pub(crate) charges_away: u64,
-    /// The asks of one round that go to one server are one call.
-    pub calls: u64,
-    /// Replies that can be used.
-    pub(crate) replies: u64,
-    /// The time until these replies, all together.
-    pub(crate) answer_seconds: f64,
-    pub(crate) granted_cells: u64,
-    /// Asks that the store has ignored, because it knows a later one.
-    pub ignored: u64,
-    /// Asks without a reply that can be used.
-    pub void: u64,
-    /// Of these, the ones that were not answered in time.
-    pub late: u64,
-    /// Asks that were not sent, because no server could be used or too many were under way.
-    pub(crate) not_sent: u64,
-    /// How often the clock of a server has leapt, by direction.
-    pub(crate) clock_leaps: BTreeMap<String, u64>,
+    faults: Vec<String> = it.faults(), each;
+    asks: u64 = it.counters.asks, sum
+        => counter(34, "gcra_store_asks_total", "Asks for cells that were sent to the store.");
+    charges: u64 = it.counters.charges, sum
+        => counter(35, "gcra_store_charges_total",
+            "Charges that were sent to the store: requests, and responses that settle them.");
+    charges_unknown: u64 = it.counters.charges_unknown, sum
+        => counter(36, "gcra_store_charges_unknown_total",
+            "Charges without a reply that can be used.");
+    charges_away: u64 = it.counters.charges_away, sum
+        => counter(37, "gcra_store_charges_away_total",
+            "Charges that were not sent, because no server could be used or too many were under \
+             way.");
+    calls: u64 = it.counters.calls, sum
+        => counter(38, "gcra_store_calls_total",
+            "Calls to servers of the store; a call has one ask or charge, or several.");
+    replies: u64 = it.counters.replies, sum
+        => counter(39, "gcra_store_replies_total", "Replies of the store that can be used.");
+    answer_seconds: Amount = Duration::from_micros(it.counters.micros).into(), sum
+        => counter(47, "gcra_store_answer_seconds_total",
+            "Time from asks to their replies, all together.");
+    granted_cells: u64 = it.counters.granted, sum
+        => counter(44, "gcra_store_granted_cells_total", "Cells that the store has lent.");
+    ignored: u64 = it.counters.ignored, sum
+        => counter(42, "gcra_store_ignored_total",
+            "Asks that the store has ignored, because a later one came first.");
+    void: u64 = it.counters.void, sum
+        => counter(40, "gcra_store_void_total", "Asks without a reply that can be used.");
+    late: u64 = it.counters.late, sum
+        => counter(41, "gcra_store_late_total",
+            "Asks that the store did not answer in time. They are void, too.");
+    not_sent: u64 = it.counters.away, sum
+        => counter(43, "gcra_store_away_total",
+            "Asks that were not sent, because no server could be used or too many were under way.");
+    clock_leaps: Counts = named([
+        ("forward", it.counters.leaps_forward),
+        ("back", it.counters.leaps_back),
+    ]), sum
+        => counter(50, "gcra_store_clock_leaps_total",
+            "How often the clock of a server of the store has leapt, by direction.")
+            .by("direction");
     /// Requests that wait for a reply now.
-    pub waiting: u64,
-    /// Requests that have waited for a reply.
-    pub waited: u64,
+    waiting: u64 = it.borrower.waiting(), sum;
+    waited: u64 = it.borrower.counts.waited.load(Ordering::Relaxed), sum
+        => counter(45, "gcra_store_waited_total",
+            "Requests that have waited for a reply of the store.");
     /// Of these, the ones that stopped waiting because `--store-wait` was over.
-    pub timed_out: u64,
-    /// What the machine holds. It is the same for all agents of a table.
-    pub leases: LeasesStatus,
+    timed_out: u64 = it.borrower.counts.timed_out.load(Ordering::Relaxed), sum
+        => counter(46, "gcra_store_timed_out_total",
+            "Requests that stopped waiting for a reply, and were decided without it.");
+    leases: LeasesStatus = LeasesStatus::of(it), sum;
 }
 
-/// What a machine holds of shared limits.
-#[derive(Clone, Debug, Default, Deserialize, Serialize)]
-pub struct LeasesStatus {
-    pub entries: u64,
+part! {
+    /// What a machine holds of shared limits. It is the same for all agents of a table.
+    LeasesStatus of it: &StoreSource<'_>;
+
+    entries: u64 = it.borrower.leases().entries(), most;
     /// How many entries are in each state. Empty if they have not been counted.
-    pub(crate) states: BTreeMap<String, u64>,
+    states: Counts = it.leases.map_or_else(Counts::new, states), first
+        => gauge(53, "gcra_lease_entries",
+            "Entries of the file of leases by state, counted at most every 10 s.").by("state");
     /// Cells that can be spent, when the entries were counted.
-    pub held_cells: u64,
-    /// How many machines share limits with this one, itself included; 0 if that is not known.
-    pub machines: u64,
-    /// Entries that another key took although their own key needed them.
-    pub evicted: u64,
+    held_cells: u64 = it.leases.unwrap_or_default().held, most
+        => gauge(52, "gcra_lease_held_cells",
+            "Cells that this machine can spend without asking, counted at most every 10 s.");
+    machines: u64 = it.borrower.hosts(it.now).into(), most
+        => gauge(51, "gcra_lease_machines",
+            "Machines that share limits with this one, itself included; 0 if that is not known.");
+    evicted: u64 = it.borrower.leases().evictions(), most
+        => counter(54, "gcra_lease_evicted_total",
+            "Entries that another key took although their own key needed them.");
 }
 
-impl StoreStatus {
-    /// What is so now. `counts` is what was found when the entries were counted last.
-    pub(crate) fn of(borrower: &Borrower, now: Time, counts: Option<LeaseCounts>) -> Self {
-        let store = borrower.store();
-        let (counters, health) = (store.counters(), store.health());
+/// What the status of a store is read from.
+pub(crate) struct StoreSource<'a> {
+    borrower: &'a Borrower,
+    counters: gcra_store::Counters,
+    now: Time,
+    leases: Option<LeaseCounts>,
+}
+
+impl<'a> StoreSource<'a> {
+    /// `leases` is what was found when the entries were counted last.
+    pub(crate) fn of(borrower: &'a Borrower, now: Time, leases: Option<LeaseCounts>) -> Self {
+        Self { borrower, counters: borrower.store().counters(), now, leases }
+    }
+
+    fn store(&self) -> &Store {
+        self.borrower.store()
+    }
+
+    fn faults(&self) -> Vec<String> {
+        let health = self.store().health();
         let of_server = |server: gcra_store::ServerHealth| {
             Some(format!("{}: {}", server.address, server.fault?))
         };
         let faults = health.fault.iter().map(ToString::to_string);
-        let away = store.away_since().map(|since| since.elapsed().as_secs_f64());
-        let leaps = [("forward", counters.leaps_forward), ("back", counters.leaps_back)];
-        let counted = &borrower.counts;
-        Self {
-            up: borrower.can_ask(now),
-            away_seconds: away,
-            away_seconds_total: store.away_total().as_secs_f64(),
-            faults: faults.chain(health.servers.into_iter().filter_map(of_server)).collect(),
-            asks: counters.asks,
-            charges: counters.charges,
-            charges_unknown: counters.charges_unknown,
-            charges_away: counters.charges_away,
-            calls: counters.calls,
-            replies: counters.replies,
-            answer_seconds: Duration::from_micros(counters.micros).as_secs_f64(),
-            granted_cells: counters.granted,
-            ignored: counters.ignored,
-            void: counters.void,
-            late: counters.late,
-            not_sent: counters.away,
-            clock_leaps: leaps.map(|(name, count)| (name.to_owned(), count)).into(),
-            waiting: borrower.waiting(),
-            waited: counted.waited.load(Ordering::Relaxed),
-            timed_out: counted.timed_out.load(Ordering::Relaxed),
-            leases: LeasesStatus::of(borrower, now, counts),
-        }
-    }
-
-    /// The numbers that are not whole.
-    pub(crate) fn floats(&mut self) -> impl Iterator<Item = &mut f64> {
-        let Self { away_seconds, away_seconds_total, answer_seconds, .. } = self;
-        away_seconds.iter_mut().chain([away_seconds_total, answer_seconds])
-    }
-
-    /// Adds what another agent says: numbers of agents are added up, and of those that all agents
-    /// of a machine have in common the largest is taken.
-    pub(crate) fn add(&mut self, other: &Self) {
-        // Every field is named, so that a new one can't be forgotten here.
-        let Self {
-            up,
-            away_seconds,
-            away_seconds_total,
-            faults,
-            asks,
-            charges,
-            charges_unknown,
-            charges_away,
-            calls,
-            replies,
-            answer_seconds,
-            granted_cells,
-            ignored,
-            void,
-            late,
-            not_sent,
-            clock_leaps,
-            waiting,
-            waited,
-            timed_out,
-            leases,
-        } = other;
-        self.up &= up;
-        let longest = away_seconds.unwrap_or_default().max(self.away_seconds.unwrap_or_default());
-        self.away_seconds = self.away_seconds.or(*away_seconds).map(|_| longest);
-        // An outage of the store is one outage for all of them.
-        self.away_seconds_total = self.away_seconds_total.max(*away_seconds_total);
-        for fault in faults {
-            if !self.faults.contains(fault) {
-                self.faults.push(fault.clone());
-            }
-        }
-        self.answer_seconds += answer_seconds;
-        for (sum, more) in [
-            (&mut self.asks, asks),
-            (&mut self.charges, charges),
-            (&mut self.charges_unknown, charges_unknown),
-            (&mut self.charges_away, charges_away),
-            (&mut self.calls, calls),
-            (&mut self.replies, replies),
-            (&mut self.granted_cells, granted_cells),
-            (&mut self.ignored, ignored),
-            (&mut self.void, void),
-            (&mut self.late, late),
-            (&mut self.not_sent, not_sent),
-            (&mut self.waiting, waiting),
-            (&mut self.waited, waited),
-            (&mut self.timed_out, timed_out),
-        ] {
-            *sum = sum.saturating_add(*more);
-        }
-        for (direction, leaps) in clock_leaps {
-            let sum = self.clock_leaps.entry(direction.clone()).or_default();
-            *sum = sum.saturating_add(*leaps);
-        }
-        self.leases.add(leases);
+        faults.chain(health.servers.into_iter().filter_map(of_server)).collect()
     }
 }
 
-impl LeasesStatus {
-    fn of(borrower: &Borrower, now: Time, counts: Option<LeaseCounts>) -> Self {
-        let leases = borrower.leases();
-        let states = counts.map(|counts| {
-            let LeaseCounts {
-                in_use, blocked, free, over, announced, held: _, unreported: _, ..
-            } = counts;
-            [
-                ("in_use", in_use),
-                ("blocked", blocked),
-                ("free", free),
-                ("over", over),
-                ("announced", announced),
-            ]
-            .map(|(state, count)| (state.to_owned(), count))
-        });
-        Self {
-            entries: leases.entries(),
-            states: states.map(BTreeMap::from).unwrap_or_default(),
-            held_cells: counts.unwrap_or_default().held,
-            machines: borrower.hosts(now).into(),
-            evicted: leases.evictions(),
+fn states(counts: LeaseCounts) -> Counts {
+    let LeaseCounts { in_use, blocked, free, over, announced, .. } = counts;
+    named([
+        ("in_use", in_use),
+        ("blocked", blocked),
+        ("free", free),
+        ("over", over),
+        ("announced", announced),
+    ])
+}
+
+/// All faults that some agent sees.
+fn each(faults: &mut Vec<String>, more: &Vec<String>) {
+    for fault in more {
+        if !faults.contains(fault) {
+            faults.push(fault.clone());
         }
     }
+}
 
-    fn add(&mut self, other: &Self) {
-        let Self { entries, states, held_cells, machines, evicted } = other;
-        self.entries = self.entries.max(*entries);
-        if self.states.is_empty() {
-            self.states.clone_from(states);
-        }
-        self.held_cells = self.held_cells.max(*held_cells);
-        self.machines = self.machines.max(*machines);
-        self.evicted = self.evicted.max(*evicted);
+/// What the first agent that has counted says.
+fn first(first: &mut Counts, other: &Counts) {
+    if first.is_empty() {
+        first.clone_from(other);
     }
 }
 
@@ -220,14 +164,18 @@ mod tests {
     #[test]
     fn an_outage_is_one_outage_for_all_agents() {
         let of = |away, asks| StoreStatus {
-            away_seconds: Some(away),
-            away_seconds_total: away,
+            away_seconds: Some(Amount(away)),
+            away_seconds_total: Amount(away),
             asks,
             ..StoreStatus::default()
         };
         let mut sum = of(15.0, 3);
         sum.add(&of(16.0, 4));
         sum.add(&of(0.5, 5));
-        assert_eq!((sum.away_seconds_total, sum.away_seconds, sum.asks), (16.0, Some(16.0), 12));
+        let longest = Amount(16.0);
+        assert_eq!(
+            (sum.away_seconds_total, sum.away_seconds, sum.asks),
+            (longest, Some(longest), 12)
+        );
     }
 }

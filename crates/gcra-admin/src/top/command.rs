@@ -385,7 +385,7 @@ fn update(screen: &mut Screen, answers: Answers) {
 }
 
 fn uptime(agent: &Agent) -> Option<u64> {
-    agent.status.as_ref().map(|status| status.uptime_seconds.to_bits())
+    agent.status.as_ref().map(|status| status.uptime_seconds.0.to_bits())
 }
 
 /// The agents of several answers, each once: agents of one table list each other.
@@ -397,9 +397,8 @@ fn merged(answers: Vec<Vec<Agent>>) -> Vec<Agent> {
         // All agents in an answer are of the table of the one that answers.
         let table = agents.iter().find_map(|agent| agent.status.as_ref());
         let table = table.map(|status| status.table.id.clone()).unwrap_or_default();
-        for mut agent in agents {
+        for agent in agents {
             let entry = agent.entry.map(|entry| (table.clone(), entry));
-            agent.status = agent.status.map(Status::bounded);
             match &agent.status {
                 Some(status) if identities.insert(status.identity()) => {
                     entries.extend(entry);
@@ -441,7 +440,8 @@ fn text(lines: &[Line<'_>]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::top::screen::tests::{agent, status};
+    use crate::family::Amount;
+    use crate::sample::{agent, status};
 
     fn answer(agents: impl IntoIterator<Item = Agent>) -> Result<Answer, String> {
         Ok(Answer { agents: agents.into_iter().collect() })
@@ -482,10 +482,10 @@ mod tests {
         let mut screen = Screen::default();
         let mut next = |uptime, started| {
             let mut status = status(7, uptime, 100, 10);
-            status.start_time_seconds = started;
+            status.start_time_seconds = Amount(started);
             update(&mut screen, vec![answer([agent(status)])]);
             let before = screen.agents[0].before.as_ref();
-            before.map(|before| before.uptime_seconds)
+            before.map(|before| before.uptime_seconds.0)
         };
         assert_eq!(next(100, 5.0), None);
         assert_eq!(next(101, 5.0), Some(100.0));

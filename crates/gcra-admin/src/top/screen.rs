@@ -12,7 +12,7 @@ use ratatui::style::{Style, Stylize as _};
 use ratatui::text::{Line, Span};
 
 use crate::agents::Agent;
-use crate::status::{Bucket, Client, Connections, Exact, Policy, Status, TOP};
+use crate::status::{ClientRow, Connections, Exact, LatencyBound, PolicyStatus, Status, TOP};
 use crate::status_sum::Together;
 use crate::store_status::StoreStatus;
 
@@ -69,7 +69,7 @@ impl Seen {
     /// How many a second were added to a count. `None` if there is nothing to compare with.
     fn rate(&self, count: impl Fn(&Status) -> u64) -> Option<f64> {
         let (now, before) = self.both()?;
-        let elapsed = now.uptime_seconds - before.uptime_seconds;
+        let elapsed = now.uptime_seconds.0 - before.uptime_seconds.0;
         (elapsed > 0.0).then(|| float(count(now).saturating_sub(count(before))) / elapsed)
     }
 
@@ -156,7 +156,7 @@ impl Screen {
                 each.collect::<Vec<_>>().join(", ")
             }
         };
-        let up = || self.statuses().map(|status| status.uptime_seconds);
+        let up = || self.statuses().map(|status| status.uptime_seconds.0);
         let (least, most) = (up().fold(f64::MAX, f64::min), up().fold(0.0, f64::max));
         let (least, most) = (short(least).to_string(), short(most).to_string());
         let up = if least == most { least } else { format!("{least} to {most}") };
@@ -204,12 +204,12 @@ impl Screen {
     fn decisions(&self) -> BTreeMap<&str, [f64; 5]> {
         let mut rates: BTreeMap<&str, [f64; 5]> = BTreeMap::new();
         for (now, before) in self.agents.iter().filter_map(Seen::both) {
-            let elapsed = now.uptime_seconds - before.uptime_seconds;
+            let elapsed = now.uptime_seconds.0 - before.uptime_seconds.0;
             let before: BTreeMap<_, _> =
                 before.policies.iter().map(|policy| (&*policy.name, policy)).collect();
             for policy in now.policies.iter().filter(|_| elapsed > 0.0) {
                 let sums = rates.entry(&policy.name).or_default();
-                let counts = |policy: &Policy| {
+                let counts = |policy: &PolicyStatus| {
                     let [allowed, blocked, undecided] = ["allowed", "blocked", "undecided"]
                         .map(|outcome| policy.decisions.get(outcome).copied().unwrap_or(0));
                     [allowed, blocked, policy.would_block(), undecided, policy.delayed]
@@ -309,7 +309,7 @@ impl Screen {
             text("STATE", cells(&|seen| status(seen, &|status| cut(&status.state, 12))), 4),
             number(
                 "UP",
-                cells(&|seen| status(seen, &|status| short(status.uptime_seconds).to_string())),
+                cells(&|seen| status(seen, &|status| short(status.uptime_seconds.0).to_string())),
                 5,
             ),
             number(
@@ -348,7 +348,7 @@ impl Screen {
     }
 
     /// The lists that there are, in the order in which they are shown.
-    fn order_of_lists(&self, rows: &[ClientRow<'_>]) -> Vec<Which> {
+    fn order_of_lists(&self, rows: &[Row<'_>]) -> Vec<Which> {
         // This list is there only if it has a client.
         let has_would_block = rows.iter().any(|row| {
             row.counts[Which::WouldBlock as usize].is_some_and(|(requests, _)| requests > 0)
@@ -379,10 +379,9 @@ impl Screen {
         self.scrolled = self.scrolled.saturating_add_signed(by).min(clients.saturating_sub(1));
     }
 
-    fn list(&self, which: Which, together: &Together, rows: &[ClientRow<'_>]) -> Vec<Column> {
-        let count = |row: &ClientRow<'_>, which: Which| row.counts[which as usize];
-        let requests =
-            |row: &ClientRow<'_>, which| count(row, which).map(|(requests, _)| requests);
+    fn list(&self, which: Which, together: &Together, rows: &[Row<'_>]) -> Vec<Column> {
+        let count = |row: &Row<'_>, which: Which| row.counts[which as usize];
+        let requests = |row: &Row<'_>, which| count(row, which).map(|(requests, _)| requests);
         let search = self.search.to_lowercase();
         let mut rows: Vec<_> = rows
             .iter()
@@ -403,7 +402,7 @@ impl Screen {
         });
         let is_exact =
             together.policies.iter().all(|policy| by_which(policy.top_is_exact)[which as usize]);
-        let window = self.statuses().map(|status| status.window_seconds).fold(0.0, f64::max);
+        let window = self.statuses().map(|status| status.window_seconds.0).fold(0.0, f64::max);
         let mut title = format!("{}, last {}", which.title(), short(window));
         if self.order != Order::Blocked {
             title = format!("{title}, by {}", self.order.word());
@@ -520,7 +519,7 @@ impl Screen {
             return format!("used; {} asks/s, {waiting}, {held}{others}", rate(asks));
         }
         let away = match store.away_seconds {
-            Some(away) => format!("AWAY for {}", short(away)),
+            Some(away) => format!("AWAY for {}", short(away.0)),
             None => "AWAY for some keys".to_owned(),
         };
         let why = store.faults.first().map(|fault| format!("; {fault}"));
@@ -532,14 +531,14 @@ impl Screen {
             return "-".to_owned();
         };
         let per_second = format!("{}/s", rate(Some(new)));
-        let mut buckets: Vec<Bucket> = Vec::new();
+        let mut buckets: Vec<LatencyBound> = Vec::new();
         for (now, before) in self.agents.iter().filter_map(Seen::both) {
             let pairs = now.latency.buckets.iter().zip(&before.latency.buckets);
             for (at, (now, before)) in pairs.enumerate() {
                 let new = now.count.saturating_sub(before.count);
                 match buckets.get_mut(at) {
                     Some(bucket) => bucket.count = bucket.count.saturating_add(new),
-                    None => buckets.push(Bucket { count: new, ..*now }),
+                    None => buckets.push(LatencyBound { count: new, ..*now }),
                 }
             }
         }
@@ -591,17 +590,17 @@ fn by_which(Exact { blocked, would_block, allowed }: Exact) -> [bool; 3] {
 }
 
 /// A client under a policy.
-struct ClientRow<'a> {
+struct Row<'a> {
     client: &'a str,
     policy: &'a str,
     /// By [`Which`]: requests in the window, and a second; `None` if that is unknown.
     counts: [Option<(u64, f64)>; 3],
 }
 
-fn client_rows(together: &Together) -> Vec<ClientRow<'_>> {
+fn client_rows(together: &Together) -> Vec<Row<'_>> {
     let mut rows = Vec::new();
     for policy in &together.policies {
-        let Policy { top_blocked, top_would_block, top_allowed, .. } = policy;
+        let PolicyStatus { top_blocked, top_would_block, top_allowed, .. } = policy;
         let lists = [top_blocked, top_would_block, top_allowed];
         // A client that is not in a list has no such requests if the list has all clients.
         let is_exact = by_which(policy.top_is_exact);
@@ -611,11 +610,11 @@ fn client_rows(together: &Together) -> Vec<ClientRow<'_>> {
         });
         let mut clients: BTreeMap<&str, [Option<(u64, f64)>; 3]> = BTreeMap::new();
         for (which, list) in lists.into_iter().enumerate() {
-            for Client { client, requests, per_second, .. } in list {
-                clients.entry(client).or_insert(absent)[which] = Some((*requests, *per_second));
+            for ClientRow { client, requests, per_second, .. } in list {
+                clients.entry(client).or_insert(absent)[which] = Some((*requests, per_second.0));
             }
         }
-        let row = |(client, counts)| ClientRow { client, policy: &policy.name, counts };
+        let row = |(client, counts)| Row { client, policy: &policy.name, counts };
         rows.extend(clients.into_iter().map(row));
     }
     rows
@@ -833,8 +832,8 @@ fn styled(text: String, rate: Option<f64>, style: Style) -> (String, Style) {
 }
 
 /// The bound below which this many percent lie.
-fn quantile(buckets: &[Bucket], percent: u64) -> Option<String> {
-    let add = |sum: u64, bucket: &Bucket| sum.saturating_add(bucket.count);
+fn quantile(buckets: &[LatencyBound], percent: u64) -> Option<String> {
+    let add = |sum: u64, bucket: &LatencyBound| sum.saturating_add(bucket.count);
     let total = buckets.iter().fold(0, add);
     let mut below = 0_u64;
     let bucket = buckets.iter().find(|bucket| {
@@ -875,98 +874,11 @@ fn float(count: u64) -> f64 {
 }
 
 #[cfg(test)]
-pub mod tests {
+mod tests {
     use super::*;
-    use crate::status::TableStatus;
+    use crate::family::Amount;
+    use crate::sample::{agent, status};
     use crate::store_status::LeasesStatus;
-
-    /// The status of an agent that has been up for so long.
-    pub fn status(pid: u32, uptime: u32, allowed: u64, blocked: u64) -> Status {
-        let uptime = f64::from(uptime);
-        let client = |client: &str, requests| {
-            let per_second = float(requests) / uptime;
-            Client { client: client.to_owned(), requests, per_second, ..Client::default() }
-        };
-        let exact = Exact { blocked: true, would_block: true, allowed: true };
-        let policy = |name: &str, factor, would_block| Policy {
-            name: name.to_owned(),
-            decisions: [
-                ("allowed", allowed * factor),
-                ("blocked", blocked * factor),
-                ("would_block", would_block),
-                ("undecided", 0),
-            ]
-            .map(|(outcome, count)| (outcome.to_owned(), count))
-            .into(),
-            newly_blocked: None,
-            delayed: 0,
-            limit_args: BTreeMap::new(),
-            settled: BTreeMap::new(),
-            settled_cells: BTreeMap::new(),
-            top_blocked: match blocked * factor {
-                0 => Vec::new(),
-                blocked => vec![client("192.0.2.1", blocked), client("2001:db8:1:2::", 3)],
-            },
-            top_would_block: match would_block {
-                0 => Vec::new(),
-                requests => vec![client("192.0.2.1", requests)],
-            },
-            top_allowed: vec![
-                client("sk_l…(24)#a1b2c3", allowed),
-                client("192.0.2.1", 2 * factor),
-            ],
-            top_is_exact: exact,
-            switched: false,
-            shared: None,
-            without_store: BTreeMap::new(),
-        };
-        let mut status = Status {
-            version: "0.1.0".to_owned(),
-            pid,
-            state: "serving".to_owned(),
-            uptime_seconds: uptime,
-            window_seconds: 75.0,
-            policies: vec![policy("default", 1, 0), policy("login", 2, 0)],
-            table: TableStatus {
-                id: "5e".to_owned(),
-                slots: 1 << 20,
-                processes: 2,
-                states: BTreeMap::from([("live".to_owned(), 1 << 18)]),
-                ..TableStatus::default()
-            },
-            ..Status::default()
-        };
-        if allowed > 0 {
-            status
-                .policies
-                .push(Policy { top_blocked: Vec::new(), ..policy("login.observe", 0, blocked) });
-        }
-        status.notifies.answered = allowed + blocked;
-        status.connections.open = 12;
-        status.connections.accepted = 345;
-        let bound = |micros: f64| Some(micros / 1e6);
-        status.latency.buckets = vec![
-            Bucket { at_most_seconds: bound(8.0), count: allowed / 2 },
-            Bucket { at_most_seconds: bound(16.0), count: allowed / 2 + blocked },
-            Bucket { at_most_seconds: bound(4096.0), count: allowed / 20 },
-            Bucket { at_most_seconds: None, count: 0 },
-        ];
-        status
-    }
-
-    pub(crate) fn agent(status: Status) -> Agent {
-        Agent {
-            pid: status.pid,
-            pid_namespace: "ours".to_owned(),
-            this_agent: status.pid == 7,
-            entry: Some((status.pid as usize, 0)),
-            admin: Some(([127, 0, 0, 1], 9000 + u16::try_from(status.pid).unwrap()).into()),
-            same_limits: Some(true),
-            silent_seconds: 0.5,
-            status: Some(status),
-            why: None,
-        }
-    }
 
     fn seen(pid: u32, allowed: u64, blocked: u64) -> Seen {
         let now = status(pid, 102, allowed, blocked);
@@ -1139,7 +1051,7 @@ NOTIFYs      1250/s; p50 ≤ 16 µs, p99 ≤ 4 ms from read to w…
         for (seen, asks) in screen.agents.iter_mut().zip([100, 20]) {
             let store = |asks| StoreStatus {
                 up,
-                away_seconds: (!up).then_some(12.5),
+                away_seconds: (!up).then_some(Amount(12.5)),
                 faults: if up { vec![] } else { vec!["a:6379: it is out of memory".to_owned()] },
                 asks,
                 waiting: 3,
@@ -1239,7 +1151,8 @@ NOTIFYs      1250/s; p50 ≤ 16 µs, p99 ≤ 4 ms from read to w…
         for policy in ["a", "b"] {
             for seen in &mut screen.agents {
                 for status in [&mut seen.agent.status, &mut seen.before].into_iter().flatten() {
-                    let policy = Policy { name: policy.to_owned(), ..status.policies[0].clone() };
+                    let policy =
+                        PolicyStatus { name: policy.to_owned(), ..status.policies[0].clone() };
                     status.policies.push(policy);
                 }
             }
@@ -1319,10 +1232,10 @@ NOTIFYs      1250/s; p50 ≤ 16 µs, p99 ≤ 4 ms from read to w…
         let status = screen.agents[0].agent.status.as_mut().unwrap();
         status.state = "x".repeat(70_000);
         status.version = status.state.clone();
-        status.uptime_seconds = -1.0;
+        status.uptime_seconds = Amount(-1.0);
         status.policies[0].name = status.state.clone();
         status.policies[0].top_blocked[0].client = status.state.clone();
-        status.policies[0].top_blocked[0].per_second = 1e15;
+        status.policies[0].top_blocked[0].per_second = Amount(1e15);
         assert!(screen.lines(80, None).iter().all(|line| width_of(line) <= 80));
     }
 }

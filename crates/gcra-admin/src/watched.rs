@@ -1,0 +1,135 @@
+//! [`Watched`]: the parts of a running agent from which its status is gathered on request.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use arc_swap::{ArcSwap, Guard};
+use gcra_limiter::borrower::Borrower;
+use gcra_limiter::history::Past;
+use gcra_limiter::policies_in_force::InForce;
+use gcra_limiter::stats::{Readiness, Stats, lock};
+use gcra_limiter::undecided::Undecided;
+use gcra_table::{Leases, Table};
+use spop_agent::Counters;
+use tokio::sync::Mutex;
+
+use crate::status::{Scan, Source, Status, word};
+
+/// How old the table's occupancy may be. Counting a million slots takes milliseconds.
+const MAX_AGE: Duration = Duration::from_secs(10);
+
+/// The slots are counted so rarely that counting takes at most one part in `SHARE` of the time.
+const SHARE: u32 = 20;
+
+/// After this time without a beat, a worker counts as stuck.
+pub const MAX_SILENCE: Duration = Duration::from_secs(10);
+
+/// The parts of an agent that its status is gathered from.
+#[derive(Debug)]
+pub struct Watched {
+    table: Arc<ArcSwap<Table>>,
+    counters: Arc<Counters>,
+    undecided: Arc<Undecided>,
+    stats: Arc<Stats>,
+    policies: Arc<ArcSwap<InForce>>,
+    /// What this process does for shared limits, if there is a store.
+    borrower: Option<Arc<Borrower>>,
+    latest_scan: std::sync::Mutex<Option<Scan>>,
+    /// Held by the one request that counts the slots.
+    scanning: Mutex<()>,
+}
+
+impl Watched {
+    pub fn new(
+        table: Arc<ArcSwap<Table>>,
+        counters: Arc<Counters>,
+        undecided: Arc<Undecided>,
+        stats: Arc<Stats>,
+        policies: Arc<ArcSwap<InForce>>,
+        borrower: Option<Arc<Borrower>>,
+    ) -> Self {
+        let (latest_scan, scanning) = Default::default();
+        Self { table, counters, undecided, stats, policies, borrower, latest_scan, scanning }
+    }
+
+    /// Why the agent does not work, if that is so.
+    pub(crate) fn complaint(&self) -> Option<String> {
+        let silent = self.stats.silent().max(self.counters.silent());
+        // The housekeeping ends while the agent is leaving.
+        let is_stuck = silent > MAX_SILENCE && self.stats.readiness() != Readiness::Leaving;
+        is_stuck.then(|| format!("a worker has been stuck for {} s", silent.as_secs()))
+    }
+
+    /// Why the agent should get no requests, if that is so.
+    pub(crate) fn excuse(&self) -> Option<String> {
+        match self.stats.readiness() {
+            Readiness::Serving => self.complaint(),
+            readiness => Some(word(readiness).to_owned()),
+        }
+    }
+
+    /// Counts a request for an action whose token was wrong.
+    pub(crate) fn note_wrong_token(&self) {
+        self.stats.wrong_tokens.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// What this agent does for shared limits, if there is a store.
+    pub fn borrower(&self) -> Option<&Borrower> {
+        self.borrower.as_deref()
+    }
+
+    /// What the machine holds of shared limits, if there is a store.
+    pub fn leases(&self) -> Option<Guard<Arc<Leases>>> {
+        self.borrower.as_ref().map(|borrower| borrower.leases())
+    }
+
+    pub fn table(&self) -> Arc<Table> {
+        self.table.load_full()
+    }
+
+    pub fn in_force(&self) -> Arc<InForce> {
+        self.policies.load_full()
+    }
+
+    /// What was counted in the last `most` slots of the last minutes.
+    pub fn past(&self, most: usize) -> Past {
+        let table = self.table.load();
+        self.stats.past(table.since_boot(table.now()).into(), most)
+    }
+
+    /// Everything, now, with the table as it was last [scanned](Self::scan).
+    pub fn status(&self) -> Status {
+        Status::of(&Source {
+            stats: &self.stats,
+            undecided: &self.undecided,
+            snapshot: &self.counters.snapshot(),
+            table: &self.table.load(),
+            borrower: self.borrower(),
+            leases: self.leases().as_ref().map(|leases| &***leases),
+            in_force: &self.in_force(),
+            scan: *lock(&self.latest_scan),
+        })
+    }
+
+    /// Counts the table's slots, unless that was done a moment ago. Requests that come in the
+    /// meantime wait for the same result.
+    pub async fn scan(&self) {
+        let _permit = self.scanning.lock().await;
+        let last = *lock(&self.latest_scan);
+        if last.is_some_and(|scan| scan.at.elapsed() < MAX_AGE.max(scan.took * SHARE)) {
+            return;
+        }
+        let table = self.table.load_full();
+        let borrower = self.borrower.clone();
+        let began = Instant::now();
+        // On another thread, because this one has other requests to answer.
+        let counted = tokio::task::spawn_blocking(move || {
+            (table.occupancy(), borrower.map(|borrower| borrower.count_leases(&table)))
+        });
+        // It does not panic; if it did, an empty answer would be better than none.
+        let (occupancy, leases) = counted.await.unwrap_or_default();
+        *lock(&self.latest_scan) =
+            Some(Scan { occupancy, leases, at: Instant::now(), took: began.elapsed() });
+    }
+}
