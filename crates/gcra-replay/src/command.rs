@@ -168,7 +168,7 @@ fn open_page(file: &Path, logs: &[Option<PathBuf>]) -> anyhow::Result<File> {
 
 /// The columns of the terminal, or those of a file.
 fn width() -> usize {
-    let size = ratatui::crossterm::terminal::size().ok();
+    let size = crossterm::terminal::size().ok();
     size.filter(|_| io::stdout().is_terminal()).map_or(80, |(width, _)| width.into())
 }
 

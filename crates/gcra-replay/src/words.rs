@@ -4,10 +4,9 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use gcra_text::columns;
-use gcra_text::columns::{Column, cut, length, wrap};
+use gcra_text::columns::{Column, Style, cut, length, wrap};
 use gcra_text::count::Count;
 use gcra_text::duration::{Left, Utc};
-use ratatui::style::Style;
 
 use crate::report::{Against, Blocked, PolicyReport, Report, Timeline, Total};
 use crate::suggest::grid::f64_from;
@@ -150,7 +149,7 @@ impl Report {
         let shown = &self.most_blocked[..self.most_blocked.len().min(MOST_CLIENTS)];
         let column = |heading: &str, rank: u8, text: &dyn Fn(&Blocked) -> String| Column {
             heading: heading.to_owned(),
-            cells: shown.iter().map(|client| (text(client), Style::new())).collect(),
+            cells: shown.iter().map(|client| (text(client), Style::Plain)).collect(),
             is_number: true,
             is_flexible: false,
             rank,

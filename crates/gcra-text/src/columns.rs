@@ -1,8 +1,58 @@
 //! Columns of text that fit a width: the least important are left out, and the last line says how
 //! many.
 
-use ratatui::style::{Style, Stylize as _};
-use ratatui::text::{Line, Span};
+use std::fmt;
+
+/// How a piece of text looks on a terminal.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Style {
+    #[default]
+    Plain,
+    Bold,
+    Dim,
+    Red,
+    Yellow,
+}
+
+/// A line of pieces of text, each in its style. It is displayed without them.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Styled(pub Vec<(String, Style)>);
+
+impl Styled {
+    pub fn new(text: impl Into<String>, style: Style) -> Self {
+        Self(vec![(text.into(), style)])
+    }
+
+    pub fn length(&self) -> usize {
+        self.0.iter().map(|(text, _)| length(text)).sum()
+    }
+
+    /// The line, cut to this width with a mark.
+    pub fn fitted(self, width: usize) -> Self {
+        if self.length() <= width {
+            return self;
+        }
+        let mut left = width;
+        let mut pieces = Vec::new();
+        for (text, style) in self.0 {
+            let is_last = length(&text) >= left;
+            // Something is behind a piece that just fits.
+            let text = if is_last { cut(&format!("{text}…"), left) } else { text };
+            left -= length(&text);
+            pieces.push((text, style));
+            if is_last {
+                break;
+            }
+        }
+        Self(pieces)
+    }
+}
+
+impl fmt::Display for Styled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|(text, _)| f.write_str(text))
+    }
+}
 
 /// The columns are this far apart.
 const GAP: usize = 2;
@@ -58,12 +108,7 @@ pub fn height(columns: &[Column], width: usize) -> usize {
 
 /// A heading and the rows below it, in at most so many lines. The first rows may have been
 /// scrolled away: then the last line says how many are above.
-pub fn lines(
-    mut columns: Vec<Column>,
-    width: usize,
-    height: usize,
-    above: usize,
-) -> Vec<Line<'static>> {
+pub fn lines(mut columns: Vec<Column>, width: usize, height: usize, above: usize) -> Vec<Styled> {
     let rows = columns.iter().map(|column| column.cells.len()).max().unwrap_or(0);
     let (all, last) = (columns.len(), last_rank(&columns, width));
     columns.retain(|column| column.rank <= last);
@@ -72,7 +117,7 @@ pub fn lines(
     let total = widths.iter().map(|width| width + GAP).sum::<usize>().saturating_sub(GAP);
     let too_wide = total.saturating_sub(width);
     let line = |cell: &dyn Fn(&Column) -> (String, Style)| {
-        let mut spans = Vec::new();
+        let mut pieces = Vec::new();
         for (at, (column, width)) in columns.iter().zip(&widths).enumerate() {
             let narrower = if column.is_flexible { too_wide } else { 0 };
             let width = width.saturating_sub(narrower);
@@ -84,13 +129,13 @@ pub fn lines(
                 format!("{text:<width$}")
             };
             if at > 0 {
-                spans.push(Span::raw(" ".repeat(GAP)));
+                pieces.push((" ".repeat(GAP), Style::Plain));
             }
-            spans.push(Span::styled(text, style));
+            pieces.push((text, style));
         }
-        Line::from(spans)
+        Styled(pieces)
     };
-    let mut lines = vec![line(&|column| (column.heading.clone(), Style::new().dim()))];
+    let mut lines = vec![line(&|column| (column.heading.clone(), Style::Dim))];
     let space = height.saturating_sub(1);
     let needs_note = rows > space || (above > 0 && rows == space);
     let shown = if needs_note { space.saturating_sub(1) } else { rows };
@@ -106,7 +151,7 @@ pub fn lines(
     };
     let notes: Vec<_> = [above, more, wider].into_iter().flatten().collect();
     if !notes.is_empty() {
-        lines.push(Line::from(notes.join("; ")).dim());
+        lines.push(Styled::new(notes.join("; "), Style::Dim));
     }
     lines.truncate(height);
     lines

@@ -14,16 +14,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
+use crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+use crossterm::terminal;
 use gcra_inspect::agent_client::{Budget, ask};
 use gcra_table::Table;
+use gcra_text::columns::Styled;
 use gcra_text::output::write_stdout;
 use gcra_text::table_error::TableError;
 use gcra_text::visible::{Visible, escaped_json, is_hidden};
-use ratatui::buffer::Buffer;
-use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
-use ratatui::crossterm::terminal;
-use ratatui::text::Line;
-use ratatui::widgets::Widget as _;
 use serde::Deserialize;
 use serde_json::json;
 use tokio::runtime::Builder;
@@ -33,6 +31,7 @@ use crate::agents::Agent;
 use crate::status::Status;
 use crate::status_sum::Together;
 use crate::top::screen::{Order, Screen, Seen};
+use crate::top::terminal::Terminal;
 
 /// Which agents to watch, and how.
 #[derive(Debug, clap::Args)]
@@ -157,13 +156,10 @@ pub fn run(what: &Top) -> anyhow::Result<()> {
         let width = size.map_or(WIDTH, |(width, _)| width);
         return write_stdout(&text(&screen.lines(width.into(), None)));
     }
-    let mut terminal = ratatui::try_init()
+    let mut terminal = Terminal::open()
         .context("this is not a terminal to draw on; use 'gcra-spoa top --once' for plain text")?;
-    let outcome = watch(&mut screen, &answers, |screen| {
-        let draw = |frame: &mut ratatui::Frame<'_>| draw(screen, frame.buffer_mut());
-        terminal.draw(draw).map(drop)
-    });
-    ratatui::restore();
+    let outcome = watch(&mut screen, &answers, &mut terminal);
+    drop(terminal);
     outcome.context("could not draw on the terminal")
 }
 
@@ -224,7 +220,7 @@ fn listed_agents(what: &Top) -> (Vec<Vec<String>>, String) {
 fn watch(
     screen: &mut Screen,
     answers: &Receiver<Answers>,
-    mut draw: impl FnMut(&Screen) -> io::Result<()>,
+    terminal: &mut Terminal,
 ) -> io::Result<()> {
     let mut is_new = true;
     loop {
@@ -233,7 +229,7 @@ fn watch(
             is_new = true;
         }
         if is_new {
-            draw(screen)?;
+            terminal.draw(|width, height| screen.lines(width, Some(height)))?;
         }
         is_new = event::poll(LOOK)?;
         if is_new
@@ -417,20 +413,11 @@ fn merged(answers: Vec<Vec<Agent>>) -> Vec<Agent> {
     merged
 }
 
-fn draw(screen: &Screen, buffer: &mut Buffer) {
-    let area = buffer.area;
-    let lines = screen.lines(area.width.into(), Some(area.height.into()));
-    for (line, row) in lines.into_iter().zip(area.rows()) {
-        line.render(row, buffer);
-    }
-}
-
 /// The lines without colours, and without what could move a cursor.
-fn text(lines: &[Line<'_>]) -> String {
+fn text(lines: &[Styled]) -> String {
     let mut text = String::new();
     for line in lines {
-        let all = line.spans.iter().flat_map(|span| span.content.chars());
-        let all: String = all.filter(|c| !is_hidden(*c)).collect();
+        let all: String = line.to_string().chars().filter(|c| !is_hidden(*c)).collect();
         text.push_str(all.trim_end());
         text.push('\n');
     }
@@ -440,6 +427,8 @@ fn text(lines: &[Line<'_>]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gcra_text::columns::Style;
+
     use crate::family::Amount;
     use crate::sample::{agent, status};
 
@@ -548,7 +537,7 @@ mod tests {
 
     #[test]
     fn what_a_name_says_never_moves_the_cursor() {
-        let text = text(&[Line::from("a\x1b[2Jb")]);
+        let text = text(&[Styled::new("a\x1b[2Jb", Style::Plain)]);
         assert_eq!(text, "a[2Jb\n");
     }
 }

@@ -5,11 +5,9 @@ use std::time::Duration;
 
 use gcra_policy::policy::is_trial_name;
 use gcra_text::columns;
-use gcra_text::columns::{Column, cut, length};
+use gcra_text::columns::{Column, Style, Styled, cut, length};
 use gcra_text::count::Count;
 use gcra_text::duration::Short;
-use ratatui::style::{Style, Stylize as _};
-use ratatui::text::{Line, Span};
 
 use crate::agents::Agent;
 use crate::status::{ClientRow, Connections, Exact, LatencyBound, PolicyStatus, Status, TOP};
@@ -99,7 +97,7 @@ pub(crate) struct Screen {
 
 impl Screen {
     /// The page in lines. Without a height it is as high as it needs to be.
-    pub(crate) fn lines(&self, width: usize, height: Option<usize>) -> Vec<Line<'static>> {
+    pub(crate) fn lines(&self, width: usize, height: Option<usize>) -> Vec<Styled> {
         let most = height.unwrap_or(usize::MAX);
         let together = Together::of(self.statuses());
         let mut lines = self.head(&together, width, most < LOW);
@@ -110,10 +108,11 @@ impl Screen {
                 let note = note(agent);
                 (!note.is_empty()).then(|| format!("{}: {note}", agent.pid))
             });
-            let notes = wrapped("Agents", &notes.collect::<Vec<_>>(), ";", width);
+            let notes = notes.collect::<Vec<_>>();
+            let notes = wrapped("Agents", &notes, ";", width, Style::Yellow);
             // On a low terminal not all can be shown.
             let most = if most < LOW { 1 } else { share_of(height) };
-            foot.splice(..0, notes.into_iter().take(most).map(|line| line.yellow()));
+            foot.splice(..0, notes.into_iter().take(most));
         }
         // On a low terminal the policies and agents leave space for the clients.
         let mut share = share_of(height);
@@ -123,26 +122,26 @@ impl Screen {
         }
         lines.extend(self.policies(&together, width, share));
         if lists_agents {
-            lines.push(Line::default());
+            lines.push(Styled::default());
             lines.extend(self.agents(width, share));
         }
         // On a low terminal each line is for a client.
         let gap = usize::from(most >= LOW);
-        lines.extend(std::iter::repeat_n(Line::default(), gap));
+        lines.extend(std::iter::repeat_n(Styled::default(), gap));
         let space = most.saturating_sub(lines.len() + foot.len() + gap);
         lines.extend(self.lists(&together, width, space, most < LOW));
         let blank = height.map_or(1, |height| height.saturating_sub(lines.len() + foot.len()));
-        lines.extend(std::iter::repeat_n(Line::default(), blank));
+        lines.extend(std::iter::repeat_n(Styled::default(), blank));
         lines.extend(foot);
         lines.truncate(most);
-        lines.into_iter().map(|line| fitted(line, width)).collect()
+        lines.into_iter().map(|line| line.fitted(width)).collect()
     }
 
     fn statuses(&self) -> impl Iterator<Item = &Status> {
         self.agents.iter().filter_map(|seen| seen.agent.status.as_ref())
     }
 
-    fn head(&self, together: &Together, width: usize, is_low: bool) -> Vec<Line<'static>> {
+    fn head(&self, together: &Together, width: usize, is_low: bool) -> Vec<Styled> {
         let versions: BTreeSet<_> = self.statuses().map(|status| &*status.version).collect();
         let version = versions.into_iter().collect::<Vec<_>>().join(" and ");
         let mut states: BTreeMap<&str, usize> = BTreeMap::new();
@@ -169,26 +168,26 @@ impl Screen {
         };
         let separator = if who.starts_with(':') { ", " } else { ": " };
         let title = format!("gcra-spoa {version}{who}{separator}{states}, up {up}");
-        let mut lines = vec![Line::from(title).bold()];
+        let mut lines = vec![Styled::new(title, Style::Bold)];
         let troubles = self.troubles.iter();
-        lines.extend(troubles.map(|trouble| Line::from(trouble.clone()).red()));
+        lines.extend(troubles.map(|trouble| Styled::new(trouble, Style::Red)));
         if self.is_searching {
-            lines.push(Line::from(vec![
-                Span::raw(format!("clients with '{}_'", self.search)).bold(),
-                Span::raw("; Enter keeps it, Esc clears it").dim(),
+            lines.push(Styled(vec![
+                (format!("clients with '{}_'", self.search), Style::Bold),
+                ("; Enter keeps it, Esc clears it".to_owned(), Style::Dim),
             ]));
         } else if !self.search.is_empty() {
-            lines.push(Line::from(vec![
-                Span::raw(format!("clients with '{}'", self.search)).bold(),
-                Span::raw("; Esc clears it").dim(),
+            lines.push(Styled(vec![
+                (format!("clients with '{}'", self.search), Style::Bold),
+                ("; Esc clears it".to_owned(), Style::Dim),
             ]));
         } else if self.is_live {
             let [.., shortest] = KEYS;
             let fits = KEYS.into_iter().find(|keys| length(keys) <= width);
-            lines.push(Line::from(fits.unwrap_or(shortest)).dim());
+            lines.push(Styled::new(fits.unwrap_or(shortest), Style::Dim));
         }
         if !is_low {
-            lines.push(Line::default());
+            lines.push(Styled::default());
         }
         lines
     }
@@ -223,7 +222,7 @@ impl Screen {
         rates
     }
 
-    fn policies(&self, together: &Together, width: usize, height: usize) -> Vec<Line<'static>> {
+    fn policies(&self, together: &Together, width: usize, height: usize) -> Vec<Styled> {
         let rates = self.decisions();
         let mut rows: Vec<(String, [Option<f64>; 5])> = together
             .policies
@@ -251,7 +250,7 @@ impl Screen {
             rows.push(("(no policy)".to_owned(), [none, none, none, unmatched, none]));
         }
         let name = rows.iter().map(|(name, _)| plain(name.clone())).collect();
-        let red = Style::new().red();
+        let red = Style::Red;
         let rates = |place: usize, busy: Style| -> Vec<_> {
             rows.iter().map(|(_, rates)| styled(rate(rates[place]), rates[place], busy)).collect()
         };
@@ -268,21 +267,21 @@ impl Screen {
         let shares = rows.iter().map(|(_, rates)| plain(share(*rates))).collect();
         let mut columns = vec![
             Column { is_flexible: true, ..text("POLICY", name, 0) },
-            number("ALLOWED/S", rates(0, Style::new()), 0),
+            number("ALLOWED/S", rates(0, Style::Plain), 0),
             number("BLOCKED/S", rates(1, red), 0),
             number("WOULD BLOCK/S", rates(2, red), rank(2, 2)),
-            number("UNDECIDED/S", rates(3, Style::new().yellow()), rank(3, 3)),
+            number("UNDECIDED/S", rates(3, Style::Yellow), rank(3, 3)),
             number("BLOCKED", shares, 4),
         ];
         // Most policies have no `max_delay`.
         if together.policies.iter().any(|policy| policy.delayed > 0) {
-            let delayed = number("DELAYED/S", rates(4, Style::new().yellow()), rank(4, 2));
+            let delayed = number("DELAYED/S", rates(4, Style::Yellow), rank(4, 2));
             columns.insert(2, delayed);
         }
         columns::lines(columns, width, height, 0)
     }
 
-    fn agents(&self, width: usize, height: usize) -> Vec<Line<'static>> {
+    fn agents(&self, width: usize, height: usize) -> Vec<Styled> {
         let mut agents: Vec<_> = self.agents.iter().collect();
         if agents.len() >= height {
             // Not all can be shown, so those that have something to say come first.
@@ -298,7 +297,7 @@ impl Screen {
             let counts = status.policies.iter().map(|policy| policy.decisions.get("blocked"));
             counts.flatten().fold(0_u64, |sum, count| sum.saturating_add(*count))
         };
-        let notes = agents.iter().map(|seen| (note(&seen.agent), Style::new().yellow())).collect();
+        let notes = agents.iter().map(|seen| (note(&seen.agent), Style::Yellow)).collect();
         let columns = vec![
             text("AGENT", cells(&|seen| seen.agent.pid.to_string()), 0),
             text(
@@ -330,7 +329,7 @@ impl Screen {
         width: usize,
         height: usize,
         is_low: bool,
-    ) -> Vec<Line<'static>> {
+    ) -> Vec<Styled> {
         let rows = client_rows(together);
         let list = |which| self.list(which, together, &rows);
         let mut lists: Vec<_> = self.order_of_lists(&rows).into_iter().map(list).collect();
@@ -450,7 +449,7 @@ impl Screen {
         columns
     }
 
-    fn foot(&self, together: &Together, width: usize, is_low: bool) -> Vec<Line<'static>> {
+    fn foot(&self, together: &Together, width: usize, is_low: bool) -> Vec<Styled> {
         let mut lines = Vec::new();
         let mut tables: BTreeMap<&str, &Status> = BTreeMap::new();
         for status in self.statuses() {
@@ -463,44 +462,45 @@ impl Screen {
             let live = table.states.get("live").copied().unwrap_or(0);
             let share = float(live) / float(table.slots.max(1));
             let agents = Count(table.processes, "agent uses it", "agents use it");
-            lines.push(Line::from(format!(
-                "{:<12} {} {:.1} % of {} slots live; {agents}",
-                "Table",
-                bar(share),
-                share * 100.0,
-                table.slots
-            )));
+            lines.push(Styled::new(
+                format!(
+                    "{:<12} {} {:.1} % of {} slots live; {agents}",
+                    "Table",
+                    bar(share),
+                    share * 100.0,
+                    table.slots
+                ),
+                Style::Plain,
+            ));
         }
         let others = self.agents.iter().filter(|seen| seen.agent.same_limits == Some(false));
         let others = others.count();
         if others > 0 {
             let has = Count(others, "agent has", "agents have");
-            lines.push(
-                Line::from(format!(
-                    "{:<12} {has} other limits than the first one; compare their flags and files",
-                    "Limits"
-                ))
-                .yellow(),
+            let said = format!(
+                "{:<12} {has} other limits than the first one; compare their flags and files",
+                "Limits"
             );
+            lines.push(Styled::new(said, Style::Yellow));
         }
         if let Some(store) = &together.store {
             let said = self.store(store);
             let words: Vec<_> = said.split(' ').map(str::to_owned).collect();
-            let said = wrapped("Store", &words, "", width).into_iter();
-            lines.extend(said.map(|line| if store.up { line } else { line.red() }));
+            let style = if store.up { Style::Plain } else { Style::Red };
+            lines.extend(wrapped("Store", &words, "", width, style));
         }
         let Connections { open, accepted, .. } = &together.connections;
         if !is_low {
-            lines.push(Line::from(format!(
-                "{:<12} {open} open, {accepted} accepted since start",
-                "Connections"
-            )));
+            lines.push(Styled::new(
+                format!("{:<12} {open} open, {accepted} accepted since start", "Connections"),
+                Style::Plain,
+            ));
         }
-        lines.push(Line::from(format!("{:<12} {}", "NOTIFYs", self.notifies())));
+        lines.push(Styled::new(format!("{:<12} {}", "NOTIFYs", self.notifies()), Style::Plain));
         let odd = oddities(together, tables.values().map(|status| &status.table));
-        let odd = wrapped("Since start", &odd, ",", width);
+        let odd = wrapped("Since start", &odd, ",", width, Style::Yellow);
         let most = if is_low { 1 } else { odd.len() };
-        lines.extend(odd.into_iter().take(most).map(|line| line.yellow()));
+        lines.extend(odd.into_iter().take(most));
         lines
     }
 
@@ -630,7 +630,7 @@ fn stack(
     scrolled: usize,
     is_low: bool,
     how: &str,
-) -> Vec<Line<'static>> {
+) -> Vec<Styled> {
     let mut above = 0;
     if let Some(first) = lists.first_mut() {
         let rows = first.iter().map(|column| column.cells.len()).max().unwrap_or(0);
@@ -679,68 +679,42 @@ fn stack(
             }
         }
     }
-    let mut lines: Vec<Line<'static>> = Vec::new();
+    let mut lines: Vec<Styled> = Vec::new();
     for (list, height) in lists.into_iter().zip(heights) {
         if !lines.is_empty() && !is_low {
-            lines.push(Line::default());
+            lines.push(Styled::default());
         }
         lines.extend(columns::lines(list, width, height, std::mem::take(&mut above)));
     }
     if missing > 0 && lines.len() < height {
         let more = Count(missing, "more list", "more lists");
-        lines.push(Line::from(format!("+{more}{how}")).dim());
+        lines.push(Styled::new(format!("+{more}{how}"), Style::Dim));
     }
     lines
 }
 
-fn beside(
-    left: Vec<Line<'static>>,
-    right: Vec<Line<'static>>,
-    width: usize,
-    gap: usize,
-) -> Vec<Line<'static>> {
+fn beside(left: Vec<Styled>, right: Vec<Styled>, width: usize, gap: usize) -> Vec<Styled> {
     let height = left.len().max(right.len());
     let (mut left, mut right) = (left.into_iter(), right.into_iter());
     (0..height)
         .map(|_| {
-            let mut line = fitted(left.next().unwrap_or_default(), width);
-            let style = std::mem::take(&mut line.style);
-            line.spans.iter_mut().for_each(|span| span.style = style.patch(span.style));
-            let missing = width.saturating_sub(width_of(&line)) + gap;
-            line.push_span(Span::raw(" ".repeat(missing)));
-            let right = right.next().unwrap_or_default();
-            let style = right.style;
-            let patched = |span: Span<'static>| Span { style: style.patch(span.style), ..span };
-            line.spans.extend(right.spans.into_iter().map(patched));
+            let mut line = left.next().unwrap_or_default().fitted(width);
+            let missing = width.saturating_sub(line.length()) + gap;
+            line.0.push((" ".repeat(missing), Style::Plain));
+            line.0.extend(right.next().unwrap_or_default().0);
             line
         })
         .collect()
 }
 
-fn width_of(line: &Line<'_>) -> usize {
-    line.spans.iter().map(|span| length(&span.content)).sum()
-}
-
-/// The line, cut to this width with a mark.
-fn fitted(line: Line<'static>, width: usize) -> Line<'static> {
-    if width_of(&line) <= width {
-        return line;
-    }
-    let mut left = width.saturating_sub(1);
-    let mut spans = Vec::new();
-    for span in line.spans {
-        let text: String = span.content.chars().take(left).collect();
-        left -= length(&text);
-        spans.push(Span::styled(text, span.style));
-    }
-    if width > 0 {
-        spans.push(Span::raw("…"));
-    }
-    Line { spans, ..line }
-}
-
 /// Words after a label, on as many lines as they take.
-fn wrapped(label: &str, words: &[String], separator: &str, width: usize) -> Vec<Line<'static>> {
+fn wrapped(
+    label: &str,
+    words: &[String],
+    separator: &str,
+    width: usize,
+    style: Style,
+) -> Vec<Styled> {
     let mut lines: Vec<String> = Vec::new();
     for (at, word) in words.iter().enumerate() {
         let word = if at + 1 < words.len() { format!("{word}{separator}") } else { word.clone() };
@@ -755,7 +729,7 @@ fn wrapped(label: &str, words: &[String], separator: &str, width: usize) -> Vec<
             }
         }
     }
-    lines.into_iter().map(Line::from).collect()
+    lines.into_iter().map(|line| Styled::new(line, style)).collect()
 }
 
 /// What should not have happened, since the start.
@@ -823,12 +797,12 @@ fn number(heading: &str, cells: Vec<(String, Style)>, rank: u8) -> Column {
 }
 
 fn plain(text: String) -> (String, Style) {
-    (text, Style::new())
+    (text, Style::Plain)
 }
 
 /// A rate in a colour if it is not 0. The colour is a help and says nothing by itself.
 fn styled(text: String, rate: Option<f64>, style: Style) -> (String, Style) {
-    (text, if rate > Some(0.0) { style } else { Style::new() })
+    (text, if rate > Some(0.0) { style } else { Style::Plain })
 }
 
 /// The bound below which this many percent lie.
@@ -892,7 +866,7 @@ mod tests {
     fn text(screen: &Screen, width: usize, height: Option<usize>) -> String {
         let mut text = String::new();
         for line in screen.lines(width, height) {
-            let line: String = line.spans.iter().map(|span| &*span.content).collect();
+            let line = line.to_string();
             assert!(length(&line) <= width, "{line}");
             text.push_str(line.trim_end());
             text.push('\n');
@@ -1223,7 +1197,7 @@ NOTIFYs      1250/s; p50 ≤ 16 µs, p99 ≤ 4 ms from read to w…
             for height in (0..60).step_by(3) {
                 let lines = screen.lines(width, Some(height));
                 assert!(lines.len() <= height, "{width}x{height}");
-                assert!(lines.iter().all(|line| width_of(line) <= width), "{width}x{height}");
+                assert!(lines.iter().all(|line| line.length() <= width), "{width}x{height}");
             }
         }
         assert!(!Screen::default().lines(80, Some(24)).is_empty());
@@ -1236,6 +1210,6 @@ NOTIFYs      1250/s; p50 ≤ 16 µs, p99 ≤ 4 ms from read to w…
         status.policies[0].name = status.state.clone();
         status.policies[0].top_blocked[0].client = status.state.clone();
         status.policies[0].top_blocked[0].per_second = Amount(1e15);
-        assert!(screen.lines(80, None).iter().all(|line| width_of(line) <= 80));
+        assert!(screen.lines(80, None).iter().all(|line| line.length() <= 80));
     }
 }
