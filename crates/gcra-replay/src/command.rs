@@ -60,9 +60,8 @@ pub fn run(command: &Replay) -> anyhow::Result<ExitCode> {
     let old = old.map(|(mapping, old)| side(old, mapping)).transpose()?;
     let mut replaying = new.map(|new| Replaying::new(new, old));
     let suggesting = command.suggest.as_deref().zip(suggested);
-    let suggesting = suggesting.map(|(key, (mapping, policies))| {
-        Suggesting::new(key, command.target, policies, mapping, &mut fields)
-    });
+    let suggesting = suggesting
+        .map(|(key, (mapping, policies))| Suggesting::new(key, command.target, policies, mapping));
     let mut suggesting = suggesting.transpose()?;
     described.messages.retain(|message| message != suggesting::MESSAGE);
     described.note_unused(&command.map);

@@ -1024,13 +1024,11 @@ function suspects(found) {
   if (!(found.suspects || []).length) return;
   section(
     "The busiest clients",
-    "What they look like, from their gaps, hours, user agents and paths, as far as the log has" +
-      " them. It is an estimate with its reason, not a proof.",
+    "First those that the tight limit would have blocked, then the others.",
     table(
       "The busiest clients",
       [
         ["Client", (one) => logged(one.client), "name"],
-        ["Looks like", (one) => one.kind, "kept"],
         ["Requests", (one) => number(one.requests), "n"],
         ["Busiest second", (one) => number(one.peak), "n"],
         [
@@ -1047,7 +1045,6 @@ function suspects(found) {
               : names.join(", ") || "none";
           },
         ],
-        ["Why", (one) => one.why, "why"],
       ],
       found.suspects,
     ),

@@ -8,9 +8,9 @@ use gcra_policy::file::key::key_args;
 use gcra_policy::{KeyParts, Overrides, Policies, Policy, Rule};
 use gcra_table::{Slots, Table};
 
-use crate::mapping::{Fields, Mapping};
+use crate::mapping::Mapping;
+use crate::suggest::Suggest;
 use crate::suggest::suggestions::Suggestions;
-use crate::suggest::{Hints, Suggest};
 
 /// What a suggested limit may touch: fewer than this share.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -52,8 +52,6 @@ pub(crate) struct Suggesting {
     mapping: Mapping,
     /// Hashes keys. Its table is not used for anything else.
     hasher: Table,
-    user_agent: Option<usize>,
-    path: Option<usize>,
 }
 
 impl Suggesting {
@@ -62,32 +60,24 @@ impl Suggesting {
         target: Option<Target>,
         policies: Policies,
         mapping: Mapping,
-        fields: &mut Fields<'_>,
     ) -> anyhow::Result<Self> {
         let least = Slots::new(Slots::MIN).context("there is no smallest table")?;
         let hasher = Table::in_memory(least).context("no memory")?;
         let Target { share, is_of_requests } = target.unwrap_or_default();
         let suggest = Suggest::new(key_of_flag(key), share);
         let suggest = if is_of_requests { suggest.of_requests() } else { suggest };
-        let user_agent =
-            ["user_agent", "user-agent", "http_user_agent", "ua", "req.hdr(user-agent)"]
-                .into_iter()
-                .find_map(|name| fields.select_if_known(name));
-        let path = fields.select_if_known("path");
-        Ok(Self { suggest, policies, mapping, hasher, user_agent, path })
+        Ok(Self { suggest, policies, mapping, hasher })
     }
 
     #[inline]
     pub(crate) fn add(&mut self, at: i64, values: &[Option<&[u8]>]) {
         self.mapping.clear();
         self.mapping.write(values);
-        let Self { suggest, policies, mapping, hasher, .. } = self;
+        let Self { suggest, policies, mapping, hasher } = self;
         let policy = &policies.list[0];
-        let value = |place: Option<usize>| place.and_then(|place| *values.get(place)?);
-        let hints = Hints { user_agent: value(self.user_agent), path: value(self.path) };
         for message in mapping.of_one() {
             if let Some((key, _)) = hash_key(hasher.hasher(), policy, &message) {
-                suggest.add(key.get(), at, hints, |name| {
+                suggest.add(key.get(), at, |name| {
                     write_client(name, policy, key, Some(message.clone()));
                 });
             }

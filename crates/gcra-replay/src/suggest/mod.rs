@@ -5,8 +5,6 @@
 
 mod debts;
 pub(crate) mod grid;
-mod habits;
-mod kind;
 mod peaks;
 pub(crate) mod suggestions;
 #[cfg(test)]
@@ -18,23 +16,15 @@ use std::hash::{BuildHasherDefault, Hasher};
 
 use self::debts::{Blocked, Debts};
 use self::grid::{BURSTS, Grid, PerLimit, RATE_COUNT};
-use self::habits::Habits;
 use self::peaks::Peak;
 pub(crate) use self::suggestions::Suggestions;
 
 /// The most clients that are followed. Each takes 1 kB at most, and most take 200 bytes.
 const MOST_CLIENTS: usize = 1 << 22;
 
-/// From this many requests on, the habits of a client are looked at.
-const FEW_REQUESTS: u32 = 16;
-
-/// What a log says about a request beside its client and time.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Hints<'a> {
-    pub(crate) user_agent: Option<&'a [u8]>,
-    /// Without the query.
-    pub path: Option<&'a [u8]>,
-}
+/// From this many requests on, a client has a name, and may be listed among the busiest. Most
+/// clients of a log have fewer, and need no memory for a name.
+const FEW_REQUESTS: u64 = 16;
 
 /// What share of what a suggested limit may touch.
 #[derive(Clone, Copy, Debug)]
@@ -70,7 +60,8 @@ struct Client {
     debts: Debts,
     second: Peak,
     minute: Peak,
-    habits: Option<Box<Habits>>,
+    /// As the report shows it.
+    name: Option<Box<str>>,
 }
 
 /// The finest step that was seen in the times of the log.
@@ -111,20 +102,14 @@ impl Suggest {
     /// counts as one at the same time. `name` writes the client as the report shows it, and is
     /// called at most once for a client.
     #[inline]
-    pub(crate) fn add(
-        &mut self,
-        client: u64,
-        at: i64,
-        hints: Hints<'_>,
-        name: impl FnOnce(&mut String),
-    ) {
+    pub(crate) fn add(&mut self, client: u64, at: i64, name: impl FnOnce(&mut String)) {
         self.saw(at);
         let Some(place) = self.places.get(&client) else {
             return self.add_client(client, at);
         };
         let Some(followed) = self.clients.get_mut(*place as usize) else { return };
         self.requests += 1;
-        followed.add(at, hints, name, &self.grid, &mut self.blocked);
+        followed.add(at, name, &self.grid, &mut self.blocked);
     }
 
     #[cold]
@@ -194,7 +179,7 @@ impl Client {
             debts: Debts::default(),
             second: Peak::default(),
             minute: Peak::default(),
-            habits: None,
+            name: None,
         };
         new.count_peaks(second_of(at));
         new
@@ -204,7 +189,6 @@ impl Client {
     fn add(
         &mut self,
         at: i64,
-        hints: Hints<'_>,
         name: impl FnOnce(&mut String),
         grid: &Grid,
         blocked: &mut Blocked,
@@ -214,18 +198,11 @@ impl Client {
         self.last = at;
         self.requests += 1;
         self.debts.charge(gap, grid, blocked);
-        let second = second_of(at);
-        self.count_peaks(second);
-        match &mut self.habits {
-            Some(habits) => habits.observe(gap.unsigned_abs(), second, hints),
-            None if self.requests >= FEW_REQUESTS.into() => {
-                let mut written = String::new();
-                name(&mut written);
-                let mut habits = Box::new(Habits::new(written));
-                habits.observe(gap.unsigned_abs(), second, hints);
-                self.habits = Some(habits);
-            }
-            None => {}
+        self.count_peaks(second_of(at));
+        if self.requests == FEW_REQUESTS {
+            let mut written = String::new();
+            name(&mut written);
+            self.name = Some(written.into());
         }
     }
 

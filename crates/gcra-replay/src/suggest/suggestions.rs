@@ -5,9 +5,9 @@ use serde::{Deserialize, Serialize};
 
 use super::grid::{BURSTS, Grid, PerLimit, RATE_COUNT, Row, f64_from};
 use super::peaks::{self, Bin};
-use super::{Client, Resolution, Suggest, Target, kind};
+use super::{Client, Resolution, Suggest, Target};
 
-/// The most clients that are described.
+/// The most clients that are listed.
 const MOST_SUSPECTS: usize = 20;
 
 /// What was found; serialized, it is the `suggest` object of the report.
@@ -56,7 +56,7 @@ pub(crate) struct Point {
     pub requests: u64,
 }
 
-/// A client that stands out.
+/// One of the busiest clients.
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct Suspect {
     pub client: String,
@@ -65,19 +65,15 @@ pub(crate) struct Suspect {
     pub(crate) peak: u32,
     /// The most requests in a minute of the clock.
     pub(crate) busiest_minute: u32,
-    /// "steady machine", "burst", "crowd" or "cannot tell".
-    pub kind: String,
-    pub why: String,
     /// The names of the suggestions that would have blocked it at least once.
     pub(crate) touched_by: Vec<String>,
 }
 
-/// What the log as a whole can tell.
-pub(crate) struct Scope {
-    pub seconds: f64,
+/// How much time the log covers.
+struct Scope {
+    seconds: f64,
     /// Hours of the clock, also those of which it has a part.
-    pub hours: u32,
-    pub(crate) knows_agents: bool,
+    hours: u32,
 }
 
 /// A limit of the grid, by its position.
@@ -92,10 +88,8 @@ pub(crate) fn find(suggest: &Suggest, blocked: &PerLimit<u64>) -> Suggestions {
         Target::Clients(share) => (share, "clients"),
         Target::Requests(share) => (share, "requests"),
     };
-    let suspects = suspects(clients, &chosen, &scope);
     let suggested = |(name, place, why): &Chosen| {
-        let why = format!("{why}{}", crowds(name, &suspects));
-        suggestion(name, *place, why, &grid.0, &touched, blocked)
+        suggestion(name, *place, why.clone(), &grid.0, &touched, blocked)
     };
     Suggestions {
         key: suggest.key.clone(),
@@ -117,7 +111,7 @@ pub(crate) fn find(suggest: &Suggest, blocked: &PerLimit<u64>) -> Suggestions {
             .collect(),
         peaks: peaks::distribution(clients.iter().map(|client| client.second.most)),
         peaks_minute: peaks::distribution(clients.iter().map(|client| client.minute.most)),
-        suspects,
+        suspects: suspects(clients, &chosen),
         cannot_tell: cannot_tell(suggest, &touched, &scope, chosen.is_empty()),
     }
 }
@@ -195,20 +189,8 @@ fn suggestion(
     }
 }
 
-/// A warning: limits are for machines, and a crowd behind one address is many people.
-fn crowds(name: &str, suspects: &[Suspect]) -> String {
-    let is_touched = |one: &&Suspect| one.touched_by.iter().any(|by| by == name);
-    let mut crowds = suspects.iter().filter(|one| one.kind == kind::CROWD).filter(is_touched);
-    let Some(first) = crowds.next() else { return String::new() };
-    let others = match crowds.count() {
-        0 => String::new(),
-        others => format!(" and {} like it", Count(others as u64, "client", "clients")),
-    };
-    format!("; but it touches {}{others}, which may be a crowd behind one address", first.client)
-}
-
 /// First those that the tightest suggestion touches, then the busiest.
-fn suspects(clients: &[Client], chosen: &[Chosen], scope: &Scope) -> Vec<Suspect> {
+fn suspects(clients: &[Client], chosen: &[Chosen]) -> Vec<Suspect> {
     let is_touched =
         |client: &Client, (rate, burst): Place| usize::from(client.debts.touched()[rate]) > burst;
     let touched_by = |client: &Client| -> Vec<String> {
@@ -222,7 +204,7 @@ fn suspects(clients: &[Client], chosen: &[Chosen], scope: &Scope) -> Vec<Suspect
     };
     let mut known: Vec<_> = clients
         .iter()
-        .filter_map(|client| client.habits.as_deref().map(|habits| (client, habits)))
+        .filter_map(|client| client.name.as_deref().map(|name| (client, name)))
         .collect();
     if known.len() > MOST_SUSPECTS {
         known.select_nth_unstable_by_key(MOST_SUSPECTS, |(client, _)| by_touched(client));
@@ -231,17 +213,12 @@ fn suspects(clients: &[Client], chosen: &[Chosen], scope: &Scope) -> Vec<Suspect
     known.sort_by_key(|(client, _)| by_touched(client));
     known
         .into_iter()
-        .map(|(client, habits)| {
-            let (kind, why) = kind::of(client, habits, scope);
-            Suspect {
-                client: habits.name.to_string(),
-                requests: client.requests,
-                peak: client.second.most,
-                busiest_minute: client.minute.most,
-                kind: kind.into(),
-                why,
-                touched_by: touched_by(client),
-            }
+        .map(|(client, name)| Suspect {
+            client: name.to_owned(),
+            requests: client.requests,
+            peak: client.second.most,
+            busiest_minute: client.minute.most,
+            touched_by: touched_by(client),
         })
         .collect()
 }
@@ -249,11 +226,9 @@ fn suspects(clients: &[Client], chosen: &[Chosen], scope: &Scope) -> Vec<Suspect
 fn scope(suggest: &Suggest) -> Scope {
     let (first, last) = suggest.period.unwrap_or_default();
     let hour = |at: i64| at.div_euclid(3_600_000_000);
-    let mut habits = suggest.clients.iter().filter_map(|client| client.habits.as_ref());
     Scope {
         seconds: f64_from(last.abs_diff(first)) / 1e6,
         hours: u32::try_from(hour(last) - hour(first) + 1).unwrap_or(u32::MAX),
-        knows_agents: habits.any(|habits| habits.agents.are_known),
     }
 }
 
@@ -295,23 +270,13 @@ fn cannot_tell(
             seconds => format!("{:.0} hours", seconds / 3600.0),
         };
         sentences.push(format!(
-            "The log covers {length}. Other hours and days may be busier, and whether a client \
-             comes round the clock cannot be told; a week shows more."
+            "The log covers {length}. Other hours and days may be busier; a week shows more."
         ));
     }
     if suggest.resolution == Resolution::Seconds {
         sentences.push(
             "The times of the log are whole seconds. The requests of a second count as if they \
-             came at once, so the bursts are larger than needed, and the gaps within a second \
-             cannot be told."
-                .into(),
-        );
-    }
-    if !scope.knows_agents {
-        sentences.push(
-            "The log has no user agents, so a crowd behind one address cannot be told from one \
-             busy client. `http-request capture req.hdr(User-Agent) len 128` in HAProxy's \
-             frontend logs them."
+             came at once, so the bursts are larger than needed."
                 .into(),
         );
     }

@@ -74,9 +74,8 @@ impl Suggestions {
         for suspect in self.suspects.iter().take(SHOWN_SUSPECTS) {
             writeln!(
                 text,
-                "  {}: {}, {}, {} in a second, {} in a minute{}",
+                "  {}: {}, {} in a second, {} in a minute{}",
                 suspect.client,
-                suspect.kind,
                 Count(suspect.requests, "request", "requests"),
                 suspect.peak,
                 suspect.busiest_minute,
@@ -86,7 +85,6 @@ impl Suggestions {
                     None => String::new(),
                 },
             )?;
-            indented(&suspect.why, "    ", width, text);
         }
         if !self.cannot_tell.is_empty() {
             writeln!(text, "\n  What this log cannot tell")?;
