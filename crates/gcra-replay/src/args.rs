@@ -10,7 +10,7 @@ use gcra_table::Slots;
 use gcra_text::duration;
 
 use crate::mapping::{WantedArg, WantedMessage};
-use crate::suggesting::Target;
+use crate::suggest::target::Target;
 
 /// Which logs to replay, and by which limits.
 #[derive(Debug, clap::Args)]

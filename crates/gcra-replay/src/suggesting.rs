@@ -1,4 +1,4 @@
-//! What limits are suggested from: the requests of a log by a key that the operator names.
+//! From the fields of a log line to a client and its request, for suggestions.
 
 use anyhow::Context as _;
 use gcra_limiter::counting::write_client;
@@ -9,45 +9,16 @@ use gcra_policy::{KeyParts, Overrides, Policies, Policy, Rule};
 use gcra_table::{Slots, Table};
 
 use crate::mapping::Mapping;
-use crate::suggest::Suggest;
-use crate::suggest::suggestions::Suggestions;
-
-/// What a suggested limit may touch: fewer than this share.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Target {
-    share: f64,
-    /// Of the requests, and not of the clients.
-    is_of_requests: bool,
-}
-
-impl Default for Target {
-    fn default() -> Self {
-        Self { share: 0.001, is_of_requests: false }
-    }
-}
-
-impl Target {
-    /// Reads `0.1%`, `0.1% of clients` or `0.1% of requests`. The error is a sentence.
-    pub(crate) fn parse(text: &str) -> Result<Self, String> {
-        let (share, is_of_requests) = match text.split_once('%') {
-            Some((share, "" | " of clients")) => (share, false),
-            Some((share, " of requests")) => (share, true),
-            _ => ("", false),
-        };
-        let percent = share.parse::<f64>().ok().filter(|percent| (1e-6..=100.0).contains(percent));
-        match percent {
-            Some(percent) => Ok(Self { share: percent / 100.0, is_of_requests }),
-            None => Err(format!("'{text}' is not a share, such as 0.1% or '0.1% of requests'")),
-        }
-    }
-}
+use crate::suggest::collector::Collector;
+use crate::suggest::suggestions::{self, Suggestions};
+use crate::suggest::target::Target;
 
 /// The name of the message that only suggestions are made from.
 pub const MESSAGE: &str = "suggested";
 
 /// Collects what limits are suggested from.
 pub(crate) struct Suggesting {
-    suggest: Suggest,
+    collector: Collector,
     policies: Policies,
     mapping: Mapping,
     /// Hashes keys. Its table is not used for anything else.
@@ -63,21 +34,19 @@ impl Suggesting {
     ) -> anyhow::Result<Self> {
         let least = Slots::new(Slots::MIN).context("there is no smallest table")?;
         let hasher = Table::in_memory(least).context("no memory")?;
-        let Target { share, is_of_requests } = target.unwrap_or_default();
-        let suggest = Suggest::new(key_of_flag(key), share);
-        let suggest = if is_of_requests { suggest.of_requests() } else { suggest };
-        Ok(Self { suggest, policies, mapping, hasher })
+        let collector = Collector::new(key_of_flag(key), target.unwrap_or_default());
+        Ok(Self { collector, policies, mapping, hasher })
     }
 
     #[inline]
     pub(crate) fn add(&mut self, at: i64, values: &[Option<&[u8]>]) {
         self.mapping.clear();
         self.mapping.write(values);
-        let Self { suggest, policies, mapping, hasher } = self;
+        let Self { collector, policies, mapping, hasher } = self;
         let policy = &policies.list[0];
         for message in mapping.of_one() {
             if let Some((key, _)) = hash_key(hasher.hasher(), policy, &message) {
-                suggest.add(key.get(), at, |name| {
+                collector.add(key.get(), at, |name| {
                     write_client(name, policy, key, Some(message.clone()));
                 });
             }
@@ -85,7 +54,7 @@ impl Suggesting {
     }
 
     pub(crate) fn finish(self) -> Suggestions {
-        self.suggest.finish()
+        suggestions::find(self.collector)
     }
 }
 

@@ -3,9 +3,10 @@
 use gcra_text::count::Count;
 use serde::{Deserialize, Serialize};
 
+use super::collector::{Client, Collector, Resolution};
 use super::grid::{BURSTS, Grid, PerLimit, RATE_COUNT, Row, f64_from};
 use super::peaks::{self, Bin};
-use super::{Client, Resolution, Suggest, Target};
+use super::target::Target;
 
 /// The most clients that are listed.
 const MOST_SUSPECTS: usize = 20;
@@ -79,23 +80,26 @@ struct Scope {
 /// A limit of the grid, by its position.
 type Place = (usize, usize);
 
-pub(crate) fn find(suggest: &Suggest, blocked: &PerLimit<u64>) -> Suggestions {
-    let Suggest { grid, clients, .. } = suggest;
-    let touched = suggest.touched();
-    let scope = scope(suggest);
-    let chosen = choose(suggest, &touched, blocked);
-    let (target, target_of) = match suggest.target {
+/// Finds limits for what was collected.
+pub(crate) fn find(mut collected: Collector) -> Suggestions {
+    let blocked = *collected.blocked.requests();
+    let touched = collected.touched();
+    let collected = &collected;
+    let Collector { grid, clients, .. } = collected;
+    let scope = scope(collected);
+    let chosen = choose(collected, &touched, &blocked);
+    let (target, target_of) = match collected.target {
         Target::Clients(share) => (share, "clients"),
         Target::Requests(share) => (share, "requests"),
     };
     let suggested = |(name, place, why): &Chosen| {
-        suggestion(name, *place, why.clone(), &grid.0, &touched, blocked)
+        suggestion(name, *place, why.clone(), &grid.0, &touched, &blocked)
     };
     Suggestions {
-        key: suggest.key.clone(),
+        key: collected.key.clone(),
         clients: count(clients.len()),
-        requests: suggest.requests,
-        not_followed: suggest.not_followed,
+        requests: collected.requests,
+        not_followed: collected.not_followed,
         target,
         target_of: target_of.into(),
         suggestions: chosen.iter().map(suggested).collect(),
@@ -112,7 +116,7 @@ pub(crate) fn find(suggest: &Suggest, blocked: &PerLimit<u64>) -> Suggestions {
         peaks: peaks::distribution(clients.iter().map(|client| client.second.most)),
         peaks_minute: peaks::distribution(clients.iter().map(|client| client.minute.most)),
         suspects: suspects(clients, &chosen),
-        cannot_tell: cannot_tell(suggest, &touched, &scope, chosen.is_empty()),
+        cannot_tell: cannot_tell(collected, &touched, &scope, chosen.is_empty()),
     }
 }
 
@@ -124,16 +128,16 @@ type Chosen = (&'static str, Place, String);
 /// twice, it would have touched the same clients. (Each pair adds 2 * T/2 to the debt, and the
 /// second of a pair finds T/2 more; the tolerance grows from (b-1) * T to (2b-1) * T/2, which is
 /// T/2 more.)
-fn choose(suggest: &Suggest, touched: &PerLimit<u64>, blocked: &PerLimit<u64>) -> Vec<Chosen> {
-    if suggest.clients.is_empty() {
+fn choose(collected: &Collector, touched: &PerLimit<u64>, blocked: &PerLimit<u64>) -> Vec<Chosen> {
+    if collected.clients.is_empty() {
         return Vec::new();
     }
-    let grid = &suggest.grid;
-    let is_kept = |(rate, burst): &Place| match suggest.target {
+    let grid = &collected.grid;
+    let is_kept = |(rate, burst): &Place| match collected.target {
         Target::Clients(share) => {
-            is_fewer(touched[*rate][*burst], share, count(suggest.clients.len()))
+            is_fewer(touched[*rate][*burst], share, count(collected.clients.len()))
         }
-        Target::Requests(share) => is_fewer(blocked[*rate][*burst], share, suggest.requests),
+        Target::Requests(share) => is_fewer(blocked[*rate][*burst], share, collected.requests),
     };
     let Some(tight) = smallest(grid, is_kept) else { return Vec::new() };
     let why = format!(
@@ -223,8 +227,8 @@ fn suspects(clients: &[Client], chosen: &[Chosen]) -> Vec<Suspect> {
         .collect()
 }
 
-fn scope(suggest: &Suggest) -> Scope {
-    let (first, last) = suggest.period.unwrap_or_default();
+fn scope(collected: &Collector) -> Scope {
+    let (first, last) = collected.period.unwrap_or_default();
     let hour = |at: i64| at.div_euclid(3_600_000_000);
     Scope {
         seconds: f64_from(last.abs_diff(first)) / 1e6,
@@ -234,14 +238,14 @@ fn scope(suggest: &Suggest) -> Scope {
 
 /// What does not follow from this log, in sentences.
 fn cannot_tell(
-    suggest: &Suggest,
+    collected: &Collector,
     touched: &PerLimit<u64>,
     scope: &Scope,
     is_none_found: bool,
 ) -> Vec<String> {
     let mut sentences = Vec::new();
-    if suggest.clients.is_empty() {
-        sentences.push(format!("No request of the log has the key {}.", suggest.key));
+    if collected.clients.is_empty() {
+        sentences.push(format!("No request of the log has the key {}.", collected.key));
         return sentences;
     }
     if is_none_found {
@@ -251,16 +255,16 @@ fn cannot_tell(
                 .into(),
         );
     }
-    if let Target::Clients(share) = suggest.target
-        && share * f64_from(count(suggest.clients.len())) <= 1.0
+    if let Target::Clients(share) = collected.target
+        && share * f64_from(count(collected.clients.len())) <= 1.0
     {
         sentences.push(format!(
             "With {}, fewer than {} % of them is none, so that the tight limit follows from the \
              busiest client alone, even if that is one that ought to be blocked.",
-            Count(count(suggest.clients.len()), "client", "clients"),
+            Count(count(collected.clients.len()), "client", "clients"),
             share * 100.0
         ));
-        sentences.extend(if_few_may_be_touched(&suggest.grid, touched));
+        sentences.extend(if_few_may_be_touched(&collected.grid, touched));
     }
     if scope.hours < 24 {
         let length = match scope.seconds {
@@ -273,18 +277,18 @@ fn cannot_tell(
             "The log covers {length}. Other hours and days may be busier; a week shows more."
         ));
     }
-    if suggest.resolution == Resolution::Seconds {
+    if collected.resolution == Resolution::Seconds {
         sentences.push(
             "The times of the log are whole seconds. The requests of a second count as if they \
              came at once, so the bursts are larger than needed."
                 .into(),
         );
     }
-    if suggest.not_followed > 0 {
+    if collected.not_followed > 0 {
         sentences.push(format!(
             "Only the first {} clients are followed. What came from others counts nowhere: {}.",
-            suggest.most_clients,
-            Count(suggest.not_followed, "request", "requests")
+            collected.most_clients,
+            Count(collected.not_followed, "request", "requests")
         ));
     }
     sentences

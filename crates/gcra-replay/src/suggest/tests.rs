@@ -5,7 +5,12 @@ use std::collections::HashMap;
 use gcra_table::{Admission, Quota, Rate, Time};
 use proptest::prelude::*;
 
-use super::*;
+use super::collector::{Client, Collector};
+use super::grid::{self, BURSTS, RATE_COUNT};
+use super::suggestions::find;
+use super::target::Target;
+
+const TARGET: Target = Target::Clients(0.001);
 
 /// Clients touched and requests blocked under one quota, by the table's own arithmetic.
 fn naive(requests: &[(u64, i64)], quota: Quota) -> (u64, u64) {
@@ -30,16 +35,16 @@ fn naive_peak(requests: &[(u64, i64)], client: u64, period_s: i64) -> u32 {
     counts.into_values().max().unwrap()
 }
 
-fn collect(requests: &[(u64, i64)], target: f64) -> Suggest {
-    let mut suggest = Suggest::new("ip", target);
+fn collect(requests: &[(u64, i64)], target: f64) -> Collector {
+    let mut collector = Collector::new("ip", Target::Clients(target));
     for (client, at) in requests {
-        suggest.add(*client, *at, |name| name.push_str(&client.to_string()));
+        collector.add(*client, *at, |name| name.push_str(&client.to_string()));
     }
-    suggest
+    collector
 }
 
 fn agrees_with_naive(requests: &[(u64, i64)]) {
-    let found = collect(requests, 0.001).finish();
+    let found = find(collect(requests, 0.001));
     for point in &found.curve {
         let rate: Rate = point.rate.parse().unwrap();
         let quota = rate.quota(Some(point.burst.into())).unwrap();
@@ -98,7 +103,7 @@ proptest! {
             requests.iter().copied().partition(|(client, _)| client % 2 == 0);
         let mut shards = collect(&even, 0.1);
         shards.absorb(collect(&odd, 0.1));
-        let json = |suggest: Suggest| serde_json::to_value(suggest.finish()).unwrap();
+        let json = |collected: Collector| serde_json::to_value(find(collected)).unwrap();
         prop_assert_eq!(json(shards), json(collect(&requests, 0.1)));
     }
 
@@ -123,8 +128,8 @@ proptest! {
 }
 
 /// Visitors with a few requests each, a machine once a second, an office by day, and a scanner.
-fn traffic() -> Suggest {
-    let mut suggest = Suggest::new("ip", 0.001);
+fn traffic() -> Collector {
+    let mut collector = Collector::new("ip", TARGET);
     let mut random = fastrand::Rng::with_seed(16);
     let start: i64 = 1_763_683_200_000_000; // midnight
     let mut requests: Vec<(i64, u64)> = Vec::new();
@@ -152,15 +157,15 @@ fn traffic() -> Suggest {
     }
     requests.sort_unstable();
     for (at, client) in requests {
-        suggest.add(client, at, |name| name.push_str(&format!("ip=192.0.2.{client}")));
+        collector.add(client, at, |name| name.push_str(&format!("ip=192.0.2.{client}")));
     }
-    suggest
+    collector
 }
 
 /// The scanner has few requests, and more in one minute than any other.
 #[test]
 fn the_busiest_clients_are_listed() {
-    let found = traffic().finish();
+    let found = find(traffic());
     let place =
         |client: &str| found.suspects.iter().position(|suspect| suspect.client == client).unwrap();
     let [machine, office, scanner] =
@@ -177,7 +182,7 @@ fn the_busiest_clients_are_listed() {
 
 #[test]
 fn the_tight_limit_is_the_smallest_that_keeps_the_target() {
-    let found = traffic().finish();
+    let found = find(traffic());
     let names: Vec<_> = found.suggestions.iter().map(|limit| limit.name.as_str()).collect();
     assert_eq!(names, ["tight", "usual", "generous"]);
     let [tight, usual, generous] = &found.suggestions[..] else { unreachable!() };
@@ -200,7 +205,9 @@ fn the_tight_limit_is_the_smallest_that_keeps_the_target() {
 
 #[test]
 fn a_share_of_requests_can_be_the_target() {
-    let by_requests = traffic().of_requests().finish();
+    let mut collector = traffic();
+    collector.target = Target::Requests(0.001);
+    let by_requests = find(collector);
     assert_eq!(by_requests.target_of, "requests");
     let tight = &by_requests.suggestions[0];
     let most = 0.001 * grid::f64_from(by_requests.requests);
@@ -209,11 +216,11 @@ fn a_share_of_requests_can_be_the_target() {
 
 #[test]
 fn what_cannot_be_told_is_said() {
-    let nothing = Suggest::new("ip", 0.001).finish();
+    let nothing = find(Collector::new("ip", TARGET));
     assert!(nothing.suggestions.is_empty() && nothing.peaks.is_empty());
     assert_eq!(nothing.cannot_tell, ["No request of the log has the key ip."]);
 
-    let one = collect(&[(1, 1_763_700_000_000_000)], 0.001).finish();
+    let one = find(collect(&[(1, 1_763_700_000_000_000)], 0.001));
     assert_eq!((one.suggestions[0].rate.as_str(), one.suggestions[0].burst), ("1/m", 1));
     let said = one.cannot_tell.join("\n");
     for words in ["With 1 client", "covers less than a second", "whole seconds"] {
@@ -232,7 +239,7 @@ fn a_smaller_limit_that_touches_one_client_is_named() {
             requests.extend((0..10).map(|client| (client, 1_763_700_000_000_000 + at * 50_000)));
         }
     }
-    let found = collect(&requests, 0.001).finish();
+    let found = find(collect(&requests, 0.001));
     let [tight, ..] = &found.suggestions[..] else { unreachable!() };
     assert_eq!((tight.rate.as_str(), tight.burst, tight.clients_touched), ("20/s", 2, 0));
     let said = found.cannot_tell.join("\n");
@@ -241,11 +248,12 @@ fn a_smaller_limit_that_touches_one_client_is_named() {
 
 #[test]
 fn clients_beyond_the_most_are_counted() {
-    let mut suggest = Suggest { most_clients: 2, ..Suggest::new("ip", 0.001) };
+    let mut collector = Collector::new("ip", TARGET);
+    collector.most_clients = 2;
     for client in [1, 2, 3, 4, 1, 3] {
-        suggest.add(client, 0, |_| ());
+        collector.add(client, 0, |_| ());
     }
-    let found = suggest.finish();
+    let found = find(collector);
     assert_eq!((found.clients, found.requests, found.not_followed), (2, 3, 3));
     assert!(found.cannot_tell.join("").contains("counts nowhere: 3 requests"));
 }
@@ -260,12 +268,12 @@ fn a_client_takes_at_most_a_kilobyte() {
 
 #[test]
 fn words_fit_the_width() {
-    let found = traffic().finish();
+    let found = find(traffic());
     for width in [60, 80, 100] {
         let words = found.in_words(width);
         for line in words.lines().filter(|line| !line.contains("ip=") && !line.contains("burst")) {
             assert!(line.chars().count() <= width, "{line}");
         }
     }
-    assert!(Suggest::new("ip", 0.001).finish().in_words(80).contains("No request"));
+    assert!(find(Collector::new("ip", TARGET)).in_words(80).contains("No request"));
 }
