@@ -14,7 +14,9 @@ mod store_reports;
 #[doc(hidden)]
 pub mod testing;
 
+use std::io;
 use std::num::NonZeroUsize;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -119,7 +121,7 @@ fn serve(config: Config) -> anyhow::Result<ExitCode> {
             Opened::Joined => "opened with the buckets in it",
         }
     );
-    if !cli::is_on_tmpfs(&config.table).context("could not examine the table's file system")? {
+    if !is_on_tmpfs(&config.table).context("could not examine the table's file system")? {
         log::warn!(
             "table {} is not on a tmpfs, so the kernel keeps writing it to disk; put it in \
              /dev/shm or /run",
@@ -199,4 +201,10 @@ fn raise_file_limit() {
     // A process may raise its limit up to the hard limit. If this fails all the same, `accept`
     // will say so when it matters.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+}
+
+/// Whether a file lies in memory.
+fn is_on_tmpfs(path: &Path) -> io::Result<bool> {
+    const TMPFS_MAGIC: i64 = 0x0102_1994;
+    Ok(rustix::fs::statfs(path)?.f_type == TMPFS_MAGIC)
 }

@@ -1,0 +1,110 @@
+//! [`Config`]: everything that an agent needs to know, from its flags.
+
+use std::net::SocketAddr;
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use gcra_inspect::flags::default_table;
+use gcra_policy::answers::Answers;
+use gcra_policy::flags::{Source, policies_of_flags};
+use gcra_policy::sharing::Sharing;
+use gcra_table::Slots;
+use spop_agent::{ListenAddress, SocketAccess};
+
+use super::args::Args;
+
+/// How long an agent drains unless `--drain` says otherwise. HAProxy's check may take half of it
+/// to fail.
+const DRAIN: Duration = Duration::from_secs(3);
+
+/// Everything that an agent needs to know.
+#[derive(Debug)]
+pub(crate) struct Config {
+    pub(crate) policies: Source,
+    /// Whether the file is read again when it changes.
+    pub(crate) watch: bool,
+    pub(crate) listen: Vec<ListenAddress>,
+    pub(crate) socket_access: SocketAccess,
+    pub(crate) table: PathBuf,
+    pub(crate) slots: Option<Slots>,
+    pub(crate) threads: NonZeroUsize,
+    pub(crate) drain: Duration,
+    pub(crate) busy_poll: Duration,
+    pub(crate) max_frame_size: u32,
+    /// In bytes, for all connections together.
+    pub(crate) buffers: usize,
+    pub(crate) admin: Option<SocketAddr>,
+    pub(crate) admin_hosts: Vec<String>,
+    /// The file with the token of actions.
+    pub(crate) admin_actions: Option<PathBuf>,
+    /// The file of each decision.
+    pub(crate) audit: Option<PathBuf>,
+}
+
+impl Config {
+    /// From the flags of an agent. The error is a sentence.
+    pub(super) fn from_args(args: Args) -> Result<Self, String> {
+        let policies = match &args.config {
+            Some(file) => Source::File(file.clone()),
+            None => {
+                let answers = Answers { scope: args.scope, blocked: args.var, others: Vec::new() };
+                let store = args.store.settings()?;
+                let without_store = args.without_store.unwrap_or_default();
+                let shared = store.as_ref().map(|_| Sharing { without_store, at_once: false });
+                let mut policies = policies_of_flags(&args.limit, shared, answers)?;
+                if let Some(settings) = &store {
+                    policies.warnings = settings.remarks();
+                    policies.warning_count = policies.warnings.len();
+                }
+                let wait = args.store_wait;
+                policies.store = store.map(|store| store.with_wait(wait));
+                Source::Flags(Box::new(policies))
+            }
+        };
+        if args.watch && args.config.is_none() {
+            return Err("--watch needs --config, whose file it reads again; leave it out, or \
+                        write the limit into a file and name that with --config"
+                .to_owned());
+        }
+        let mut places = args.listen.iter().enumerate();
+        if let Some((_, twice)) = places.find(|(at, address)| args.listen[..*at].contains(address))
+        {
+            return Err(format!("--listen names {twice} twice; once is enough"));
+        }
+        let mut socket_access = SocketAccess::default();
+        if let Some(mode) = args.socket_mode {
+            socket_access = socket_access.mode(mode);
+        }
+        if let Some(group) = args.socket_group {
+            socket_access = socket_access.group(group);
+        }
+        let is_unix = |address: &ListenAddress| matches!(address, ListenAddress::Unix(_));
+        if socket_access != SocketAccess::default() && !args.listen.iter().any(is_unix) {
+            return Err("--socket-mode and --socket-group need --listen unix:/PATH; for \
+                        inherited sockets, set SocketMode= and SocketGroup= in the .socket unit"
+                .to_owned());
+        }
+        // Inherited sockets outlive the agent, and connections wait in them for the next one. A
+        // health check that failed in the meantime would only make HAProxy stop asking.
+        let inherits = args.listen.contains(&ListenAddress::Inherited);
+        let drain = args.drain.unwrap_or(if inherits { Duration::ZERO } else { DRAIN });
+        Ok(Self {
+            policies,
+            watch: args.watch,
+            listen: args.listen,
+            socket_access,
+            table: args.table.unwrap_or_else(default_table),
+            slots: args.slots,
+            threads: args.threads,
+            drain,
+            busy_poll: args.busy_poll,
+            max_frame_size: args.max_frame_size,
+            buffers: args.buffers,
+            admin: args.admin,
+            admin_hosts: args.admin_host,
+            admin_actions: args.admin_actions,
+            audit: args.audit,
+        })
+    }
+}
