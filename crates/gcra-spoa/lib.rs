@@ -9,41 +9,19 @@ mod housekeeping;
 mod logging;
 #[cfg(test)]
 mod scenarios;
+mod serve;
 mod service_manager;
 mod store_reports;
 #[doc(hidden)]
 pub mod testing;
 
-use std::io;
-use std::num::NonZeroUsize;
-use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::time::Duration;
 
-use anyhow::Context as _;
-use arc_swap::ArcSwap;
-use gcra_admin::actions::{Actions, Token};
-use gcra_admin::server;
-use gcra_admin::server::Answering;
-use gcra_admin::watched::Watched;
 use gcra_inspect::commands::{audit, check, exempt, explain, name, reload, store, table};
-use gcra_limiter::audit_lines::AuditFile;
-use gcra_limiter::borrower::Borrower;
-use gcra_limiter::limiter::Limiter;
-use gcra_limiter::policies_in_force::InForce;
-use gcra_limiter::stats::Stats;
-use gcra_policy::secrets::Readers;
-use gcra_table::{Opened, Table};
-use gcra_text::table_error::TableError;
-use gcra_text::{output, version};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use spop_agent::{Agent, Limits, Sockets};
-use tokio::sync::mpsc;
+use gcra_text::output;
 
-use crate::cli::{Config, Task};
-use crate::housekeeping::Housekeeping;
-use crate::service_manager::ServiceManager;
+use crate::cli::Task;
+use crate::serve::serve;
 
 /// Runs the program: reads the command line, does what it asks for, and returns the exit status.
 pub fn run() -> ExitCode {
@@ -72,139 +50,4 @@ pub fn run() -> ExitCode {
         Ok(exit) => exit,
         Err(error) => output::print_error(&error),
     }
-}
-
-/// How many requests of a connection may wait for the store. Those for which cells are here are
-/// answered beside them.
-const MOST_WAITING: NonZeroUsize = NonZeroUsize::new(1_024).unwrap();
-
-/// How many orders of actions may wait for the housekeeping.
-const MOST_ORDERS: usize = 8;
-
-fn serve(config: Config) -> anyhow::Result<ExitCode> {
-    let (policies, file) = match config.policies.read(Readers::OfLog) {
-        Ok(read) => read,
-        Err(mistakes) => return Ok(output::print_mistakes(&mistakes)),
-    };
-    raise_file_limit();
-    // Before the table is created: an agent whose address is taken leaves nothing behind.
-    let sockets = Sockets::bind(&config.listen, config.socket_access)?;
-    let admin = config.admin.map(server::bind).transpose()?;
-    let token = config.admin_actions.as_deref().map(Token::read).transpose()?;
-    let (table, opened) =
-        Table::open_or_create(&config.table, config.slots).map_err(TableError)?;
-    let version = version::WORDS;
-    match &file {
-        None => {
-            let policy = &policies.list[0];
-            log::info!("gcra-spoa {version}: {}", policy.in_words());
-            if let (Some(shared), Some(store)) = (policy.shared, &policies.store) {
-                log::info!("the limit is {}", shared.in_words());
-                log::info!("store: {}", store.in_words());
-            }
-        }
-        Some(file) => {
-            log::info!("gcra-spoa {version}, configured by {}", file.display());
-            policies.in_words().lines().for_each(|line| log::info!("{line}"));
-        }
-    }
-    policies.warnings.iter().for_each(|warning| log::warn!("{warning}"));
-    if let Some(warning) = policies.about_frames(config.max_frame_size) {
-        log::warn!("{warning}");
-    }
-    log::info!(
-        "table {}: {} slots, {}",
-        config.table.display(),
-        table.slots().get(),
-        match opened {
-            Opened::Created => "created",
-            Opened::Joined => "opened with the buckets in it",
-        }
-    );
-    if !is_on_tmpfs(&config.table).context("could not examine the table's file system")? {
-        log::warn!(
-            "table {} is not on a tmpfs, so the kernel keeps writing it to disk; put it in \
-             /dev/shm or /run",
-            config.table.display()
-        );
-    }
-
-    let mut limits = match &file {
-        None => Limiter::limits_for_blocked_only(&policies.answers),
-        // A reload can bring more variables.
-        Some(_) => Limits::default(),
-    };
-    limits.max_frame_size = config.max_frame_size;
-    let stats = Arc::new(Stats::new(config.threads));
-    let store = policies.store.clone();
-    let policies = Arc::new(ArcSwap::from_pointee(InForce::at_start(policies, &stats, &table)));
-    let table = Arc::new(ArcSwap::from_pointee(table));
-    let audit = config.audit.map(AuditFile::open).transpose()?.map(Arc::new);
-    let borrowing = store.as_ref().map(|settings| Borrower::open(settings, &table)).transpose()?;
-    let (borrower, background) = borrowing.unzip();
-    let limiter = Limiter::new(table.clone(), policies.clone())
-        .with_audit(audit.clone())
-        .with_borrower(borrower.clone());
-    let undecided = limiter.undecided();
-    let mut agent = Agent::new(limiter);
-    if let Some(borrower) = &borrower {
-        // After that time the request has been answered without the store.
-        let deadline = Duration::from(borrower.wait()) + Duration::from_secs(1);
-        agent = agent.deadline(deadline).max_in_flight(MOST_WAITING);
-    }
-    let agent = agent
-        .limits(limits)
-        .max_buffered_bytes(config.buffers)
-        .drain(config.drain)
-        .busy_poll(config.busy_poll);
-    let (orders, receiver) = mpsc::channel(MOST_ORDERS);
-    let mut housekeeping = Housekeeping {
-        table: table.clone(),
-        path: config.table.clone(),
-        policies,
-        file,
-        store,
-        watches: config.watch,
-        admin: None,
-        undecided: undecided.clone(),
-        audit,
-        stats: stats.clone(),
-        counters: agent.counters(),
-        manager: Arc::new(ServiceManager::from_environment()),
-        borrower,
-        orders: receiver,
-        max_frame_size: config.max_frame_size,
-    };
-    if let Some(listener) = admin {
-        let watched = Watched::new(
-            table.clone(),
-            agent.counters(),
-            undecided,
-            stats,
-            housekeeping.policies.clone(),
-            housekeeping.borrower.clone(),
-        );
-        let watched = Arc::new(watched);
-        let actions = Actions::new(watched.clone(), config.table.clone(), token, orders);
-        let answering = Answering::new(config.admin_hosts, watched, config.table, actions);
-        housekeeping.admin = Some(server::start(listener, answering)?);
-    }
-    agent.run_on(config.threads, sockets, housekeeping.until_stopped(background))?;
-    // The thread of --admin never drops the table, and it ends with the process.
-    table.load().leave();
-    Ok(ExitCode::SUCCESS)
-}
-
-/// A connection is an open file, and the usual soft limit of 1024 is less than HAProxy may open.
-fn raise_file_limit() {
-    let limit = getrlimit(Resource::Nofile);
-    // A process may raise its limit up to the hard limit. If this fails all the same, `accept`
-    // will say so when it matters.
-    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
-}
-
-/// Whether a file lies in memory.
-fn is_on_tmpfs(path: &Path) -> io::Result<bool> {
-    const TMPFS_MAGIC: i64 = 0x0102_1994;
-    Ok(rustix::fs::statfs(path)?.f_type == TMPFS_MAGIC)
 }
