@@ -18,6 +18,7 @@ use gcra_limiter::borrower::Borrower;
 use gcra_limiter::limiter::Limiter;
 use gcra_limiter::policies_in_force::InForce;
 use gcra_limiter::stats::Stats;
+use gcra_policy::Policies;
 use gcra_policy::secrets::Readers;
 use gcra_table::{Opened, Table};
 use gcra_text::table_error::TableError;
@@ -50,41 +51,8 @@ pub(crate) fn serve(config: Config) -> anyhow::Result<ExitCode> {
     let token = config.admin_actions.as_deref().map(Token::read).transpose()?;
     let (table, opened) =
         Table::open_or_create(&config.table, config.slots).map_err(TableError)?;
-    let version = version::WORDS;
-    match &file {
-        None => {
-            let policy = &policies.list[0];
-            log::info!("gcra-spoa {version}: {}", policy.in_words());
-            if let (Some(shared), Some(store)) = (policy.shared, &policies.store) {
-                log::info!("the limit is {}", shared.in_words());
-                log::info!("store: {}", store.in_words());
-            }
-        }
-        Some(file) => {
-            log::info!("gcra-spoa {version}, configured by {}", file.display());
-            policies.in_words().lines().for_each(|line| log::info!("{line}"));
-        }
-    }
-    policies.warnings.iter().for_each(|warning| log::warn!("{warning}"));
-    if let Some(warning) = policies.about_frames(config.max_frame_size) {
-        log::warn!("{warning}");
-    }
-    log::info!(
-        "table {}: {} slots, {}",
-        config.table.display(),
-        table.slots().get(),
-        match opened {
-            Opened::Created => "created",
-            Opened::Joined => "opened with the buckets in it",
-        }
-    );
-    if !is_on_tmpfs(&config.table).context("could not examine the table's file system")? {
-        log::warn!(
-            "table {} is not on a tmpfs, so the kernel keeps writing it to disk; put it in \
-             /dev/shm or /run",
-            config.table.display()
-        );
-    }
+    announce(&policies, file.as_deref(), config.max_frame_size);
+    announce_table(&config.table, &table, opened)?;
 
     let mut limits = match &file {
         None => Limiter::limits_for_blocked_only(&policies.answers),
@@ -115,41 +83,90 @@ pub(crate) fn serve(config: Config) -> anyhow::Result<ExitCode> {
         .drain(config.drain)
         .busy_poll(config.busy_poll);
     let (orders, receiver) = mpsc::channel(MOST_ORDERS);
-    let mut housekeeping = Housekeeping {
+    let start_admin = |listener| {
+        let watched = Watched::new(
+            table.clone(),
+            agent.counters(),
+            undecided.clone(),
+            stats.clone(),
+            policies.clone(),
+            borrower.clone(),
+        );
+        let watched = Arc::new(watched);
+        let actions = Actions::new(watched.clone(), config.table.clone(), token, orders);
+        let path = config.table.clone();
+        server::start(listener, Answering::new(config.admin_hosts, watched, path, actions))
+    };
+    let admin = admin.map(start_admin).transpose()?;
+    let housekeeping = Housekeeping {
         table: table.clone(),
-        path: config.table.clone(),
+        path: config.table,
         policies,
         file,
         store,
         watches: config.watch,
-        admin: None,
-        undecided: undecided.clone(),
+        admin,
+        undecided,
         audit,
-        stats: stats.clone(),
+        stats,
         counters: agent.counters(),
         manager: Arc::new(ServiceManager::from_environment()),
         borrower,
         orders: receiver,
         max_frame_size: config.max_frame_size,
     };
-    if let Some(listener) = admin {
-        let watched = Watched::new(
-            table.clone(),
-            agent.counters(),
-            undecided,
-            stats,
-            housekeeping.policies.clone(),
-            housekeeping.borrower.clone(),
-        );
-        let watched = Arc::new(watched);
-        let actions = Actions::new(watched.clone(), config.table.clone(), token, orders);
-        let answering = Answering::new(config.admin_hosts, watched, config.table, actions);
-        housekeeping.admin = Some(server::start(listener, answering)?);
-    }
     agent.run_on(config.threads, sockets, housekeeping.until_stopped(background))?;
     // The thread of --admin never drops the table, and it ends with the process.
     table.load().leave();
     Ok(ExitCode::SUCCESS)
+}
+
+/// Logs what limits the agent begins with, and what is to be known about them.
+fn announce(policies: &Policies, file: Option<&Path>, max_frame_size: u32) {
+    let version = version::WORDS;
+    match file {
+        None => {
+            let policy = &policies.list[0];
+            log::info!("gcra-spoa {version}: {}", policy.in_words());
+            if let (Some(shared), Some(store)) = (policy.shared, &policies.store) {
+                log::info!("the limit is {}", shared.in_words());
+                log::info!("store: {}", store.in_words());
+            }
+        }
+        Some(file) => {
+            log::info!("gcra-spoa {version}, configured by {}", file.display());
+            policies.in_words().lines().for_each(|line| log::info!("{line}"));
+        }
+    }
+    policies.warnings.iter().for_each(|warning| log::warn!("{warning}"));
+    if let Some(warning) = policies.about_frames(max_frame_size) {
+        log::warn!("{warning}");
+    }
+}
+
+/// Logs which table the agent uses.
+///
+/// # Errors
+///
+/// The table's file system cannot be examined.
+fn announce_table(path: &Path, table: &Table, opened: Opened) -> anyhow::Result<()> {
+    log::info!(
+        "table {}: {} slots, {}",
+        path.display(),
+        table.slots().get(),
+        match opened {
+            Opened::Created => "created",
+            Opened::Joined => "opened with the buckets in it",
+        }
+    );
+    if !is_on_tmpfs(path).context("could not examine the table's file system")? {
+        log::warn!(
+            "table {} is not on a tmpfs, so the kernel keeps writing it to disk; put it in \
+             /dev/shm or /run",
+            path.display()
+        );
+    }
+    Ok(())
 }
 
 /// A connection is an open file, and the usual soft limit of 1024 is less than HAProxy may open.
