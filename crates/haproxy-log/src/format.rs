@@ -68,11 +68,12 @@ const TCP_CLF: &str = "%{+Q}o %{-Q}ci - - [%T] \"TCP \" 000 %B \"\" \"\" %cp %ms
 const SHIPPED_BEGIN: &str = "%ci:%cp [%tr] %ft %b/%s %TR/%Tw/%Tc/%Tr/%Ta %ST %B %tsc \
                              %ac/%fc/%bc/%sc/%rc %sq/%bq %{+Q}r ";
 /// What some of them have behind that, and how these are called.
-const SHIPPED_MORE: [(&str, &str); 4] = [
+const SHIPPED_MORE: [(&str, &str); 5] = [
     ("", ""),
     (" with costs", "cost=%[var(txn.cost)] "),
     (" with estimates", "estimate=%[var(txn.estimate)] "),
     (" with delays", "delay_ms=%[var(txn.gcra.delay_ms)] "),
+    (" behind a proxy", "client=%[var(txn.client)] "),
 ];
 /// And their end.
 const SHIPPED_END: &str = "blocked=%[var(txn.gcra.blocked)] policy=%[var(txn.gcra.policy)] \
