@@ -11,7 +11,6 @@ mod logging;
 mod scenarios;
 mod serve;
 mod service_manager;
-mod store_reports;
 #[doc(hidden)]
 pub mod testing;
 

@@ -34,7 +34,7 @@ const CALLS: [(&str, Level); 5] = [
 /// Files in which sentences for the log are put together.
 const SENTENCES: [&str; 4] = [
     "crates/gcra-admin/src/agreement.rs",
-    "crates/gcra-spoa/store_reports.rs",
+    "crates/gcra-spoa/housekeeping/store_reports.rs",
     "crates/gcra-limiter/src/undecided.rs",
     "crates/spop-agent/src/end.rs",
 ];

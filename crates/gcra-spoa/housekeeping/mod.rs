@@ -42,9 +42,11 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{MissedTickBehavior, interval};
 
+mod store_reports;
+
+use self::store_reports::{Counted, StoreReports};
 use crate::hangup;
 use crate::service_manager::ServiceManager;
-use crate::store_reports::{Counted, StoreReports};
 use gcra_policy::watch::{Watch, see_all};
 
 /// What the housekeeping looks after.
