@@ -28,8 +28,7 @@ use spop_agent::{Agent, Limits, Sockets};
 use tokio::sync::mpsc;
 
 use crate::cli::Config;
-use crate::housekeeping::Housekeeping;
-use crate::service_manager::ServiceManager;
+use crate::housekeeping::{Housekeeping, Parts, Running, Startup};
 
 /// How many requests of a connection may wait for the store. Those for which cells are here are
 /// answered beside them.
@@ -98,23 +97,24 @@ pub(crate) fn serve(config: Config) -> anyhow::Result<ExitCode> {
         server::start(listener, Answering::new(config.admin_hosts, watched, path, actions))
     };
     let admin = admin.map(start_admin).transpose()?;
-    let housekeeping = Housekeeping {
+    let running = Running {
         table: table.clone(),
-        path: config.table,
         policies,
-        file,
-        store,
-        watches: config.watch,
-        admin,
-        undecided,
-        audit,
         stats,
         counters: agent.counters(),
-        manager: Arc::new(ServiceManager::from_environment()),
+        undecided,
+        has_file: file.is_some(),
+        admin,
+    };
+    let parts = Parts {
+        path: config.table,
+        startup: Startup { file, store, max_frame_size: config.max_frame_size },
+        watches: config.watch,
+        audit,
         borrower,
         orders: receiver,
-        max_frame_size: config.max_frame_size,
     };
+    let housekeeping = Housekeeping::new(&running, parts);
     agent.run_on(config.threads, sockets, housekeeping.until_stopped(background))?;
     // The thread of --admin never drops the table, and it ends with the process.
     table.load().leave();

@@ -7,8 +7,7 @@ use gcra_text::count::Count;
 use gcra_text::duration::{Exact, Short};
 use log::Level;
 
-/// How many beats, of a second each, are at least between two warnings of one kind.
-const BEATS_BETWEEN: u32 = 60;
+use super::complaint::News;
 
 /// What the log has said so far.
 #[derive(Debug, Default)]
@@ -16,15 +15,15 @@ pub(crate) struct StoreReports {
     last: Counted,
     /// What was counted when the first request was decided without the store that is away now.
     began: Option<Counted>,
-    /// Beats until the log says again that the store was away between two beats.
-    silent_about_short: u32,
-    /// What was counted before the first time of that kind of which the log says nothing yet.
+    /// That the store was away between two beats.
+    short_news: News,
+    /// What was counted before the first time of that kind that the log has not told.
     short: Option<Counted>,
-    /// Beats until the log says again that requests have stopped waiting, and how many had done so
-    /// when it last did.
-    silent_about_timed_out: u32,
+    /// That requests have stopped waiting, and how many had done so when the log last told it.
+    timed_out_news: News,
     timed_out: u64,
-    silent_about_evicted: u32,
+    /// That entries were evicted, and how many when the log last told it.
+    evicted_news: News,
     evicted: u64,
 }
 
@@ -76,15 +75,12 @@ impl StoreReports {
             }
             None | Some(_) => {}
         }
-        self.silent_about_short = self.silent_about_short.saturating_sub(1);
-        if self.silent_about_short == 0
+        if self.short_news.due(self.short.is_some())
             && let Some(began) = self.short.take()
         {
             lines.push((Level::Warn, decided_since(began, now)));
-            self.silent_about_short = BEATS_BETWEEN;
         }
-        self.silent_about_timed_out = self.silent_about_timed_out.saturating_sub(1);
-        if now.timed_out > self.timed_out && self.silent_about_timed_out == 0 {
+        if self.timed_out_news.due(now.timed_out > self.timed_out) {
             let count = now.timed_out - self.timed_out;
             let requests = Count(count, "request has", "requests have");
             let were = if count == 1 { "was" } else { "were" };
@@ -96,10 +92,9 @@ impl StoreReports {
                     Exact(wait)
                 ),
             ));
-            (self.timed_out, self.silent_about_timed_out) = (now.timed_out, BEATS_BETWEEN);
+            self.timed_out = now.timed_out;
         }
-        self.silent_about_evicted = self.silent_about_evicted.saturating_sub(1);
-        if now.evicted > self.evicted && self.silent_about_evicted == 0 {
+        if self.evicted_news.due(now.evicted > self.evicted) {
             let entries = Count(now.evicted - self.evicted, "entry was", "entries were");
             lines.push((
                 Level::Warn,
@@ -108,7 +103,7 @@ impl StoreReports {
                      store more often; docs/OPERATING.md says how to enlarge it"
                 ),
             ));
-            (self.evicted, self.silent_about_evicted) = (now.evicted, BEATS_BETWEEN);
+            self.evicted = now.evicted;
         }
         lines
     }

@@ -1,0 +1,159 @@
+//! Puts the policies that were read in force, or logs what is wrong with them.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+
+use gcra_limiter::policies_in_force::InForce;
+use gcra_policy::store::StoreSettings;
+use gcra_policy::{Policies, Policy};
+use gcra_table::ReloadAnswer;
+use gcra_text::count::Count;
+
+use super::running::Running;
+
+/// The policies that were read, `None` if nothing has changed, or the mistakes in the file.
+pub(super) type Outcome = Result<Option<Box<InForce>>, Vec<String>>;
+
+/// What the agent was started with, and no reload replaces.
+#[derive(Debug)]
+pub(crate) struct Startup {
+    /// The file that the policies come from; `None` if they come from the command line.
+    pub(crate) file: Option<PathBuf>,
+    pub(crate) store: Option<StoreSettings>,
+    /// That of `--max-frame-size`.
+    pub(crate) max_frame_size: u32,
+}
+
+/// Puts the policies that were read in force, or logs what is wrong with them. Mistakes that were
+/// logged before are not logged again.
+pub(super) fn adopt(
+    running: &Running,
+    startup: &Startup,
+    outcome: Outcome,
+    known: &mut Vec<String>,
+) -> ReloadAnswer {
+    let name = startup.file.as_deref().unwrap_or(Path::new("")).display();
+    match outcome {
+        Ok(next) => {
+            let mut warnings = Vec::new();
+            match next {
+                None => log::info!("{name} was read again: nothing has changed"),
+                Some(next) => {
+                    let policies = next.policies.clone();
+                    let before = running.policies.load().policies.clone();
+                    let rekeyed = rekeyed(&before, &next);
+                    running.policies.store(next.into());
+                    log::info!("{name} was read again, and is in force:");
+                    policies.in_words().lines().for_each(|line| log::info!("{line}"));
+                    policies.warnings.iter().for_each(|warning| log::warn!("{warning}"));
+                    if let Some(warning) = policies.about_frames(startup.max_frame_size) {
+                        log::warn!("{warning}");
+                    }
+                    let abandoned = abandoned(&before, &policies);
+                    if !abandoned.is_empty() {
+                        warnings.push(about_abandoned(&abandoned));
+                    }
+                    warnings.extend(no_longer_settled(&before, &policies));
+                    if policies.store != startup.store {
+                        warnings.push(KEEPS_STORE.to_owned());
+                    }
+                    warnings.iter().for_each(|warning| log::warn!("{warning}"));
+                    for (policy, exempt) in rekeyed {
+                        log::warn!(
+                            "policy '{policy}' makes other keys than before, and {} of it {} \
+                             a former key; 'gcra-spoa exempt --list --config {name}' says \
+                             which, and --end ends it",
+                            Count(exempt, "exemption", "exemptions"),
+                            if exempt == 1 { "is for" } else { "are for" }
+                        );
+                    }
+                }
+            }
+            known.clear();
+            running.stats.reloads.ok.fetch_add(1, Ordering::Relaxed);
+            match warnings.is_empty() {
+                true => ReloadAnswer::InForce,
+                false => ReloadAnswer::Warned(warnings.join("; also: ")),
+            }
+        }
+        Err(mistakes) => {
+            running.stats.reloads.refused.fetch_add(1, Ordering::Relaxed);
+            let first = mistakes.first().cloned().unwrap_or_default();
+            if mistakes == *known {
+                log::error!(
+                    "{name} still has the same mistakes; the policies in force have not \
+                     changed"
+                );
+            } else {
+                mistakes.iter().for_each(|mistake| log::error!("{mistake}"));
+                log::error!("{name} was refused; the policies in force have not changed");
+                *known = mistakes;
+            }
+            ReloadAnswer::Refused(first)
+        }
+    }
+}
+
+/// The policies that make other keys than before, of those that some clients are exempt from; and
+/// how many clients are.
+fn rekeyed(before: &Policies, now: &InForce) -> Vec<(Box<str>, u64)> {
+    let exempt = |policy: &Policy| {
+        now.exemptions.iter().filter(|exemption| policy.is_meant_by(exemption)).count() as u64
+    };
+    let has_other_keys = |policy: &&Policy| {
+        let old = before.list.iter().find(|old| old.name == policy.name);
+        old.is_some_and(|old| !policy.makes_keys_of(old))
+    };
+    let rekeyed = now.policies.without_trials().filter(|policy| exempt(policy) > 0);
+    let rekeyed = rekeyed.filter(has_other_keys);
+    rekeyed.map(|policy| (policy.name.clone(), exempt(policy))).collect()
+}
+
+/// The messages for which there was a policy and is none now, each with the first policy that was
+/// for it.
+fn abandoned(before: &Policies, now: &Policies) -> Vec<(String, String)> {
+    let mut abandoned: Vec<(String, String)> = Vec::new();
+    for policy in before.without_trials() {
+        let Some(message) = policy.message.as_deref() else { continue };
+        let has_policy = now.list.iter().any(|new| new.message.as_deref() == Some(message));
+        let message = String::from_utf8_lossy(message).into_owned();
+        if !has_policy && !abandoned.iter().any(|(known, _)| *known == message) {
+            abandoned.push((message, policy.name.to_string()));
+        }
+    }
+    abandoned
+}
+
+/// The answer in the table is cut off after 192 bytes, so what matters comes first.
+fn about_abandoned(abandoned: &[(String, String)]) -> String {
+    let [(message, policy), more @ ..] = abandoned else { return String::new() };
+    let more = match more.len() {
+        0 => String::new(),
+        more => format!(" (and those of {})", Count(more, "other message", "other messages")),
+    };
+    format!(
+        "no policy is for the messages '{message}'{more} any more, so they get no decision; \
+         policy '{policy}' was in force for them; is a name misspelled?"
+    )
+}
+
+/// A sentence about the first policy whose requests other messages settle than before, or none.
+fn no_longer_settled(before: &Policies, now: &Policies) -> Option<String> {
+    before.without_trials().find_map(|old| {
+        let message = &old.settle.as_ref()?.message;
+        let new = now.without_trials().find(|new| new.name == old.name)?;
+        let is_known = now.without_trials().any(|new| new.is_settled_by(message));
+        (!is_known && new.message == old.message).then(|| {
+            format!(
+                "responses in messages '{}' settle nothing any more; they settled policy '{}'; is \
+                 a name misspelled?",
+                String::from_utf8_lossy(message),
+                old.name
+            )
+        })
+    })
+}
+
+/// What the log says when a reload has read another `[store]`.
+const KEEPS_STORE: &str = "[store] of the file has changed since this agent was started, and the \
+                           agent keeps the old one; restart the agent";

@@ -1,0 +1,112 @@
+//! What the log says about messages that could not be decided or settled.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use gcra_limiter::undecided::Undecided;
+use gcra_limiter::{undecided, verdict};
+use gcra_policy::Policy;
+
+use super::running::Running;
+
+/// What the log has said so far.
+#[derive(Debug)]
+pub(super) struct MessageReports {
+    running: Running,
+    undecided: u64,
+    unsettled: u64,
+    unmatched: u64,
+    /// The policies of which the log said that they get addresses as strings.
+    text_addresses: BTreeSet<Box<str>>,
+    /// The messages of which the log said that none has come.
+    never_settled: BTreeSet<String>,
+}
+
+impl MessageReports {
+    pub(super) fn new(running: Running) -> Self {
+        let (undecided, unsettled, unmatched) = Default::default();
+        let (text_addresses, never_settled) = Default::default();
+        Self { running, undecided, unsettled, unmatched, text_addresses, never_settled }
+    }
+
+    /// To be called at each beat. The first mistake is logged at once, for an operator who tries a
+    /// configuration.
+    pub(super) fn beat(&mut self) {
+        if self.has_first_mistake() {
+            self.report_mistakes();
+        }
+    }
+
+    /// To be called once a minute.
+    pub(super) fn report(&mut self) {
+        let in_force = self.running.policies.load_full();
+        for policy in &in_force.policies.list {
+            if let Some(never) = self.never_settled(policy) {
+                log::warn!("{never}");
+            }
+            if let Some(arg) = self.running.stats.policy(&policy.name).text_address()
+                && self.text_addresses.insert(policy.name.clone())
+            {
+                log::warn!("{}", about_text_address(policy, arg));
+            }
+        }
+        self.report_mistakes();
+    }
+
+    /// Whether messages could not be decided or settled, for the first time.
+    fn has_first_mistake(&self) -> bool {
+        let Undecided { undecided, unmatched, unsettled, .. } = &*self.running.undecided;
+        let is_first = |count: &AtomicU64, said| said == 0 && count.load(Ordering::Relaxed) > 0;
+        is_first(undecided, self.undecided)
+            || is_first(unmatched, self.unmatched)
+            || is_first(unsettled, self.unsettled)
+    }
+
+    /// Logs what was wrong with messages since this was last done.
+    fn report_mistakes(&mut self) {
+        let undecided = self.running.undecided.undecided.load(Ordering::Relaxed);
+        if undecided > self.undecided {
+            log::warn!("{}", self.running.undecided.about_undecided(undecided - self.undecided));
+        }
+        self.undecided = undecided;
+        let unsettled = self.running.undecided.unsettled.load(Ordering::Relaxed);
+        if unsettled > self.unsettled {
+            log::warn!("{}", self.running.undecided.about_unsettled(unsettled - self.unsettled));
+        }
+        self.unsettled = unsettled;
+        let unmatched = self.running.undecided.unmatched.load(Ordering::Relaxed);
+        if unmatched > self.unmatched {
+            log::warn!("{}", self.running.undecided.about_unmatched(unmatched - self.unmatched));
+        }
+        self.unmatched = unmatched;
+    }
+
+    /// Says once that many requests of a policy were allowed, and that none was settled. It may be
+    /// right, where only a failure is charged.
+    fn never_settled(&mut self, policy: &Policy) -> Option<String> {
+        const MANY: u64 = 1000;
+        let message = String::from_utf8_lossy(&policy.settle.as_ref()?.message).into_owned();
+        let stats = self.running.stats.policy(&policy.name);
+        let allowed = stats.counts()[verdict::Outcome::Allowed.index()];
+        let is_settled = stats.settled().iter().any(|(_, count)| *count > 0);
+        let is_new = allowed >= MANY && !is_settled && self.never_settled.insert(message.clone());
+        is_new.then(|| {
+            format!(
+                "policy '{}' has allowed {allowed} requests, and no message '{message}' has \
+                 settled one; if responses should have, compare the spoe-message '{message}', \
+                 its event and the 'messages' line with 'gcra-spoa check --print-haproxy'",
+                policy.name
+            )
+        })
+    }
+}
+
+/// Says that an arg of the key should be an address, and is a string.
+fn about_text_address(policy: &Policy, arg: undecided::PrintableName) -> String {
+    format!(
+        "policy '{}' got an address as a text in the arg '{arg}', so no prefix and no override of \
+         an address applies to it; let HAProxy send an address, such as src or \
+         req.hdr_ip(x-forwarded-for), and not req.hdr or req.fhdr",
+        policy.name
+    )
+}

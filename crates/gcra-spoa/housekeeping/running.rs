@@ -1,0 +1,55 @@
+//! [`Running`]: the agent, as all parts of the housekeeping see it.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use gcra_limiter::policies_in_force::InForce;
+use gcra_limiter::stats::Stats;
+use gcra_limiter::undecided::Undecided;
+use gcra_table::{Profile, Table};
+use gcra_text::count::Count;
+use spop_agent::Counters;
+
+/// What the agent serves with, and what it counts.
+#[derive(Clone, Debug)]
+pub(crate) struct Running {
+    pub(crate) table: Arc<ArcSwap<Table>>,
+    pub(crate) policies: Arc<ArcSwap<InForce>>,
+    pub(crate) stats: Arc<Stats>,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) undecided: Arc<Undecided>,
+    /// Whether the policies come from a file, and not from the command line.
+    pub(crate) has_file: bool,
+    /// Where the agent serves its status.
+    pub(crate) admin: Option<SocketAddr>,
+}
+
+impl Running {
+    /// Tells the other agents of the table about this one.
+    pub(super) fn introduce(&self) {
+        let in_force = self.policies.load();
+        self.table.load().introduce(&Profile {
+            limits: in_force.policies.limits_digest,
+            has_file: self.has_file,
+            admin: self.admin,
+            remembers_until: in_force.earlier.remembered_until(),
+        });
+    }
+
+    /// One line for `systemctl status`. It names no clients, because any user may read it.
+    pub(super) fn status(&self, is_refused: bool) -> String {
+        let policies = self.policies.load().policies.list.len() as u64;
+        let now = self.counters.snapshot();
+        let refused = match is_refused {
+            false => "",
+            true => "; the file was REFUSED when it was last read, see the log",
+        };
+        format!(
+            "serving {} to {}, {} answered{refused}",
+            Count(policies, "policy", "policies"),
+            Count(now.open, "connection", "connections"),
+            Count(now.notifies, "NOTIFY", "NOTIFYs")
+        )
+    }
+}

@@ -1,0 +1,121 @@
+//! Limits that hosts share: the file of leases, and what the log says about the store.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use gcra_limiter::borrower::Borrower;
+use gcra_limiter::stats::PolicyStats;
+use gcra_policy::sharing::{Sharing, WithoutStore};
+use gcra_policy::words::{blocked_without_store, without_store_in_words};
+use gcra_policy::{Policies, Policy};
+use gcra_text::count::Count;
+use gcra_text::table_error::TableError;
+
+use super::complaint::Complaint;
+use super::running::Running;
+use super::store_reports::{Counted, StoreReports};
+
+/// What this host holds of shared limits, and what the log has said about it.
+#[derive(Debug)]
+pub(super) struct SharedLimits {
+    running: Running,
+    borrower: Option<Arc<Borrower>>,
+    /// The most machines that the log has spoken of.
+    machines: u32,
+    reports: StoreReports,
+    /// That the file of leases cannot be opened.
+    lost: Complaint,
+}
+
+impl SharedLimits {
+    pub(super) fn new(running: Running, borrower: Option<Arc<Borrower>>) -> Self {
+        let (machines, reports, lost) = Default::default();
+        Self { running, borrower, machines, reports, lost }
+    }
+
+    /// Looks after what this host holds of shared limits.
+    pub(super) fn follow(&mut self) {
+        let Some(borrower) = self.borrower.clone() else { return };
+        self.report_store(&borrower);
+        let followed = borrower.follow(&self.running.table.load());
+        if self.lost.due(followed.is_err())
+            && let Err(error) = followed
+        {
+            let error = TableError(error);
+            log::error!("{error}; the agent goes on with the file that it had");
+        }
+    }
+
+    /// Logs that requests are decided without the store, and what else is wrong with it.
+    fn report_store(&mut self, borrower: &Borrower) {
+        let (store, counts) = (borrower.store(), &borrower.counts);
+        let without_store = |(_, policy): &(String, Arc<PolicyStats>)| -> u64 {
+            policy.without_store().iter().map(|(_, count)| count).sum()
+        };
+        let counted = Counted {
+            at: self.running.stats.uptime(),
+            is_away: !borrower.can_ask(self.running.table.load().now()),
+            away: store.away_total(),
+            without_store: self.running.stats.policies().iter().map(without_store).sum(),
+            open: counts.open.load(Ordering::Relaxed),
+            timed_out: counts.timed_out.load(Ordering::Relaxed),
+            evicted: borrower.leases().evictions(),
+        };
+        let machines = borrower.hosts(self.running.table.load().now());
+        if machines > self.machines {
+            self.warn_about_bursts(machines);
+            self.machines = machines;
+        }
+        let what_happens = || {
+            let in_force = self.running.policies.load();
+            all_without_store(&in_force.policies, machines)
+        };
+        for (level, line) in self.reports.beat(counted, borrower.wait().into(), what_happens) {
+            log::log!(level, "{line}");
+        }
+    }
+
+    /// Warns about the policies that would block without the store, because this many machines
+    /// cannot share a burst.
+    fn warn_about_bursts(&self, machines: u32) {
+        let in_force = self.running.policies.load();
+        for policy in in_force.policies.without_trials() {
+            let has_no_share = |sharing: Sharing| {
+                sharing.at_once || sharing.without_store == WithoutStore::Closed
+            };
+            if policy.shared.is_none_or(has_no_share) {
+                continue;
+            }
+            if let Some(requests) = blocked_without_store(policy, machines) {
+                log::warn!(
+                    "policy '{}': without the store, all requests {requests} would be blocked, \
+                     because {machines} machines cannot share a burst of less than {machines}; \
+                     raise the burst",
+                    policy.name
+                );
+            }
+        }
+    }
+}
+
+/// What the policies that are shared do without the store. `machines` is how many share the
+/// limits.
+fn all_without_store(policies: &Policies, machines: u32) -> String {
+    let shared = policies.without_trials();
+    let shared = shared.filter_map(|policy| {
+        let words = without_store_in_words(policy, policy.shared?, machines);
+        Some(format!("policy '{}': {words}", policy.name))
+    });
+    let has_share = |policy: &Policy| {
+        policy.shared.is_some_and(|it| !it.at_once && it.without_store != WithoutStore::Closed)
+    };
+    let machines = match machines {
+        0 if !policies.without_trials().any(has_share) => None,
+        0 => Some(
+            "it is not known for sure how many machines there are, so the share is nothing"
+                .to_owned(),
+        ),
+        machines => Some(format!("{} seen", Count(machines, "machine was", "machines were"))),
+    };
+    shared.chain(machines).collect::<Vec<_>>().join("; ")
+}

@@ -1,0 +1,134 @@
+//! What the log says about the table and the workers, when something is wrong with them.
+
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+
+use gcra_admin::agreement;
+use gcra_admin::agreement::Agreement;
+use gcra_admin::watched::MAX_SILENCE;
+use gcra_policy::Policy;
+use gcra_table::{Evictions, Name};
+use gcra_text::count::Count;
+
+use super::complaint::Complaint;
+use super::running::Running;
+
+/// For how many beats a table is in the middle of a resize before the log says so. A resize takes
+/// seconds.
+const BEATS_OF_RESIZE: u32 = 10;
+
+/// What the log has said so far.
+#[derive(Debug)]
+pub(super) struct Warnings {
+    running: Running,
+    /// The table's path.
+    path: PathBuf,
+    evictions: Evictions,
+    agreement: Agreement,
+    /// That the table's name does not lead to it.
+    detached: Complaint,
+    /// That a resize does not end.
+    resizing: Complaint,
+    /// That a worker is stuck.
+    stuck: Complaint,
+}
+
+impl Warnings {
+    pub(super) fn new(running: Running, path: PathBuf) -> Self {
+        let evictions = running.table.load().evictions();
+        let (agreement, detached, resizing, stuck) = Default::default();
+        Self { running, path, evictions, agreement, detached, resizing, stuck }
+    }
+
+    /// To be called at each beat.
+    pub(super) fn beat(&mut self) {
+        self.check_name();
+        self.check_resize();
+        self.check_workers();
+    }
+
+    /// Warns when other agents of the table have other limits.
+    pub(super) fn compare_limits(&mut self) {
+        let limits = self.running.policies.load().policies.limits_digest;
+        let differing = agreement::differing(&self.running.table.load(), limits);
+        match self.agreement.beat(&differing) {
+            None => {}
+            Some(agreement::Report::Differ(said)) => log::warn!("{said}"),
+            Some(agreement::Report::Agree) => {
+                log::info!("all agents of the table have the same limits again");
+            }
+        }
+        self.running.stats.differing.store(differing.len() as u64, Ordering::Relaxed);
+    }
+
+    /// Warns when the table's file was removed or replaced: agents that start from then on do not
+    /// find it.
+    fn check_name(&mut self) {
+        let what = match self.running.table.load().name() {
+            Name::Ours => None,
+            Name::Nothing => Some("was removed"),
+            Name::AnotherFile => Some("was replaced by another file"),
+        };
+        if self.detached.due(what.is_some())
+            && let Some(what) = what
+        {
+            log::error!(
+                "table {} {what} while it is in use: agents that are started from now on use \
+                 another table, and the running ones keep the old one; restart them one after \
+                 the other, so that all share one table again",
+                self.path.display()
+            );
+        }
+    }
+
+    /// Warns when a resize does not end.
+    fn check_resize(&mut self) {
+        let is_being_resized = self.running.table.load().is_being_resized();
+        if let Some(beats) = self.resizing.due_after(BEATS_OF_RESIZE, is_being_resized) {
+            log::warn!(
+                "the table has been in the middle of a resize for {} s; if the command was \
+                 interrupted, 'gcra-spoa table info --table {}' says how to finish it",
+                beats,
+                self.path.display()
+            );
+        }
+    }
+
+    /// Warns when another worker than that of the housekeeping is stuck.
+    fn check_workers(&mut self) {
+        let silent = self.running.counters.silent();
+        if self.stuck.due(silent >= MAX_SILENCE) {
+            log::error!(
+                "a worker has been stuck for {} s, with all its connections; restart the agent, \
+                 unless a service manager does so because of its watchdog",
+                silent.as_secs()
+            );
+        }
+    }
+
+    /// Logs which clients were blocked, and whether the table was too small, in the last minute.
+    pub(super) fn report(&mut self) {
+        self.running.stats.end_minute().iter().for_each(|said| log::info!("{said}"));
+        let evictions = self.running.table.load().evictions();
+        let evicted = evictions.evicted_live.saturating_sub(self.evictions.evicted_live);
+        if evicted > 0 {
+            let forgiven = evictions.forgiven.saturating_sub(self.evictions.forgiven);
+            // By the limit that gives the highest possible number.
+            let policies = self.running.policies.load();
+            let limits = policies.policies.without_trials().flat_map(Policy::limits);
+            let cells = limits.map(|limit| match limit.calendar {
+                None => forgiven.div_ceil(limit.quota.emission_interval()),
+                Some(_) => evicted.saturating_mul(limit.quota.burst().into()),
+            });
+            let cells = cells.max().unwrap_or(0);
+            log::warn!(
+                "the table is too small: {} that owed something {} evicted, so up to {} too many \
+                 may be allowed; give the table more slots with 'gcra-spoa table resize'",
+                Count(evicted, "bucket", "buckets"),
+                if evicted == 1 { "was" } else { "were" },
+                Count(cells, "request", "requests")
+            );
+        }
+        self.evictions = evictions;
+    }
+}
