@@ -1,5 +1,4 @@
-//! SIGHUP, by which an agent reads its file again. It would end a process that does not handle it
-//! yet.
+//! SIGHUP, by which an agent reads its file again. It ends a process that has no handler for it.
 
 use nix::sys::signal::{SigSet, Signal};
 

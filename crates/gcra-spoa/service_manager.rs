@@ -30,7 +30,7 @@ struct Notify {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The last change, if it could not be sent yet.
+    /// The last change, if it is still to be sent.
     unsent: Option<String>,
     /// Nothing that follows is a change.
     is_stopping: bool,

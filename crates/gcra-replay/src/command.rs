@@ -121,7 +121,7 @@ pub fn run(command: &Replay) -> anyhow::Result<ExitCode> {
     let json = serde_json::to_value(&report).context("could not write the report")?;
     if let (Some(mut page), Some(file)) = (page, &command.html) {
         let html = html::page(&json);
-        // What is no file, such as a pipe, has no length.
+        // A pipe, for example, is no file and has no length.
         let written = match page.metadata().is_ok_and(|about| about.is_file()) {
             true => page.set_len(0),
             false => Ok(()),
@@ -146,7 +146,7 @@ fn check_captures(names: &[String]) -> Result<(), String> {
     }
 }
 
-/// Opens the file of the page. What it had stays until the page is written. `logs` are the real
+/// Opens the file of the page. It keeps its content until the page is written. `logs` are the real
 /// paths of the logs that have one.
 fn open_page(file: &Path, logs: &[Option<PathBuf>]) -> anyhow::Result<File> {
     if file.as_os_str() == "-" {

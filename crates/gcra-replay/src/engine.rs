@@ -31,16 +31,16 @@ pub(crate) struct Engine {
     shared: Vec<String>,
 }
 
-/// What one policy says about a message.
+/// The verdict of one policy on a message.
 #[derive(Clone, Copy, Debug)]
 pub struct Step<'s, 'p> {
     pub verdict: Verdict,
     pub key: KeyHash,
-    /// What its limits said, in their order; empty if the rule is not made of limits.
+    /// The answers of its limits, in their order; empty if the rule is not made of limits.
     pub standings: &'s [Standing<'p>],
 }
 
-/// What all policies say about a message together.
+/// The verdict of all policies on a message together.
 #[derive(Clone, Copy, Debug)]
 pub struct Decided {
     pub verdict: Verdict,

@@ -3,7 +3,7 @@
 use crate::mapping::Fields;
 use crate::report::LogAnswers;
 
-/// What the log itself says about answers.
+/// Counts the answers that a log has.
 #[derive(Debug)]
 pub(crate) struct AnswersOfLog {
     status: Option<usize>,

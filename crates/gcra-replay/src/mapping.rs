@@ -49,7 +49,7 @@ struct Arg {
     source: Source,
     /// Whether a request had a value for it.
     has_value: bool,
-    /// Whether a request had a text in the field that is not of the type.
+    /// Whether a request had a string in the field that is not of the type.
     has_other_text: bool,
 }
 
@@ -92,7 +92,7 @@ enum Source {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Kind {
     Address,
-    /// A text that may be an address.
+    /// A string that may be an address.
     AddressOrString,
     Integer,
     String,
@@ -502,7 +502,7 @@ impl Kind {
                 Value::Null => Value::String(bytes),
                 address => address,
             },
-            // HAProxy has no address where the text is none, as for a client on a Unix socket.
+            // HAProxy has no address where the string is none, as for a client on a Unix socket.
             Self::Address => match (address(bytes), mask) {
                 // ipmask() makes an IPv4 address of one that is mapped into IPv6.
                 (Some(ip), Some((v4, v6))) => match ip.to_canonical() {
@@ -821,7 +821,7 @@ fn bare_name(text: &str) -> &str {
     rest.strip_prefix('[').and_then(|inner| inner.strip_suffix(']')).unwrap_or(rest)
 }
 
-/// The parts of a text between commas that are outside of brackets.
+/// The parts of a string between commas that are outside of brackets.
 fn split_outside_brackets(text: &str) -> Vec<&str> {
     let (mut parts, mut start, mut depth) = (Vec::new(), 0, 0_usize);
     for (at, byte) in text.bytes().enumerate() {

@@ -90,8 +90,8 @@ impl Side {
         Ok(Self { name, engine, mapping, tally, questions: Vec::new() })
     }
 
-    /// Finds the questions about these messages. What is needed to decide about them is on its way
-    /// from memory.
+    /// Finds the questions about these messages, and starts to fetch from memory what the decisions
+    /// need.
     fn prepare(
         engine: &Engine,
         tally: &Tally,
@@ -134,7 +134,7 @@ pub(crate) struct Replaying {
     pub changes: Changes,
     /// Whether both have the same messages, which are written once then.
     shares_messages: bool,
-    /// The times of the requests that are not decided yet.
+    /// The times of the requests that wait to be decided.
     times: Vec<i64>,
 }
 
@@ -172,7 +172,7 @@ impl Replaying {
         }
     }
 
-    /// Decides about the requests that are not decided yet.
+    /// Decides about the requests that wait.
     pub(crate) fn decide_all(&mut self) {
         let Self { new, old, changes, shares_messages, times } = self;
         let Side { engine, mapping, tally, questions, .. } = new;

@@ -19,7 +19,7 @@ const MOST_CLIENTS: usize = 1 << 21;
 /// How many clients with blocked requests are followed by name and time.
 const MOST_HIT: usize = 4096;
 
-/// What came of all requests.
+/// How many requests came to what.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Totals {
     pub allowed: u64,
@@ -103,7 +103,7 @@ pub(crate) struct LimitTally {
     pub(crate) worst_wait: Nanos,
 }
 
-/// What is known of each client of a policy.
+/// A client of a policy.
 #[derive(Clone, Copy, Debug, Default)]
 struct Client {
     requests: u32,
@@ -117,7 +117,7 @@ struct Client {
     peak: u32,
 }
 
-/// What is known besides of a client with blocked requests.
+/// A client with blocked requests, beside what is known of each.
 #[derive(Debug)]
 struct Hit {
     policy: usize,

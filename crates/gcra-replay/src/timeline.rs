@@ -6,7 +6,7 @@ const STEPS: [u64; 10] = [1, 5, 15, 60, 300, 900, 3_600, 10_800, 21_600, 86_400]
 /// The most steps. A day has 1440 of a minute.
 pub const MOST_STEPS: usize = 1500;
 
-/// The most steps when even those of a day are too many. What comes after that counts in the last.
+/// The most steps when even those of a day are too many. Later moments count in the last one.
 const LAST_STEP: usize = 100_000;
 
 /// From moments to the places of their steps.

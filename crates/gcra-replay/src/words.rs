@@ -15,7 +15,7 @@ use crate::suggest::grid::f64_from;
 const MOST_CLIENTS: usize = 10;
 const MOST_BAD: usize = 8;
 
-/// The narrowest page. What is wider than the terminal is wrapped by it then.
+/// The narrowest page. A narrower terminal wraps its lines.
 const NARROWEST: usize = 40;
 
 /// The widest line of text, which is read better than a wider one.

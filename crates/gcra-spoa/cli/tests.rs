@@ -41,7 +41,7 @@ fn error(args: &str) -> String {
     error
 }
 
-/// What is written over several lines is not wrapped again, and a flag that takes half a page
+/// A text that is written over several lines is not wrapped again, and a flag that takes half a page
 /// is not found among the others.
 #[test]
 fn the_help_fits_a_terminal_of_80_columns() {

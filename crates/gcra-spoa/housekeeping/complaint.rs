@@ -74,7 +74,7 @@ mod tests {
     fn news_are_told_at_once_and_then_once_a_minute() {
         let mut news = News::default();
         assert_eq!(said(130, |_| news.due(true)), [0, 60, 120]);
-        // What happens after a longer silence is told at once, however often it happened before.
+        // After a minute of silence the next one is told at once.
         let mut news = News::default();
         assert_eq!(said(100, |beat| news.due(beat % 7 == 0)), [0, 63]);
     }

@@ -1,9 +1,9 @@
 //! `gcra-spoa reload`: asks the agents of a table to read their configuration again, and reports
 //! their answers.
 //!
-//! The question is a number in the table, and the answers are in the agents' entries
-//! (`housekeeping.rs` is the other side). No process gets a signal, because any process of the
-//! table's user can write an entry, and its process id may belong to another pid namespace.
+//! The question is a number in the table, and the answers are in the agents' entries (the
+//! housekeeping of the program is the other side). No process gets a signal, because any process
+//! of the table's user can write an entry, and its process id may belong to another pid namespace.
 
 use gcra_policy::file::document;
 use std::collections::BTreeMap;

@@ -15,7 +15,7 @@ const MOST_CLIENTS: usize = 1 << 22;
 /// clients of a log have fewer, and need no memory for a name.
 const FEW_REQUESTS: u64 = 16;
 
-/// What was collected.
+/// The clients of a log so far, with their requests.
 #[derive(Debug)]
 pub(crate) struct Collector {
     /// As the operator wrote it.

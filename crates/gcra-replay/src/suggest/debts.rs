@@ -5,11 +5,12 @@ use super::grid::{BURSTS, Grid, PerLimit, RATE_COUNT, Row};
 /// Rows are added in steps of this, so that a client has no more memory than it needs.
 const STEP: usize = 4;
 
-/// What all clients together would have been blocked, by limit.
+/// How many requests of all clients each limit would have blocked.
 #[derive(Clone, Debug)]
 pub(crate) struct Blocked {
     sums: Box<PerLimit<u64>>,
-    /// What is not in the sums yet. Counts as wide as debts take no time beside them.
+    /// Requests that are still to be added to the sums. Counts as wide as debts take no time beside
+    /// them.
     recent: Box<PerLimit<i32>>,
     recent_requests: u32,
 }
@@ -57,7 +58,7 @@ impl Blocked {
     }
 }
 
-/// What one client owes under each limit since its last request, in microseconds; exactly what
+/// The debts of one client under each limit since its last request, in microseconds; exactly what
 /// the agent would have counted ([`gcra_table::Quota::admit`] for one cell).
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Debts {

@@ -11,7 +11,7 @@ use super::target::Target;
 /// The most clients that are listed.
 const MOST_SUSPECTS: usize = 20;
 
-/// What was found; serialized, it is the `suggest` object of the report.
+/// All that was found; serialized, it is the `suggest` object of the report.
 #[derive(Debug, Deserialize, Serialize)]
 pub struct Suggestions {
     pub key: String,
@@ -45,7 +45,7 @@ pub(crate) struct Suggestion {
     pub why: String,
 }
 
-/// What a limit would have done.
+/// A limit that was tried, and how much it would have blocked.
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct Point {
     pub rate: String,
@@ -161,7 +161,7 @@ fn smallest(grid: &Grid, is_kept: impl Fn(&Place) -> bool) -> Option<Place> {
     grid.limits().filter(is_kept).min_by_key(|place| most_in_ten_seconds(grid, *place))
 }
 
-/// What a limit allows at most in any ten seconds. Of limits that differ in rate and burst, this
+/// The most that a limit allows in any ten seconds. Of limits that differ in rate and burst, this
 /// says which is smaller.
 fn most_in_ten_seconds(grid: &Grid, (rate, burst): Place) -> u64 {
     let row = &grid.0[rate];
@@ -236,7 +236,7 @@ fn scope(collected: &Collector) -> Scope {
     }
 }
 
-/// What does not follow from this log, in sentences.
+/// Sentences about what does not follow from this log.
 fn cannot_tell(
     collected: &Collector,
     touched: &PerLimit<u64>,
