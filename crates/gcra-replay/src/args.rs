@@ -21,29 +21,29 @@ pub struct Replay {
     /// They may be compressed with gzip or zstd, and come in any order: their lines are sorted by
     /// time.
     #[arg(value_name = "LOG", required = true)]
-    pub files: Vec<PathBuf>,
+    pub(crate) files: Vec<PathBuf>,
     /// The file with the policies that decide
     #[arg(long, value_name = "FILE", conflicts_with_all = ["rate", "burst", "key", "cost"])]
-    pub config: Option<PathBuf>,
+    pub(crate) config: Option<PathBuf>,
     /// A second file, to say what changes against it
     #[arg(long, value_name = "FILE")]
     pub(crate) against: Option<PathBuf>,
     #[command(flatten)]
-    pub limit: LimitFlags,
+    pub(crate) limit: LimitFlags,
     /// Suggest limits for clients with this key: ip, or several args as in --key
     ///
     /// It works without --config, too.
     #[arg(long, value_name = "key=ARG,…")]
-    pub suggest: Option<String>,
+    pub(crate) suggest: Option<String>,
     /// What a suggested limit may touch: fewer than this share of clients, or '0.1% of requests'
     /// [default: 0.1%]
     #[arg(long, value_name = "SHARE", value_parser = Target::parse, requires = "suggest")]
-    pub target: Option<Target>,
+    pub(crate) target: Option<Target>,
     /// Which field of the log gives an arg: ip=%ci, key=%hr.0; see below
     ///
     /// The flag may be given several times.
     #[arg(long, value_name = "ARG=FIELD", value_parser = WantedArg::parse)]
-    pub map: Vec<WantedArg>,
+    pub(crate) map: Vec<WantedArg>,
     /// The names of the captured request headers, in the order of haproxy.cfg, so that they are
     /// found by name
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
@@ -53,7 +53,7 @@ pub struct Replay {
     ///
     /// The flag may be given several times.
     #[arg(long, value_name = "NAME", value_parser = WantedMessage::parse)]
-    pub message: Vec<WantedMessage>,
+    pub(crate) message: Vec<WantedMessage>,
     /// The log-format of haproxy.cfg, or http, https, tcp, clf or json [default: found by the
     /// first lines]
     #[arg(long, value_name = "STRING")]
@@ -67,27 +67,27 @@ pub struct Replay {
     ///
     /// HAProxy writes a line when a request ends, and lines are sorted by when requests began.
     #[arg(long, value_name = "TIME", value_parser = parse_window, allow_hyphen_values = true)]
-    pub window: Option<Duration>,
+    pub(crate) window: Option<Duration>,
     /// How many buckets are remembered, 16 bytes each [default: 4194304]
     #[arg(long, value_name = "N", value_parser = parse_slots)]
     #[arg(allow_negative_numbers = true)]
-    pub slots: Option<Slots>,
+    pub(crate) slots: Option<Slots>,
     /// Write a page with pictures, which needs nothing else, to this file
     #[arg(long, value_name = "FILE")]
-    pub html: Option<PathBuf>,
+    pub(crate) html: Option<PathBuf>,
     /// Answer in JSON
     #[arg(long)]
-    pub json: bool,
+    pub(crate) json: bool,
 }
 
 impl Replay {
     /// Whether the command line has a limit.
-    pub fn has_flags(&self) -> bool {
+    pub(crate) fn has_flags(&self) -> bool {
         self.limit.rate.is_some()
     }
 
     /// The policies of the flags. The error is a sentence.
-    pub fn flags(&self) -> Result<Policies, String> {
+    pub(crate) fn flags(&self) -> Result<Policies, String> {
         policies_of_flags(&self.limit, None, Answers::blocked_only())
     }
 }
@@ -119,6 +119,7 @@ pub(crate) fn parse_utc_offset(text: &str) -> Result<i32, String> {
     if minutes < 60 { Ok(sign * (hours * 3600 + minutes * 60)) } else { Err(wrong()) }
 }
 
+/// What `replay --help` says behind the flags.
 pub const REPLAY_HELP: &str = "\
 FIELD is a field of HAProxy's log-format, with or without '%': ci, HM, HU, hr.0
 (the first captured request header), a name of --captures, or the expression in

@@ -33,7 +33,7 @@ pub(crate) struct Engine {
 
 /// The verdict of one policy on a message.
 #[derive(Clone, Copy, Debug)]
-pub struct Step<'s, 'p> {
+pub(crate) struct Step<'s, 'p> {
     pub verdict: Verdict,
     pub key: KeyHash,
     /// The answers of its limits, in their order; empty if the rule is not made of limits.
@@ -42,7 +42,7 @@ pub struct Step<'s, 'p> {
 
 /// The verdict of all policies on a message together.
 #[derive(Clone, Copy, Debug)]
-pub struct Decided {
+pub(crate) struct Decided {
     pub verdict: Verdict,
     /// The key of the policy that gave the verdict.
     pub key: KeyHash,

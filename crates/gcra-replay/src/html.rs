@@ -12,7 +12,7 @@ const SCRIPT: &str = include_str!("report.js");
 ///
 /// The policy in it allows this style and this script, by their digests, and nothing else: no
 /// other script, no picture, no font, no connection, no form.
-pub fn page(report: &Value) -> String {
+pub(crate) fn page(report: &Value) -> String {
     let policy = format!(
         "default-src 'none'; style-src {}; script-src {}; base-uri 'none'; form-action 'none'",
         source(STYLE),

@@ -110,7 +110,7 @@ struct Asked {
 
 /// A message of `--message`: `NAME`, `NAME if ARG` or `NAME unless ARG`.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct WantedMessage {
+pub(crate) struct WantedMessage {
     name: String,
     /// The arg, and whether it has to have a value.
     only: Option<(String, bool)>,
@@ -137,7 +137,7 @@ impl WantedMessage {
 
 /// An arg of `--map`, and where its value comes from: `ARG=SOURCE`.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct WantedArg {
+pub(crate) struct WantedArg {
     name: String,
     source: String,
 }
@@ -246,7 +246,7 @@ pub(crate) struct Mapping {
 }
 
 /// Messages about some requests.
-pub struct Written<'m> {
+pub(crate) struct Written<'m> {
     pub messages: Vec<Message<'m>>,
     /// Where those of each request end.
     ends: Vec<usize>,
@@ -259,7 +259,7 @@ impl Written<'_> {
 
     /// Where the messages about the request that was written at this place stand.
     #[inline]
-    pub fn of(&self, place: usize) -> Range<usize> {
+    pub(crate) fn of(&self, place: usize) -> Range<usize> {
         let start = place.checked_sub(1).and_then(|before| self.ends.get(before)).copied();
         start.unwrap_or(0)..self.ends.get(place).copied().unwrap_or(0)
     }
@@ -267,7 +267,7 @@ impl Written<'_> {
 
 /// What a mapping says about itself.
 #[derive(Debug, Default)]
-pub struct Described {
+pub(crate) struct Described {
     pub mapped: Vec<Mapped>,
     pub messages: Vec<String>,
     pub notes: Vec<String>,
@@ -692,7 +692,7 @@ impl Asked {
 }
 
 impl Described {
-    pub fn note(&mut self, note: String) {
+    pub(crate) fn note(&mut self, note: String) {
         if !self.notes.contains(&note) {
             self.notes.push(note);
         }

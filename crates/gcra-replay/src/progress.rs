@@ -14,7 +14,7 @@ use crate::suggest::grid::f64_from;
 const PERIOD: Duration = Duration::from_millis(200);
 
 /// Shows one line on standard error until the work is done, and clears it then.
-pub fn show(progress: &Progress, is_done: &AtomicBool) {
+pub(crate) fn show(progress: &Progress, is_done: &AtomicBool) {
     let started = Instant::now();
     // The work that is done at once needs no line.
     thread::park_timeout(PERIOD);
@@ -61,7 +61,7 @@ fn whole_seconds(time: Duration) -> Duration {
 }
 
 /// "1.2 M" of 1234567.
-pub fn short(number: f64) -> String {
+pub(crate) fn short(number: f64) -> String {
     match number {
         n if n >= 1e9 => format!("{:.1} G", n / 1e9),
         n if n >= 1e6 => format!("{:.1} M", n / 1e6),

@@ -6,7 +6,7 @@ use crate::suggest::suggestions::Suggestions;
 
 /// Everything that was found.
 #[derive(Debug, Serialize)]
-pub struct Report {
+pub(crate) struct Report {
     /// The version of this format.
     pub version: u32,
     pub program: String,
@@ -47,21 +47,21 @@ pub struct Report {
 
 /// An arg, and the field or constant that gives its value.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
-pub struct Mapped {
+pub(crate) struct Mapped {
     pub arg: String,
     pub field: String,
 }
 
 /// The configurations: a file, or the flags of one.
 #[derive(Debug, Serialize)]
-pub struct Configuration {
+pub(crate) struct Configuration {
     pub new: Option<String>,
     pub old: Option<String>,
 }
 
 /// Bad lines of one kind.
 #[derive(Debug, Serialize)]
-pub struct Bad {
+pub(crate) struct Bad {
     pub kind: String,
     pub count: u64,
     /// The first of them.
@@ -72,7 +72,7 @@ pub struct Bad {
 
 /// What all requests came to.
 #[derive(Debug, Serialize)]
-pub struct Total {
+pub(crate) struct Total {
     pub allowed: u64,
     pub blocked: u64,
     pub would_block: u64,
@@ -123,7 +123,7 @@ pub(crate) struct LogAnswers {
 
 /// What one policy decided.
 #[derive(Debug, Serialize)]
-pub struct PolicyReport {
+pub(crate) struct PolicyReport {
     pub name: String,
     /// The policy as `check` prints it.
     pub in_words: String,
@@ -149,7 +149,7 @@ pub struct PolicyReport {
 
 /// Why requests were blocked.
 #[derive(Debug, Serialize)]
-pub struct Reasons {
+pub(crate) struct Reasons {
     pub limit: u64,
     /// The cost was above the burst.
     pub oversize: u64,
@@ -159,7 +159,7 @@ pub struct Reasons {
 
 /// What one limit denied.
 #[derive(Debug, Serialize)]
-pub struct LimitReport {
+pub(crate) struct LimitReport {
     pub name: String,
     pub limit: String,
     /// Whether it is one of an override.
@@ -187,7 +187,7 @@ pub(crate) struct Timeline {
 
 /// A client with blocked requests, or with requests that would be.
 #[derive(Debug, Serialize)]
-pub struct Blocked {
+pub(crate) struct Blocked {
     pub policy: String,
     pub client: String,
     pub requests: u64,

@@ -216,7 +216,7 @@ impl Replaying {
 
 /// Where two configurations differ.
 #[derive(Debug, Default)]
-pub struct Changes {
+pub(crate) struct Changes {
     pub newly_blocked: u64,
     pub(crate) newly_allowed: u64,
     pub(crate) newly_would_block: u64,

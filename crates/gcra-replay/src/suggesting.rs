@@ -14,7 +14,7 @@ use crate::suggest::suggestions::{self, Suggestions};
 use crate::suggest::target::Target;
 
 /// The name of the message that only suggestions are made from.
-pub const MESSAGE: &str = "suggested";
+pub(crate) const MESSAGE: &str = "suggested";
 
 /// Collects what limits are suggested from.
 pub(crate) struct Suggesting {

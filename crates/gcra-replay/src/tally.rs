@@ -35,14 +35,14 @@ pub(crate) struct Totals {
 
 /// What one request came to.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Request {
+pub(crate) struct Request {
     /// The strongest verdict on its messages, with the key that it is about.
     pub decided: Option<Decided>,
     is_undecided: bool,
 }
 
 impl Request {
-    pub fn is(&self, outcome: Outcome) -> bool {
+    pub(crate) fn is(&self, outcome: Outcome) -> bool {
         self.decided.is_some_and(|decided| decided.verdict.outcome == outcome)
     }
 

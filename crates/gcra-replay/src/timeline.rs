@@ -4,14 +4,14 @@
 const STEPS: [u64; 10] = [1, 5, 15, 60, 300, 900, 3_600, 10_800, 21_600, 86_400];
 
 /// The most steps. A day has 1440 of a minute.
-pub const MOST_STEPS: usize = 1500;
+pub(crate) const MOST_STEPS: usize = 1500;
 
 /// The most steps when even those of a day are too many. Later moments count in the last one.
 const LAST_STEP: usize = 100_000;
 
 /// From moments to the places of their steps.
 #[derive(Debug, Default)]
-pub struct Steps {
+pub(crate) struct Steps {
     /// The place in [`STEPS`].
     length: usize,
     /// When the first step begins, in seconds since 1970; `None` before the first moment.
@@ -21,7 +21,7 @@ pub struct Steps {
 /// How places change when steps become longer: `offset` steps are put in front, and each `factor`
 /// steps become one.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Longer {
+pub(crate) struct Longer {
     offset: u64,
     factor: u64,
 }
@@ -35,19 +35,19 @@ impl Longer {
 
 impl Steps {
     /// The length of a step in seconds.
-    pub fn seconds(&self) -> u64 {
+    pub(crate) fn seconds(&self) -> u64 {
         STEPS[self.length]
     }
 
     /// When the first step begins, in seconds since 1970.
-    pub fn start(&self) -> u64 {
+    pub(crate) fn start(&self) -> u64 {
         self.start.unwrap_or(0)
     }
 
     /// The place of the step with this moment, in seconds since 1970. If there would be too many,
     /// steps become longer first: `longer` brings each series up to that.
     #[inline]
-    pub fn place(&mut self, second: u64, mut longer: impl FnMut(Longer)) -> usize {
+    pub(crate) fn place(&mut self, second: u64, mut longer: impl FnMut(Longer)) -> usize {
         loop {
             let step = self.seconds();
             let start = *self.start.get_or_insert(second / step * step);
@@ -65,7 +65,7 @@ impl Steps {
 }
 
 /// Brings the sums of a series to longer steps.
-pub fn merge<const N: usize>(series: &mut Vec<[u64; N]>, longer: Longer) {
+pub(crate) fn merge<const N: usize>(series: &mut Vec<[u64; N]>, longer: Longer) {
     let mut merged: Vec<[u64; N]> = Vec::new();
     for (place, sums) in series.iter().enumerate() {
         let place = longer.place(place);

@@ -23,7 +23,7 @@ const WIDEST: usize = 100;
 
 impl Report {
     /// The report, for a terminal with so many columns.
-    pub fn in_words(&self, columns: usize) -> String {
+    pub(crate) fn in_words(&self, columns: usize) -> String {
         let mut page = Page { text: String::new(), width: columns.clamp(NARROWEST, WIDEST) };
         self.log(&mut page);
         if self.configuration.new.is_some() {

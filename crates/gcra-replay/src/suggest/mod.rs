@@ -6,7 +6,7 @@ mod debts;
 pub(crate) mod grid;
 mod peaks;
 pub(crate) mod suggestions;
-pub mod target;
+pub(crate) mod target;
 #[cfg(test)]
 mod tests;
 mod words;

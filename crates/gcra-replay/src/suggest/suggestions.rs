@@ -13,7 +13,7 @@ const MOST_SUSPECTS: usize = 20;
 
 /// All that was found; serialized, it is the `suggest` object of the report.
 #[derive(Debug, Deserialize, Serialize)]
-pub struct Suggestions {
+pub(crate) struct Suggestions {
     pub key: String,
     pub clients: u64,
     pub requests: u64,

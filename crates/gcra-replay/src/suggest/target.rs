@@ -2,7 +2,7 @@
 
 /// A share, above 0 and up to 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Target {
+pub(crate) enum Target {
     /// Of the clients: those with a blocked request.
     Clients(f64),
     /// Of the requests: those that are blocked.
