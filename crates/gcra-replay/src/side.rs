@@ -90,8 +90,8 @@ impl Side {
         Ok(Self { name, engine, mapping, tally, questions: Vec::new() })
     }
 
-    /// Finds the questions about these messages, and starts to fetch from memory what the decisions
-    /// need.
+    /// Finds the questions about these messages, and starts to fetch what the decisions need from
+    /// memory.
     fn prepare(
         engine: &Engine,
         tally: &Tally,

@@ -41,8 +41,8 @@ fn error(args: &str) -> String {
     error
 }
 
-/// A text that is written over several lines is not wrapped again, and a flag that takes half a page
-/// is not found among the others.
+/// A text that is written over several lines is not wrapped again, and a flag that takes half a
+/// page is not found among the others.
 #[test]
 fn the_help_fits_a_terminal_of_80_columns() {
     fn look(command: &clap::Command, name: &str) {

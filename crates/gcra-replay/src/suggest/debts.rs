@@ -9,8 +9,8 @@ const STEP: usize = 4;
 #[derive(Clone, Debug)]
 pub(crate) struct Blocked {
     sums: Box<PerLimit<u64>>,
-    /// Requests that are still to be added to the sums. Counts as wide as debts take no time beside
-    /// them.
+    /// Requests that are still to be added to the sums. Counts as wide as debts take no time
+    /// beside them.
     recent: Box<PerLimit<i32>>,
     recent_requests: u32,
 }
