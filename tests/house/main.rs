@@ -164,16 +164,17 @@ fn a_name_means_one_thing_wherever_it_is_read() {
     let mut wrong = Vec::new();
     let mut needed = BTreeSet::new();
     for (name, places) in types {
-        let meet = |(at, (_, readers)): (usize, &(&Path, BTreeSet<&str>))| {
-            places[at + 1..].iter().any(|(_, others)| !readers.is_disjoint(others))
+        let meets = |(path, readers): &&(&Path, BTreeSet<&str>)| {
+            let mut others = places.iter().filter(|(other, _)| other != path);
+            others.any(|(_, others)| !readers.is_disjoint(others))
         };
-        if !places.iter().enumerate().any(meet) {
+        let paths: Vec<_> =
+            places.iter().filter(meets).map(|(path, _)| path.display().to_string()).collect();
+        if paths.is_empty() {
             continue;
         }
         needed.insert(name);
         if SAME_IDEA.iter().all(|(same, _)| *same != name) {
-            let paths: Vec<_> =
-                places.iter().map(|(path, _)| path.display().to_string()).collect();
             wrong.push(format!(
                 "`{name}` is a type in {}: name each for what it is, or say in SAME_IDEA of \
                  tests/house which idea all are",
