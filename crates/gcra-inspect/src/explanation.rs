@@ -13,10 +13,10 @@ use gcra_limiter::limit_bucket;
 use gcra_limiter::policies_in_force::InForce;
 use gcra_limiter::question::{Question, Unanswerable};
 use gcra_limiter::verdict::{Reason, Verdict};
-use gcra_policy::key::{InKey, NamedValue, Part as Written, Shown};
+use gcra_policy::key::{InKey, NamedValue, OwnedValue, Shown};
 use gcra_policy::key_parts::{KeyArg, NoValue};
 use gcra_policy::sharing::Sharing;
-use gcra_policy::{Limit, OverrideKey, Part, Policies, Policy, Rule, RuleAt, When};
+use gcra_policy::{GroupedValue, Limit, OverrideKey, Policies, Policy, Rule, RuleAt, When};
 use gcra_table::{Leases, Nanos, Table};
 use gcra_text::count::Count;
 use gcra_text::duration::Left;
@@ -263,8 +263,9 @@ fn checked(args: &[NamedValue], policies: &[&Policy]) -> Result<Vec<NamedValue>,
                 || policy.args_of_limits().any(is_it)
         };
         // An integer below 0 is one that HAProxy can send; of that the explanation says more.
-        let can_be_sent = matches!(value, Written::Int32(_) | Written::Int64(_) | Written::Null)
-            || cost::cells(value.value()).is_some();
+        let can_be_sent =
+            matches!(value, OwnedValue::Int32(_) | OwnedValue::Int64(_) | OwnedValue::Null)
+                || cost::cells(value.value()).is_some();
         if !can_be_sent && policies.iter().any(is_cost) && !policies.iter().any(is_read_otherwise)
         {
             return Err(format!(
@@ -620,7 +621,7 @@ pub(crate) fn of_a_group<T>(
     let nets: Vec<IpNet> = args
         .iter()
         .filter(|arg| policy.key.args.is_empty() || is_in_key(&arg.name))
-        .filter_map(|arg| if let Written::Net(net) = arg.value { Some(net) } else { None })
+        .filter_map(|arg| if let OwnedValue::Net(net) = arg.value { Some(net) } else { None })
         .collect();
     if nets.is_empty() {
         return make(args);
@@ -630,7 +631,7 @@ pub(crate) fn of_a_group<T>(
         let pick = |NamedValue { name, value }: &NamedValue| NamedValue {
             name: name.clone(),
             value: match value {
-                Written::Net(net) => Written::Ip(address_in(net)),
+                OwnedValue::Net(net) => OwnedValue::Ip(address_in(net)),
                 value => value.clone(),
             },
         };
@@ -662,7 +663,7 @@ pub(crate) fn written_key(policy: &Policy, message: &Message<'_>) -> String {
     exact_key(&policy.key.args, policy.message.is_some(), values)
 }
 
-fn counted_as(policy: &Policy, part: Part<'_>) -> String {
+fn counted_as(policy: &Policy, part: GroupedValue<'_>) -> String {
     match (part.value, policy.key.prefix_of(part)) {
         (Value::String(bytes), _) if policy.key.lowercase => {
             Shown(Value::String(&bytes.to_ascii_lowercase())).to_string()

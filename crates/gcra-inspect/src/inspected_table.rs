@@ -14,7 +14,7 @@ use anyhow::bail;
 use gcra_limiter::counting::write_client;
 use gcra_limiter::policies_in_force::InForce;
 use gcra_limiter::question::Question;
-use gcra_policy::key::{Key, NamedValue, Part};
+use gcra_policy::key::{Key, NamedValue, OwnedValue};
 use gcra_policy::rate_flags::RateFlags;
 use gcra_policy::rate_words::numbers_in_words;
 use gcra_policy::secrets::Readers;
@@ -413,7 +413,7 @@ impl Inspected {
         // The clients of agents without a file include the network already.
         self.file.as_ref()?;
         let Some(args) = masked(&client.args) else {
-            let is_network = |arg: &NamedValue| matches!(arg.value, Part::Ip(IpAddr::V6(_)));
+            let is_network = |arg: &NamedValue| matches!(arg.value, OwnedValue::Ip(IpAddr::V6(_)));
             let is_meant = !client.is_likely && client.args.iter().any(is_network);
             let written = written_key(self.policy(client), &client.message()?);
             return is_meant.then(|| {

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::slice;
 
-use gcra_policy::key::{Key, NamedValue, Part, Written, write_mark};
+use gcra_policy::key::{Key, NamedValue, OwnedValue, WrittenPart, write_mark};
 use gcra_policy::key_parts::KeyArg;
 use gcra_text::count::Count;
 use gcra_text::network::VALUE;
@@ -24,7 +24,7 @@ pub struct Meaning {
 
 /// What a part of a KEY can mean: the number of the fallback that the value came from (0: from the
 /// arg itself), and the value.
-type Choice = (u8, Part);
+type Choice = (u8, OwnedValue);
 
 /// What a KEY can mean for a policy of a file, whose key is `args`; if there are none, its key is
 /// all args of the message. The error is a sentence.
@@ -87,13 +87,13 @@ pub fn named(key: &Key, args: &[KeyArg]) -> Result<Vec<Meaning>, String> {
     }
     let mut choices = Choices::default();
     for (arg, written) in shape.iter().zip(&key.parts) {
-        let part: Part = written.text.parse()?;
+        let part: OwnedValue = written.text.parse()?;
         let (other_type, masked) = (part.as_other_type(&written.text), part.masked());
         if usize::from(written.fallback) > arg.fallbacks.len() {
             let name = String::from_utf8_lossy(&arg.name);
             return Err(format!("'{text}': the arg '{name}' has no such fallback as '{written}'"));
         }
-        if written.fallback > 0 || arg.fallbacks.is_empty() || part == Part::Null {
+        if written.fallback > 0 || arg.fallbacks.is_empty() || part == OwnedValue::Null {
             let fallback = written.fallback;
             let others = other_type.into_iter().chain(masked);
             choices.push([(fallback, part)], others.map(|other| (fallback, other)));
@@ -101,7 +101,7 @@ pub fn named(key: &Key, args: &[KeyArg]) -> Result<Vec<Meaning>, String> {
         }
         let of_fallbacks = (1..).zip(&arg.fallbacks).map(|(number, _)| (number, part.clone()));
         let own = (0, part.clone());
-        if matches!(part, Part::Ip(_) | Part::Net(_)) {
+        if matches!(part, OwnedValue::Ip(_) | OwnedValue::Net(_)) {
             let other_type = other_type.map(|other| (0, other));
             let all = (0..).zip(arg.names());
             let masked = all.filter_map(|(number, _)| Some((number, masked.clone()?)));
@@ -134,7 +134,7 @@ pub(crate) fn unnamed(key: &Key) -> Result<Vec<Meaning>, String> {
         let (fallback, of_network) = (written.fallback, part.masked());
         let other_type = part.as_other_type(&written.text);
         let mut others = Vec::from_iter(other_type.map(|other| (fallback, other)));
-        if fallback == 0 && part != Part::Null {
+        if fallback == 0 && part != OwnedValue::Null {
             others.extend(of_network.iter().chain([&part]).map(|part| (1, part.clone())));
         }
         choices.push([(fallback, part.clone())], others);
@@ -256,10 +256,12 @@ pub(crate) fn exact_key(
 
 /// The value for an agent without a file. It counts each value by itself, and the group of an IPv6
 /// address is the one that HAProxy cuts it to. The error is a sentence.
-pub(crate) fn ungrouped(part: Part) -> Result<Part, String> {
+pub(crate) fn ungrouped(part: OwnedValue) -> Result<OwnedValue, String> {
     match part {
-        Part::Net(net @ IpNet::V6(_)) if net.prefix_len() == 64 => Ok(Part::Ip(net.network())),
-        Part::Net(net) => Err(format!(
+        OwnedValue::Net(net @ IpNet::V6(_)) if net.prefix_len() == 64 => {
+            Ok(OwnedValue::Ip(net.network()))
+        }
+        OwnedValue::Net(net) => Err(format!(
             "'{net}' is a network, and agents with --rate count each address by itself; write one \
              address, or {VALUE}{net} for the text itself"
         )),
@@ -270,7 +272,7 @@ pub(crate) fn ungrouped(part: Part) -> Result<Part, String> {
 /// Args that a policy can have whose key has the shape of this one: as many parts, of which some
 /// come from fallbacks.
 pub(crate) fn nameless(key: &Key) -> Vec<KeyArg> {
-    let arg = |(number, written): (usize, &Written)| KeyArg {
+    let arg = |(number, written): (usize, &WrittenPart)| KeyArg {
         name: format!("part {number}").into_bytes().into(),
         fallbacks: (1..=written.fallback.max(1))
             .map(|fallback| format!("part {number} else {fallback}").into_bytes().into())

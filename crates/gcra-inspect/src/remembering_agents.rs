@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gcra_policy::Policy;
-use gcra_policy::key::{NamedValue, Part};
+use gcra_policy::key::{NamedValue, OwnedValue};
 use gcra_table::{Nanos, Process, Table, Time};
 use gcra_text::duration::Left;
 use tokio::runtime::Builder;
@@ -142,7 +142,7 @@ fn path(message: Option<&str>, args: &[NamedValue]) -> String {
     for arg in args {
         let NamedValue { name, value } = arg;
         let value = match value {
-            Part::String(bytes) => match str::from_utf8(bytes) {
+            OwnedValue::String(bytes) => match str::from_utf8(bytes) {
                 Ok(text) => format!("str:{text}"),
                 Err(_) => value.to_string(),
             },

@@ -16,7 +16,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, anyhow, bail};
 use arc_swap::ArcSwap;
-use gcra_policy::{Part, Policy};
+use gcra_policy::{GroupedValue, Policy};
 use gcra_table::{Table, Time};
 use gcra_text::version;
 use rustix::fs::OFlags;
@@ -270,7 +270,7 @@ impl Drop for Lines {
 /// machine.
 fn write_key(text: &mut String, policy: &Policy, message: &Message<'_>) {
     let begin = text.len();
-    let part = |text: &mut String, Part { value, narrowed }: Part<'_>| {
+    let part = |text: &mut String, GroupedValue { value, narrowed }: GroupedValue<'_>| {
         let _ = match value {
             Value::Null => text.write_str("null:"),
             Value::Bool(bool) => write!(text, "bool:{bool}"),

@@ -4,7 +4,7 @@ use std::mem;
 use std::net::IpAddr;
 
 use arrayvec::ArrayVec;
-use gcra_policy::{Part, Policy};
+use gcra_policy::{GroupedValue, Policy};
 use gcra_table::KeyHash;
 use spop_agent::{Message, Value};
 
@@ -122,7 +122,7 @@ pub fn write_client<'m>(
     type Parts<'m> = (u8, ArrayVec<NamedPart<'m>, MAX_NAMED_PARTS>);
     let mut parts = Parts::default();
     if let Some(message) = message {
-        let part = |(fallback, parts): &mut Parts<'m>, part: Part<'m>| {
+        let part = |(fallback, parts): &mut Parts<'m>, part: GroupedValue<'m>| {
             let (fallback, prefix) = (mem::take(fallback), policy.key.prefix_of(part));
             let _ = parts.try_push(NamedPart { fallback, value: part.value, prefix });
         };

@@ -4,7 +4,7 @@ use gcra_policy::key_bytes::{
     KeyWriter, write_fallback, write_lowercase, write_narrowed, write_part,
 };
 use gcra_policy::key_parts::KeyArg;
-use gcra_policy::{KeyParts, Part, Policy};
+use gcra_policy::{GroupedValue, KeyParts, Policy};
 use gcra_table::{KeyHash, KeyHasher};
 use spop_agent::{Args, Message, Value};
 
@@ -42,7 +42,7 @@ pub fn hash_key(
     policy: &Policy,
     message: &Message<'_>,
 ) -> Option<(KeyHash, Option<u32>)> {
-    let part = |hasher: &mut KeyHasher, part: Part<'_>| write(hasher, &policy.key, part);
+    let part = |hasher: &mut KeyHasher, part: GroupedValue<'_>| write(hasher, &policy.key, part);
     let overridden = policy.for_each_part(message, &mut hasher, part, write_fallback)?;
     Some((hasher.finish(), overridden))
 }
@@ -50,14 +50,18 @@ pub fn hash_key(
 /// The bytes of a message's key: the same on all hosts, and different for different keys.
 pub(crate) fn key_bytes(policy: &Policy, message: &Message<'_>) -> Vec<u8> {
     let mut bytes = Vec::new();
-    let part = |bytes: &mut Vec<u8>, part: Part<'_>| write(bytes, &policy.key, part);
+    let part = |bytes: &mut Vec<u8>, part: GroupedValue<'_>| write(bytes, &policy.key, part);
     let _ = policy.for_each_part(message, &mut bytes, part, write_fallback);
     bytes
 }
 
 /// Writes a part of a key as the key's settings say.
 #[inline(always)]
-pub fn write(hasher: &mut impl KeyWriter, key: &KeyParts, Part { value, narrowed }: Part<'_>) {
+pub fn write(
+    hasher: &mut impl KeyWriter,
+    key: &KeyParts,
+    GroupedValue { value, narrowed }: GroupedValue<'_>,
+) {
     match value {
         Value::String(bytes) if key.lowercase => write_lowercase(hasher, bytes),
         value => write_part(hasher, value),

@@ -17,19 +17,20 @@ use jiff::{SignedDuration, Timestamp};
 
 /// How long a window lasts.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-pub enum Unit {
+pub enum WindowUnit {
     Hour,
     Day,
     Week,
     Month,
 }
 
-const UNITS: [Unit; 4] = [Unit::Hour, Unit::Day, Unit::Week, Unit::Month];
+const UNITS: [WindowUnit; 4] =
+    [WindowUnit::Hour, WindowUnit::Day, WindowUnit::Week, WindowUnit::Month];
 
 const HOUR_S: i64 = 3600;
 const DAY_S: i64 = 24 * HOUR_S;
 
-impl Unit {
+impl WindowUnit {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Hour => "hour",
@@ -72,7 +73,7 @@ impl Unit {
 /// The windows of a unit in a time zone.
 #[derive(Debug)]
 pub struct Calendar {
-    unit: Unit,
+    unit: WindowUnit,
     zone: TimeZone,
     /// The name in the database of time zones.
     zone_name: Box<str>,
@@ -112,7 +113,7 @@ impl Bounds {
 }
 
 impl Calendar {
-    fn new(unit: Unit, zone: TimeZone, zone_name: &str) -> Self {
+    fn new(unit: WindowUnit, zone: TimeZone, zone_name: &str) -> Self {
         let zone_name: Box<str> = zone.iana_name().unwrap_or(zone_name).into();
         Self { unit, zone, zone_name, latest: AtomicI64::new(0) }
     }
@@ -136,7 +137,7 @@ impl Calendar {
         let is = |word: &str| UNITS.into_iter().find(|known| known.name() == word);
         let Some(unit) = is(unit) else {
             let zone = name.map(|name| format!(" {name}")).unwrap_or_default();
-            return Err(match (Unit::meant_by(unit), name.and_then(is)) {
+            return Err(match (WindowUnit::meant_by(unit), name.and_then(is)) {
                 (_, Some(second)) => {
                     format!("'{text}' is not a window; write \"{} {unit}\"", second.name())
                 }
@@ -173,7 +174,7 @@ impl Calendar {
         }
     }
 
-    pub fn unit(&self) -> Unit {
+    pub fn unit(&self) -> WindowUnit {
         self.unit
     }
 
@@ -217,7 +218,7 @@ impl Calendar {
     /// The window of this second after 1970.
     fn around(&self, second: i64) -> Option<Bounds> {
         let at = Timestamp::from_second(second).ok()?;
-        if self.unit == Unit::Hour {
+        if self.unit == WindowUnit::Hour {
             return self.hour_around(at);
         }
         let mut first = self.first_day(self.zone.to_datetime(at).date())?;
@@ -234,21 +235,21 @@ impl Calendar {
     /// The first day of the window with this day.
     fn first_day(&self, day: Date) -> Option<Date> {
         match self.unit {
-            Unit::Hour | Unit::Day => Some(day),
-            Unit::Week => {
+            WindowUnit::Hour | WindowUnit::Day => Some(day),
+            WindowUnit::Week => {
                 let past = i64::from(day.weekday().to_monday_zero_offset());
                 day.checked_sub(SignedDuration::from_secs(past * DAY_S)).ok()
             }
-            Unit::Month => Some(day.first_of_month()),
+            WindowUnit::Month => Some(day.first_of_month()),
         }
     }
 
     /// The first day of the window after the one with this first day.
     fn day_after(&self, first: Date) -> Option<Date> {
         match self.unit {
-            Unit::Hour | Unit::Day => first.tomorrow().ok(),
-            Unit::Week => first.checked_add(SignedDuration::from_secs(7 * DAY_S)).ok(),
-            Unit::Month => first.last_of_month().tomorrow().ok(),
+            WindowUnit::Hour | WindowUnit::Day => first.tomorrow().ok(),
+            WindowUnit::Week => first.checked_add(SignedDuration::from_secs(7 * DAY_S)).ok(),
+            WindowUnit::Month => first.last_of_month().tomorrow().ok(),
         }
     }
 
@@ -302,10 +303,10 @@ impl Calendar {
         // No length of time is named, because days and months differ: where 23 hours are a day, 24
         // hours can have a part of three.
         let (from, edge) = match self.unit {
-            Unit::Hour => ("from one full hour to the next", "a full hour"),
-            Unit::Day => ("from midnight to midnight", "a midnight"),
-            Unit::Week => ("from the midnight before Monday to the next", "that midnight"),
-            Unit::Month => ("from the midnight before the 1st to the next", "that midnight"),
+            WindowUnit::Hour => ("from one full hour to the next", "a full hour"),
+            WindowUnit::Day => ("from midnight to midnight", "a midnight"),
+            WindowUnit::Week => ("from the midnight before Monday to the next", "that midnight"),
+            WindowUnit::Month => ("from the midnight before the 1st to the next", "that midnight"),
         };
         format!("{from}, so up to {twice} shortly before and after {edge}")
     }
@@ -732,7 +733,7 @@ mod tests {
         let database = jiff::tz::TimeZoneDatabase::bundled();
         for name in ZONES {
             let zone = database.get(name).unwrap();
-            let ours = Calendar::new(Unit::Day, zone, name);
+            let ours = Calendar::new(WindowUnit::Day, zone, name);
             assert_eq!(ours.around(1_700_000_000), {
                 calendar(&format!("day {name}")).around(1_700_000_000)
             });

@@ -33,10 +33,10 @@ impl KeyParts {
     /// The part of a key that a value makes. An address makes its network, with the policy's
     /// prefix length or `least_prefix`, whichever is longer.
     #[inline]
-    pub fn group<'a>(&self, value: Value<'a>, least_prefix: u8) -> Part<'a> {
+    pub fn group<'a>(&self, value: Value<'a>, least_prefix: u8) -> GroupedValue<'a> {
         let v4 = |ip| {
             let prefix = self.ipv4_prefix.max(least_prefix);
-            Part {
+            GroupedValue {
                 value: Value::Ipv4(network_v4(ip, prefix)),
                 narrowed: (prefix > self.ipv4_prefix).then_some(prefix),
             }
@@ -47,19 +47,19 @@ impl KeyParts {
                 Some(ip) => v4(ip),
                 None => {
                     let prefix = self.ipv6_prefix.max(least_prefix);
-                    Part {
+                    GroupedValue {
                         value: Value::Ipv6(network_v6(ip, prefix)),
                         narrowed: (prefix > self.ipv6_prefix).then_some(prefix),
                     }
                 }
             },
-            value => Part { value, narrowed: None },
+            value => GroupedValue { value, narrowed: None },
         }
     }
 
     /// The prefix length of the network that a part of a key stands for, if it stands for several
     /// addresses.
-    pub fn prefix_of(&self, Part { value, narrowed }: Part<'_>) -> Option<u8> {
+    pub fn prefix_of(&self, GroupedValue { value, narrowed }: GroupedValue<'_>) -> Option<u8> {
         let (prefix, whole) = match value {
             Value::Ipv4(_) => (self.ipv4_prefix, 32),
             Value::Ipv6(_) => (self.ipv6_prefix, 128),
@@ -112,7 +112,7 @@ fn is_address(name: &[u8]) -> bool {
 
 /// A part of a key.
 #[derive(Clone, Copy, Debug)]
-pub struct Part<'a> {
+pub struct GroupedValue<'a> {
     pub value: Value<'a>,
     /// The prefix length of an address's network, where it is an override's and not the policy's.
     pub narrowed: Option<u8>,
@@ -190,9 +190,9 @@ impl KeyArg {
 /// "key, or ip where there is none".
 impl fmt::Display for KeyArg {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        Text(&self.name).fmt(f)?;
+        ArgName(&self.name).fmt(f)?;
         for name in &self.fallbacks {
-            write!(f, ", or {}", Text(name))?;
+            write!(f, ", or {}", ArgName(name))?;
         }
         if self.or_null {
             f.write_str(", or null")?;
@@ -202,9 +202,9 @@ impl fmt::Display for KeyArg {
 }
 
 /// The name of an arg, for people.
-struct Text<'a>(&'a [u8]);
+struct ArgName<'a>(&'a [u8]);
 
-impl fmt::Display for Text<'_> {
+impl fmt::Display for ArgName<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&String::from_utf8_lossy(self.0))
     }

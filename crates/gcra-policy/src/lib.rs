@@ -33,7 +33,7 @@ pub mod words;
 
 pub use bandwidth::Bandwidth;
 pub use file::secrets;
-pub use key_parts::{KeyParts, Part};
+pub use key_parts::{GroupedValue, KeyParts};
 pub use limit::{Limit, LimitIdentity, MAX_LIMITS, Rule};
 pub use overrides::{OverrideKey, Overrides};
 pub use policies::{LimitPlace, Policies};

@@ -7,7 +7,7 @@ use spop_agent::Message;
 
 use crate::calendar::Calendar;
 use crate::key_parts::KeyParts;
-use crate::limit_from_arg::{ArgValue, ByArg, Read};
+use crate::limit_from_arg::{ArgValue, ByArg, MessageNumbers};
 use crate::rate_words::numbers_in_words;
 
 /// The most limits that a policy can have.
@@ -158,7 +158,7 @@ impl Limit {
     /// The limit in words, with the numbers that count for a message and where they are from.
     pub fn in_words_for(&self, message: &Message<'_>) -> String {
         let Some(by_arg) = &self.by_arg else { return self.words.text.to_string() };
-        let Read { quota, said } = by_arg.read(self.quota, message);
+        let MessageNumbers { quota, said } = by_arg.read(self.quota, message);
         let arg = String::from_utf8_lossy(&by_arg.arg);
         let from = match said {
             ArgValue::Valid => format!("from the arg '{arg}'"),

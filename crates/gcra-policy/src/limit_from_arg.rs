@@ -32,7 +32,7 @@ pub struct ByArg {
     /// Whether the policy is shared.
     pub is_shared: bool,
     /// Values that were parsed, in the order in which they came. Only the first places are filled.
-    parsed: [OnceLock<(Box<[u8]>, Read)>; REMEMBERED],
+    parsed: [OnceLock<(Box<[u8]>, MessageNumbers)>; REMEMBERED],
     noted: ArcSwap<Noted>,
 }
 
@@ -73,7 +73,7 @@ impl ArgValue {
 
 /// The numbers that count for a message, and what it said.
 #[derive(Clone, Copy, Debug)]
-pub struct Read {
+pub struct MessageNumbers {
     pub quota: Quota,
     pub said: ArgValue,
 }
@@ -91,7 +91,7 @@ impl ByArg {
     }
 
     /// The numbers for a message, if they are `most` at most.
-    pub fn read(&self, most: Quota, message: &Message<'_>) -> Read {
+    pub fn read(&self, most: Quota, message: &Message<'_>) -> MessageNumbers {
         let read = |value| self.known(value).or_else(|| self.parse(value, most));
         self.value(message)
             .and_then(|value| read(value).ok_or(ArgValue::Invalid))
@@ -106,7 +106,7 @@ impl ByArg {
         most: Quota,
         message: &Message<'_>,
         write_down: impl FnOnce(Quota) -> bool,
-    ) -> Read {
+    ) -> MessageNumbers {
         let value = match self.value(message) {
             Ok(value) => value,
             Err(said) => return self.read_default(most, said),
@@ -155,13 +155,13 @@ impl ByArg {
     }
 
     /// What a value stands for, if it is remembered.
-    fn known(&self, value: &[u8]) -> Option<Read> {
+    fn known(&self, value: &[u8]) -> Option<MessageNumbers> {
         let mut known = self.parsed.iter().map_while(OnceLock::get);
         known.find(|(text, _)| **text == *value).map(|(_, read)| *read)
     }
 
-    fn read_default(&self, most: Quota, said: ArgValue) -> Read {
-        Read { quota: self.like(self.default, most), said }
+    fn read_default(&self, most: Quota, said: ArgValue) -> MessageNumbers {
+        MessageNumbers { quota: self.like(self.default, most), said }
     }
 
     /// The default, and the quotas that messages have said to this process.
@@ -172,13 +172,13 @@ impl ByArg {
     }
 
     /// The quota that a value stands for, if it is a limit.
-    fn parse(&self, value: &[u8], most: Quota) -> Option<Read> {
+    fn parse(&self, value: &[u8], most: Quota) -> Option<MessageNumbers> {
         let (rate, burst) = rate_and_burst(str::from_utf8(value).ok()?)?;
         let rate = Rate::parse(rate).ok()?;
         let wanted = rate.quota(burst).ok()?;
         let lowered = lowered(wanted, most)?;
         let said = if lowered == wanted { ArgValue::Valid } else { ArgValue::Lowered };
-        Some(Read { quota: self.like(lowered, most), said })
+        Some(MessageNumbers { quota: self.like(lowered, most), said })
     }
 
     /// The same quota, with the longest delay of the highest, and as much that may be owed beyond.

@@ -11,7 +11,7 @@ use crate::limit::{Limit, Rule};
 use crate::policy::Policy;
 use crate::sharing::Sharing;
 use crate::store::StoreSettings;
-use crate::watch::Seen;
+use crate::watch::SeenFile;
 
 /// All policies, in the order of the file. The first one that is for a message decides about it.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub struct Policies {
     /// How many warnings there are, of which some may have no line.
     pub warning_count: usize,
     /// The files that they were read from, in their state before that.
-    pub files: Vec<Seen>,
+    pub files: Vec<SeenFile>,
     /// A digest of all text that they were read from. It is equal where nothing has changed.
     pub text_digest: u64,
     /// A digest of their limits, which other agents can compare with their own. Never 0.
@@ -37,7 +37,12 @@ pub struct Policies {
 }
 
 impl Policies {
-    pub fn new(list: Vec<Policy>, answers: Answers, files: Vec<Seen>, text_digest: u64) -> Self {
+    pub fn new(
+        list: Vec<Policy>,
+        answers: Answers,
+        files: Vec<SeenFile>,
+        text_digest: u64,
+    ) -> Self {
         let limits_digest = digest::of_limits(&list);
         Self {
             list,

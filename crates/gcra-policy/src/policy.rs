@@ -9,7 +9,7 @@ use ipnet::IpNet;
 use spop_agent::{Message, Value};
 
 use crate::bandwidth::Bandwidth;
-use crate::key_parts::{KeyParts, Part};
+use crate::key_parts::{GroupedValue, KeyParts};
 use crate::limit::{Limit, Rule};
 use crate::overrides::{Override, OverrideKey, Overrides};
 use crate::settle::Settle;
@@ -102,7 +102,7 @@ impl Policy {
         &self,
         message: &Message<'a>,
         state: &mut S,
-        part: impl Fn(&mut S, Part<'a>),
+        part: impl Fn(&mut S, GroupedValue<'a>),
         fallback: impl Fn(&mut S, u8),
     ) -> Option<Option<u32>> {
         let mut overridden = None;

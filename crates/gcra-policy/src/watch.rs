@@ -9,17 +9,17 @@ use std::path::{Path, PathBuf};
 #[derive(Debug)]
 pub struct Watch {
     /// Their state when they were read, or when a change was last reported.
-    taken: Vec<Seen>,
+    taken: Vec<SeenFile>,
     /// Their state at the last look.
-    last: Vec<Seen>,
+    last: Vec<SeenFile>,
 }
 
 /// A file, and its state; `None` if it does not exist.
-pub type Seen = (PathBuf, Option<State>);
+pub type SeenFile = (PathBuf, Option<FileState>);
 
 /// What changes when a file is replaced or written, or when another user may read it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct State {
+pub struct FileState {
     /// Device and inode.
     pub place: (u64, u64),
     pub size: u64,
@@ -29,7 +29,7 @@ pub struct State {
     pub times: [(i64, i64); 2],
 }
 
-impl From<&Metadata> for State {
+impl From<&Metadata> for FileState {
     fn from(found: &Metadata) -> Self {
         Self {
             place: (found.dev(), found.ino()),
@@ -42,13 +42,13 @@ impl From<&Metadata> for State {
 
 impl Watch {
     /// Watches files that were in this state when they were read.
-    pub fn new(taken: Vec<Seen>) -> Self {
+    pub fn new(taken: Vec<SeenFile>) -> Self {
         Self { taken, last: Vec::new() }
     }
 
     /// Notes that the configuration was read once more, from files in this state. They are
     /// watched from now on.
-    pub fn read_again(&mut self, files: Vec<Seen>) {
+    pub fn read_again(&mut self, files: Vec<SeenFile>) {
         self.taken = files;
     }
 
@@ -60,7 +60,7 @@ impl Watch {
     /// Takes a new look at the files. Returns whether they have changed since they were read (or
     /// since a change was last reported), and not since the last look: until then an editor may
     /// still be writing.
-    pub fn take(&mut self, seen: Vec<Seen>) -> bool {
+    pub fn take(&mut self, seen: Vec<SeenFile>) -> bool {
         let is_settled = seen == self.last;
         self.last = seen;
         let has_changed = is_settled && self.taken != self.last;
@@ -72,14 +72,14 @@ impl Watch {
 }
 
 /// Looks at files. This blocks for as long as the file system takes.
-pub fn see_all(files: Vec<PathBuf>) -> Vec<Seen> {
+pub fn see_all(files: Vec<PathBuf>) -> Vec<SeenFile> {
     files.into_iter().map(|file| (see(&file), file)).map(|(seen, file)| (file, seen)).collect()
 }
 
 /// Looks at a file. This blocks for as long as the file system takes.
-pub fn see(file: &Path) -> Option<State> {
+pub fn see(file: &Path) -> Option<FileState> {
     // Follows links, because Kubernetes replaces a mounted configuration by changing a link.
-    fs::metadata(file).ok().as_ref().map(State::from)
+    fs::metadata(file).ok().as_ref().map(FileState::from)
 }
 
 #[cfg(test)]
@@ -89,8 +89,9 @@ mod tests {
 
     use super::*;
 
-    fn seen(changed: &[i64]) -> Vec<Seen> {
-        let state = |ns| State { place: (1, 1), size: 1, mode: 0o644, times: [(1, ns), (1, 1)] };
+    fn seen(changed: &[i64]) -> Vec<SeenFile> {
+        let state =
+            |ns| FileState { place: (1, 1), size: 1, mode: 0o644, times: [(1, ns), (1, 1)] };
         changed.iter().map(|ns| (PathBuf::from("list"), Some(state(*ns)))).collect()
     }
 

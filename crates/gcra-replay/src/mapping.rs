@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::Range;
 
-use gcra_policy::key::Part;
+use gcra_policy::key::OwnedValue;
 use gcra_policy::{Policies, Policy};
 use gcra_text::visible::quoted;
 use haproxy_log::{Field, Format};
@@ -85,7 +85,7 @@ enum Source {
         kind: Kind,
         mask: Option<(u8, u8)>,
     },
-    Constant(Part),
+    Constant(OwnedValue),
 }
 
 /// The type that HAProxy gives to a value.

@@ -9,7 +9,7 @@ use std::thread;
 
 use gcra_policy::file::document;
 use gcra_policy::secrets::Readers;
-use gcra_policy::watch::{Seen, Watch, see_all};
+use gcra_policy::watch::{SeenFile, Watch, see_all};
 use gcra_table::{ReloadAnswer, Table};
 use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::RecvError;
@@ -189,9 +189,9 @@ struct Work {
 /// What the work has found.
 #[derive(Debug)]
 pub(super) enum Found {
-    Looked(Vec<Seen>),
+    Looked(Vec<SeenFile>),
     /// And the files that were looked at for it.
-    Read(Outcome, Vec<Seen>),
+    Read(Outcome, Vec<SeenFile>),
 }
 
 impl Work {

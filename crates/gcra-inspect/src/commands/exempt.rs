@@ -10,7 +10,7 @@ use crate::flags::{At, Of, key_help, key_parser, values_help};
 use anyhow::{anyhow, bail};
 use gcra_limiter::message_key::hash_all_groups;
 use gcra_policy::flags;
-use gcra_policy::key::{Key, Part};
+use gcra_policy::key::{Key, OwnedValue};
 use gcra_policy::policy::policy_id;
 use gcra_policy::{KeyParts, Policy};
 use gcra_table::{ExemptError, Exemption, KeyHash, Nanos, Table, Time};
@@ -217,7 +217,7 @@ fn about_policies(
 }
 
 /// The value of a key with one part, without the name of its arg.
-fn only_value(key: &Key) -> Option<(&str, Part)> {
+fn only_value(key: &Key) -> Option<(&str, OwnedValue)> {
     let [written] = &key.parts[..] else { return None };
     let text = written.text.split_once('=').map_or(&*written.text, |(_, value)| value);
     Some((text, text.parse().ok()?))
@@ -226,7 +226,7 @@ fn only_value(key: &Key) -> Option<(&str, Part)> {
 /// An error about a KEY, with what to do instead if it is a network.
 pub fn about_network(key: &Key, error: anyhow::Error) -> anyhow::Error {
     match only_value(key) {
-        Some((net, Part::Net(_))) => anyhow!(WrongUsage(format!(
+        Some((net, OwnedValue::Net(_))) => anyhow!(WrongUsage(format!(
             "{error}; an exemption is for one client: for the network {net}, write an override \
              into the file of the agents and reload it"
         ))),
@@ -252,7 +252,7 @@ pub fn check(
             inspected.policy(client).name
         );
     }
-    let Some((text, Part::String(_))) = only_value(key) else { return Ok(None) };
+    let Some((text, OwnedValue::String(_))) = only_value(key) else { return Ok(None) };
     if text.starts_with(VALUE) || text.starts_with("strhex:") {
         return Ok(None);
     }

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use crate::flags::{At, named_value_parser, values_help};
 use gcra_policy::flags::{LimitFlags, StoreFlags};
-use gcra_policy::key::{NamedValue, Part};
+use gcra_policy::key::{NamedValue, OwnedValue};
 use gcra_policy::{Policies, Policy};
 use gcra_text::output::{Output, WrongUsage, print, print_note};
 
@@ -258,7 +258,7 @@ fn known_otherwise(
     let mut notes = Vec::new();
     for (place, NamedValue { name, value }) in args.iter().enumerate() {
         let text = match value {
-            Part::String(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+            OwnedValue::String(bytes) => String::from_utf8_lossy(bytes).into_owned(),
             value => value.to_string(),
         };
         if let Some(other) = value.as_other_type(&text) {
@@ -296,7 +296,7 @@ fn unknown_strings(args: &[NamedValue], explanations: &[Explanation]) -> Vec<Str
         parts.any(|part| part.arg.as_deref() == Some(name))
     };
     let is_meant =
-        |arg: &&NamedValue| matches!(arg.value, Part::String(_)) && is_in_key(&arg.name);
+        |arg: &&NamedValue| matches!(arg.value, OwnedValue::String(_)) && is_in_key(&arg.name);
     let note = |NamedValue { name, value }: &NamedValue| {
         format!(
             "nothing is known about {name}={value}; if HAProxy sends a hash of this value, as \
@@ -358,7 +358,7 @@ fn unused_args(command: &Explain, inspected: &Inspected) -> Vec<String> {
 /// Says which args are strings where the policies are for addresses.
 fn strings_for_addresses(command: &Explain, inspected: &Inspected) -> Vec<String> {
     let note = |arg: &NamedValue| {
-        let Part::String(_) = arg.value else { return None };
+        let OwnedValue::String(_) = arg.value else { return None };
         let policy = meant(command, inspected).find(|policy| {
             policy.is_for_addresses()
                 && policy.key.args.len() == 1

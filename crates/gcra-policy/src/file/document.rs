@@ -21,7 +21,7 @@ use crate::file::{bandwidth, max_delay, settle, store, syntax};
 use crate::policies::Policies;
 use crate::policy::{Policy, When};
 use crate::store::StoreSettings;
-use crate::watch::{Seen, see};
+use crate::watch::{SeenFile, see};
 use crate::{answer_size, words};
 
 const NO_POLICY: &str =
@@ -44,7 +44,7 @@ pub fn read(path: &Path, readers: Readers) -> Result<Policies, Vec<String>> {
 pub fn read_noting(
     path: &Path,
     readers: Readers,
-    looked_at: &mut Vec<Seen>,
+    looked_at: &mut Vec<SeenFile>,
 ) -> Result<Policies, Vec<String>> {
     looked_at.push((path.to_owned(), see(path)));
     let text = read_text(path, MAX_TOML_BYTES)
@@ -61,7 +61,7 @@ fn parse_for(
     readers: Readers,
     path: &Path,
     text: &str,
-    looked_at: &mut Vec<Seen>,
+    looked_at: &mut Vec<SeenFile>,
 ) -> Result<Policies, Vec<String>> {
     let mut reader = Reader::new(path, text, readers);
     if let Some((what, at)) = syntax::not_toml(text) {

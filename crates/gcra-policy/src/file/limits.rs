@@ -196,7 +196,7 @@ const SETTINGS: &[&str] = &[
 
 /// A limit as it is written, before its numbers are checked.
 #[derive(Default)]
-struct Written {
+struct LimitEntries {
     name: Option<String>,
     rate: Option<String>,
     burst: Option<u64>,
@@ -246,7 +246,7 @@ fn limit<'t>(
                     return None;
                 }
                 let counts = counts(reader, at, count, window);
-                Written { name, counts: Some(counts?), ..Written::default() }
+                LimitEntries { name, counts: Some(counts?), ..LimitEntries::default() }
             } else {
                 if rate.is_none() {
                     let what = "the limit has no rate; write rate = \"10/s\", or count = 10000 \
@@ -256,7 +256,7 @@ fn limit<'t>(
                 let rate = rate.and_then(|value| reader.string(value, "rate", LIKE_RATE));
                 let burst =
                     burst.and_then(|value| reader.number(value, "burst", 1..=MAX_BURST.into()));
-                Written { name, rate, burst, counts: None }
+                LimitEntries { name, rate, burst, counts: None }
             };
             reader.no_more_but(entries, of_the_policy);
             written
@@ -286,7 +286,7 @@ fn limit<'t>(
 }
 
 /// The numbers of a limit, checked.
-fn numbers(reader: &mut Reader<'_>, at: usize, written: &Written) -> Option<(Rate, Quota)> {
+fn numbers(reader: &mut Reader<'_>, at: usize, written: &LimitEntries) -> Option<(Rate, Quota)> {
     let rate = written.rate.as_ref()?;
     let parsed = rate.parse::<Rate>().and_then(|rate| Ok((rate, rate.quota(written.burst)?)));
     parsed
@@ -552,7 +552,7 @@ fn must_stand_alone(word: &str) -> String {
 }
 
 /// `10/s` or `10/s burst 20`. The error is a sentence.
-fn in_a_string(text: &str) -> Result<Written, String> {
+fn in_a_string(text: &str) -> Result<LimitEntries, String> {
     let mut words = text.split_whitespace();
     let Some(rate) = words.next() else { return Err(not_a_limit(text)) };
     if let word @ ("deny" | "unlimited") = rate {
@@ -562,9 +562,9 @@ fn in_a_string(text: &str) -> Result<Written, String> {
     let rate = Some(rate.to_owned());
     let (word, count, more) = (words.next(), words.next(), words.next());
     match (word, count.map(str::parse), more) {
-        (None, ..) if is_rate => return Ok(Written { rate, ..Written::default() }),
+        (None, ..) if is_rate => return Ok(LimitEntries { rate, ..LimitEntries::default() }),
         (Some("burst"), Some(Ok(count)), None) if is_rate => {
-            return Ok(Written { rate, burst: Some(count), ..Written::default() });
+            return Ok(LimitEntries { rate, burst: Some(count), ..LimitEntries::default() });
         }
         _ => {}
     }
@@ -579,7 +579,7 @@ fn in_a_string(text: &str) -> Result<Written, String> {
     } else {
         match (word, more) {
             // Why it is not a rate is said by the parser of rates.
-            (None, _) => return Ok(Written { rate, ..Written::default() }),
+            (None, _) => return Ok(LimitEntries { rate, ..LimitEntries::default() }),
             (Some("burst"), None) if is_rate => format!(
                 "'{text}' is not a valid limit; a burst is a whole number from 1 to {MAX_BURST}, \
                  such as \"10/s burst 20\""

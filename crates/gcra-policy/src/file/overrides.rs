@@ -2,7 +2,7 @@
 
 use crate::file::limits;
 use crate::file::limits::OfPolicy;
-use crate::file::reader::{Entries, Name, Node, Reader};
+use crate::file::reader::{Entries, EntryName, Node, Reader};
 use crate::file::settings::is_setting;
 use crate::file::sources::{MAX_BYTES, Sources, read_text};
 use crate::key_parts::KeyParts;
@@ -138,7 +138,7 @@ impl<'p> Collector<'p> {
         // In the order of the file, which a table does not keep.
         let mut entries: Vec<_> = table.iter().collect();
         entries.sort_by_key(|(key, _)| key.span().start);
-        let mut seen: AHashMap<OverrideKey, &Name<'_>> = AHashMap::new();
+        let mut seen: AHashMap<OverrideKey, &EntryName<'_>> = AHashMap::new();
         for (name, value) in entries {
             let (at, text) = (name.span().start, &**name.get_ref());
             // The span of a key has its quotes in it.

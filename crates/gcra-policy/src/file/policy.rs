@@ -11,7 +11,7 @@ use crate::bandwidth::Bandwidth;
 use crate::file::key::{key_parts, not_an_arg};
 use crate::file::limits::OfPolicy;
 use crate::file::overrides::Collector;
-use crate::file::reader::{Entries, Name, Node, Reader, scalar};
+use crate::file::reader::{Entries, EntryName, Node, Reader, scalar};
 use crate::file::settings::{NAME_RULE, SETTINGS, flag, is_name, is_nearly_a_setting};
 use crate::file::settle::SettleEntries;
 use crate::file::sources::Sources;
@@ -28,7 +28,7 @@ pub(crate) fn policy<'t>(
     reader: &mut Reader<'t>,
     sources: &mut Sources,
     has_store: bool,
-    name: &Name<'t>,
+    name: &EntryName<'t>,
     value: &Node<'t>,
 ) -> Option<(Policy, Option<Vec<Limit>>)> {
     let mut draft = Draft::read(reader, sources, has_store, name, value)?;
@@ -63,7 +63,7 @@ impl<'n> Draft<'n> {
         reader: &mut Reader<'t>,
         sources: &mut Sources,
         has_store: bool,
-        name: &'n Name<'t>,
+        name: &'n EntryName<'t>,
         value: &Node<'t>,
     ) -> Option<Self> {
         let at = name.span().start;

@@ -24,10 +24,10 @@ pub(crate) const MAX_REPORTED: usize = 100;
 pub(crate) type Node<'t> = Spanned<DeValue<'t>>;
 
 /// The name of a value, and where it stands.
-pub type Name<'t> = Spanned<Cow<'t, str>>;
+pub type EntryName<'t> = Spanned<Cow<'t, str>>;
 
 /// A file, and what of it may be told to whom.
-struct Text<'t> {
+struct SourceText<'t> {
     path: &'t Path,
     text: &'t str,
     readers: Readers,
@@ -37,7 +37,7 @@ struct Text<'t> {
 
 /// The mistakes and warnings in one file.
 pub struct Reader<'t> {
-    of: Text<'t>,
+    of: SourceText<'t>,
     /// Where the lines of the text begin.
     lines: Vec<usize>,
     /// Lines whose mistakes are known.
@@ -80,7 +80,7 @@ impl Notes {
     /// for those that are only counted.
     fn finish(
         mut self,
-        of: &Text<'_>,
+        of: &SourceText<'_>,
         kind: &str,
         one: &'static str,
         several: &'static str,
@@ -110,7 +110,7 @@ impl Notes {
 pub struct Entries<'d, 't> {
     what: String,
     known: &'static [&'static str],
-    left: Vec<(&'d Name<'t>, &'d Node<'t>)>,
+    left: Vec<(&'d EntryName<'t>, &'d Node<'t>)>,
 }
 
 impl<'d, 't> Entries<'d, 't> {
@@ -135,7 +135,7 @@ impl<'t> Reader<'t> {
     pub(crate) fn new(path: &'t Path, text: &'t str, readers: Readers) -> Self {
         let lines = text.match_indices('\n').map(|(at, _)| at + 1);
         Self {
-            of: Text { path, text, readers, hidden: HashSet::new() },
+            of: SourceText { path, text, readers, hidden: HashSet::new() },
             lines: [0].into_iter().chain(lines).collect(),
             left_out: BTreeSet::new(),
             mistakes: Notes::default(),

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::watch::{Seen, see};
+use crate::watch::{SeenFile, see};
 
 /// The most bytes that a configuration and the lists that it names have together.
 pub(crate) const MAX_BYTES: u64 = 256 << 20;
@@ -23,7 +23,7 @@ pub struct Sources {
     directory: PathBuf,
     /// Each file that was looked at, in its state before it was read, whether it could be read or
     /// not. A change meanwhile is seen at the next look.
-    looked_at: Vec<Seen>,
+    looked_at: Vec<SeenFile>,
     /// How many bytes further lists may have.
     bytes_left: u64,
     digest: DefaultHasher,
@@ -79,7 +79,7 @@ impl Sources {
     }
 
     /// The files that were looked at, and the digest of all text that was read.
-    pub fn finish(self) -> (Vec<Seen>, u64) {
+    pub fn finish(self) -> (Vec<SeenFile>, u64) {
         (self.looked_at, self.digest.finish())
     }
 }
