@@ -31,135 +31,118 @@ struct Sentence<'a>(&'a OpenError);
 
 impl fmt::Display for Sentence<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (path, kind) = (self.0.path().display(), self.0.kind());
+        let (path, kind) = (self.0.path(), self.0.kind());
+        let shown = path.display();
         match kind {
-            OpenErrorKind::Foreign => {
-                return write!(
-                    f,
-                    "{path} is not a table of gcra-spoa; choose another file with --table"
-                );
+            OpenErrorKind::NotAFile { .. } if path.is_dir() => {
+                let inside = path.join("gcra-spoa.table");
+                return write!(f, "{shown} is a directory; write {}", inside.display());
             }
-            OpenErrorKind::NotAFile { .. } if self.0.path().is_dir() => {
-                return write!(
-                    f,
-                    "{path} is a directory; write {}",
-                    self.0.path().join("gcra-spoa.table").display()
-                );
-            }
-            OpenErrorKind::Missing => {
-                return write!(
-                    f,
-                    "there is no table {path}; start an agent, which creates it, or name the \
-                     table of your agents with --table"
-                );
-            }
+            OpenErrorKind::Foreign => write!(f, "{shown} is not a table of gcra-spoa")?,
+            OpenErrorKind::Missing => write!(f, "there is no table {shown}")?,
             OpenErrorKind::Slots { found, asked } => {
                 let (found, asked) = (found.get(), asked.get());
-                return write!(
-                    f,
-                    "table {path} has {found} slots, and --slots asks for {asked}; leave --slots \
-                     out to take what it has, or change it with 'gcra-spoa table resize --table \
-                     {path} --slots {asked}'"
-                );
+                write!(f, "table {shown} has {found} slots, and --slots asks for {asked}")?;
             }
-            OpenErrorKind::Damaged { .. } | OpenErrorKind::Layout { .. } | OpenErrorKind::Hash => {
-                return write!(f, "{}; {BEGIN_ANEW}", self.0);
+            OpenErrorKind::Io { source, .. } | OpenErrorKind::Proc { source, .. } => {
+                write!(f, "{}: {source}", self.0)?;
             }
             _ => write!(f, "{}", self.0)?,
         }
-        match kind {
-            OpenErrorKind::Io { doing, source } => {
-                write!(f, ": {source}")?;
-                match source.raw_os_error().map(Errno::from_raw_os_error) {
-                    Some(Errno::NOSPC) => {
-                        f.write_str("; ask for fewer --slots (16 bytes each), or free some space")
-                    }
-                    Some(Errno::ACCESS) if *doing == "open it" => f.write_str(
-                        "; run this as root or as the agents' user, or choose another file with \
-                         --table",
-                    ),
-                    Some(Errno::ACCESS | Errno::PERM | Errno::ROFS) => f.write_str(
-                        "; choose with --table a file in a directory that this user may write to",
-                    ),
-                    Some(Errno::NOMEM) => f.write_str(
-                        "; its slots take 16 bytes of address space each: raise the limit \
-                         (LimitAS=, ulimit -v), or ask for fewer --slots",
-                    ),
-                    _ => Ok(()),
-                }
-            }
-            OpenErrorKind::Proc { source, .. } => {
-                write!(f, ": {source}")?;
-                match source.kind() {
-                    io::ErrorKind::NotFound => {
-                        f.write_str("; mount /proc, and all of it (ProcSubset=all)")
-                    }
-                    _ => Ok(()),
-                }
-            }
-            OpenErrorKind::NoTmpfile => f.write_str("; put it on a tmpfs such as /dev/shm"),
-            OpenErrorKind::FileSize { .. } => f.write_str(
-                "; raise it (LimitFSIZE=, ulimit -f), or ask for fewer --slots (16 bytes each)",
-            ),
-            OpenErrorKind::Memory { .. } => {
-                f.write_str("; raise it (MemoryMax=), or ask for fewer --slots (16 bytes each)")
-            }
-            OpenErrorKind::Symlink => {
-                f.write_str(", which could lead anywhere; name the file itself")
-            }
-            OpenErrorKind::NotAFile { .. } => {
-                f.write_str("; name a regular file, or one that does not exist yet")
-            }
-            OpenErrorKind::Owner { .. } => f.write_str(
-                "; run all agents of a table as one user, or choose another file with --table",
-            ),
-            OpenErrorKind::Mode { .. } => write!(
-                f,
-                ", so others could read the hash key or change the buckets; choose another file \
-                 with --table, or, if it is a table that nobody else has opened, run 'chmod 600 \
-                 {path}'"
-            ),
-            OpenErrorKind::Links { .. } => {
-                f.write_str(", so another could be opened by mistake; remove the others")
-            }
-            OpenErrorKind::Length { .. } => {
-                write!(f, ": it was cut or has grown; {BEGIN_ANEW}")
-            }
-            OpenErrorKind::Clock { .. } => {
-                write!(f, "; run all agents of a table in one time namespace, or {BEGIN_ANEW}")
-            }
-            OpenErrorKind::SameSlots { .. } => f.write_str(", so there is nothing to do"),
-            OpenErrorKind::Unlinked => f.write_str("; try again"),
-            OpenErrorKind::Unfinished => write!(
-                f,
-                "; name that table, and finish its resize with 'gcra-spoa table resize', or \
-                 {BEGIN_ANEW}"
-            ),
-            OpenErrorKind::NoSuccessor => write!(f, "; {BEGIN_ANEW}"),
-            OpenErrorKind::SuccessorTaken => f.write_str("; move it away"),
-            OpenErrorKind::ResizeRuns { .. } => write!(
-                f,
-                "; wait until it has ended, and if it was stopped, continue or end it (fuser \
-                 {path}.next names it)"
-            ),
-            OpenErrorKind::ResizeInterrupted { to } => write!(
-                f,
-                "; finish it first: 'gcra-spoa table resize --table {path} --slots {}'",
-                to.get()
-            ),
-            OpenErrorKind::Displaced => write!(
-                f,
-                "; stop every agent that uses it, remove it and {path}.next, and a new one is made"
-            ),
-            OpenErrorKind::Locked => write!(
-                f,
-                ": one that is attaching to it or has resized it; if that process is stopped, \
-                 continue or end it (fuser {path} names it)"
-            ),
-            OpenErrorKind::Contended => f.write_str("; find out which program removes it"),
-            // The fact alone.
-            _ => Ok(()),
+        let slots = match kind {
+            OpenErrorKind::Slots { asked: slots, .. }
+            | OpenErrorKind::ResizeInterrupted { to: slots } => slots.get().to_string(),
+            _ => String::new(),
+        };
+        let remedy = remedy(kind).replace("<anew>", BEGIN_ANEW).replace("<slots>", &slots);
+        f.write_str(&remedy.replace("<path>", &shown.to_string()))
+    }
+}
+
+/// The rest of the sentence: what makes it right; empty where only the fact is known.
+fn remedy(kind: &OpenErrorKind) -> &'static str {
+    match kind {
+        OpenErrorKind::Foreign => "; choose another file with --table",
+        OpenErrorKind::Missing => {
+            "; start an agent, which creates it, or name the table of your agents with --table"
         }
+        OpenErrorKind::Slots { .. } => {
+            "; leave --slots out to take what it has, or change it with 'gcra-spoa table resize \
+             --table <path> --slots <slots>'"
+        }
+        OpenErrorKind::Damaged { .. }
+        | OpenErrorKind::Layout { .. }
+        | OpenErrorKind::Hash
+        | OpenErrorKind::NoSuccessor => "; <anew>",
+        OpenErrorKind::Io { doing, source } => {
+            remedy_of_io(doing, source.raw_os_error().map(Errno::from_raw_os_error))
+        }
+        OpenErrorKind::Proc { source, .. } if source.kind() == io::ErrorKind::NotFound => {
+            "; mount /proc, and all of it (ProcSubset=all)"
+        }
+        OpenErrorKind::NoTmpfile => "; put it on a tmpfs such as /dev/shm",
+        OpenErrorKind::FileSize { .. } => {
+            "; raise it (LimitFSIZE=, ulimit -f), or ask for fewer --slots (16 bytes each)"
+        }
+        OpenErrorKind::Memory { .. } => {
+            "; raise it (MemoryMax=), or ask for fewer --slots (16 bytes each)"
+        }
+        OpenErrorKind::Symlink => ", which could lead anywhere; name the file itself",
+        OpenErrorKind::NotAFile { .. } => "; name a regular file, or one that does not exist yet",
+        OpenErrorKind::Owner { .. } => {
+            "; run all agents of a table as one user, or choose another file with --table"
+        }
+        OpenErrorKind::Mode { .. } => {
+            ", so others could read the hash key or change the buckets; choose another file with \
+             --table, or, if it is a table that nobody else has opened, run 'chmod 600 <path>'"
+        }
+        OpenErrorKind::Links { .. } => {
+            ", so another could be opened by mistake; remove the others"
+        }
+        OpenErrorKind::Length { .. } => ": it was cut or has grown; <anew>",
+        OpenErrorKind::Clock { .. } => {
+            "; run all agents of a table in one time namespace, or <anew>"
+        }
+        OpenErrorKind::SameSlots { .. } => ", so there is nothing to do",
+        OpenErrorKind::Unlinked => "; try again",
+        OpenErrorKind::Unfinished => {
+            "; name that table, and finish its resize with 'gcra-spoa table resize', or <anew>"
+        }
+        OpenErrorKind::SuccessorTaken => "; move it away",
+        OpenErrorKind::ResizeRuns { .. } => {
+            "; wait until it has ended, and if it was stopped, continue or end it (fuser \
+             <path>.next names it)"
+        }
+        OpenErrorKind::ResizeInterrupted { .. } => {
+            "; finish it first: 'gcra-spoa table resize --table <path> --slots <slots>'"
+        }
+        OpenErrorKind::Displaced => {
+            "; stop every agent that uses it, remove it and <path>.next, and a new one is made"
+        }
+        OpenErrorKind::Locked => {
+            ": one that is attaching to it or has resized it; if that process is stopped, \
+             continue or end it (fuser <path> names it)"
+        }
+        OpenErrorKind::Contended => "; find out which program removes it",
+        _ => "",
+    }
+}
+
+/// What makes an error of the system right.
+fn remedy_of_io(doing: &str, error: Option<Errno>) -> &'static str {
+    match error {
+        Some(Errno::NOSPC) => "; ask for fewer --slots (16 bytes each), or free some space",
+        Some(Errno::ACCESS) if doing == "open it" => {
+            "; run this as root or as the agents' user, or choose another file with --table"
+        }
+        Some(Errno::ACCESS | Errno::PERM | Errno::ROFS) => {
+            "; choose with --table a file in a directory that this user may write to"
+        }
+        Some(Errno::NOMEM) => {
+            "; its slots take 16 bytes of address space each: raise the limit (LimitAS=, ulimit \
+             -v), or ask for fewer --slots"
+        }
+        _ => "",
     }
 }
 
