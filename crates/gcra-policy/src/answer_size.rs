@@ -18,8 +18,8 @@ pub fn longest(answers: &Answers, list: &[Policy], policy: &Policy) -> usize {
     const LIST: usize = "ratelimit-policyratelimitretry-after".len() + 32;
     let has = |wanted: Var| usize::from(answers.others.contains(&wanted));
     let fields = has(Var::RateLimit) + has(Var::RateLimitPolicy) + 2 * has(Var::Headers);
-    // No value takes more than the largest number, but for the texts: a header field, and the name
-    // of a policy.
+    // No value takes more than the largest number, but for the strings: a header field, and the
+    // name of a policy.
     let largest = Value::Uint64(u64::MAX);
     let sizes = answers.others.iter().map(|var| AckWriter::set_var_size(var.name(), &largest));
     let variables =

@@ -65,6 +65,7 @@ impl Var {
         Self::Reserved,
     ];
 
+    /// Its name in HAProxy, behind the prefix.
     pub const fn name(self) -> VarName<'static> {
         VarName::from_static(match self {
             Self::WouldBlock => "would_block",

@@ -174,6 +174,7 @@ impl Calendar {
         }
     }
 
+    /// How long its windows last.
     pub fn unit(&self) -> WindowUnit {
         self.unit
     }

@@ -86,6 +86,7 @@ impl FromStr for RateArg {
     }
 }
 
+/// A value of `--rate`. The error is a sentence, as for the flags below.
 pub fn parse_rate(text: &str) -> Result<Rate, String> {
     text.parse().map_err(|error| {
         let is_rate = |part: &str| part.trim().parse::<Rate>().is_ok();
@@ -109,6 +110,7 @@ pub fn parse_rate(text: &str) -> Result<Rate, String> {
     })
 }
 
+/// A value of `--burst`, in cells.
 pub fn parse_burst(text: &str) -> Result<u64, String> {
     let burst = text.parse().ok().filter(|burst| (1..=MAX_BURST.into()).contains(burst));
     burst.ok_or_else(|| {
@@ -178,6 +180,7 @@ pub(crate) fn parse_variable(text: &str) -> Result<String, String> {
     if is_variable(text) { Ok(text.to_owned()) } else { Err(VARIABLE_RULE.to_owned()) }
 }
 
+/// A value of `--store-wait`.
 pub fn parse_store_wait(text: &str) -> Result<Duration, String> {
     duration::parse(text).filter(|time| WAITS.contains(time)).ok_or_else(|| {
         let (least, most) = (Exact(*WAITS.start()), Exact(*WAITS.end()));
@@ -188,6 +191,7 @@ pub fn parse_store_wait(text: &str) -> Result<Duration, String> {
     })
 }
 
+/// A value of `--without-store`.
 pub fn parse_without_store(text: &str) -> Result<WithoutStore, String> {
     let words = WORDS.join(", ");
     let wrong = || format!("'{text}' is not a way to do without the store; write one of {words}");

@@ -1,8 +1,8 @@
 //! A HAProxy configuration that fits the policies, for `gcra-spoa check --print-haproxy`.
 //!
-//! What only the operator knows is printed as [`EDIT`], which `haproxy -c` refuses and names in
-//! its message. So no guess is ever in use: neither a condition that is missing, so that a limit
-//! for logins counts every request, nor a sample that is always null.
+//! Where only the operator knows what belongs, it prints [`EDIT`], which `haproxy -c` refuses and
+//! names in its message. So no guess is ever in use: neither a condition that is missing, so that
+//! a limit for logins counts every request, nor a sample that is always null.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -438,7 +438,7 @@ impl Message<'_> {
         }
         let whens: Vec<_> =
             self.policies.iter().filter_map(|policy| policy.when.as_ref()).collect();
-        // What a map tells apart: API keys if there are any, else values of the key's first arg.
+        // A map tells API keys apart if there are any, else values of the key's first arg.
         let has_api_key = keys.iter().any(|key| known(key) == Some(API_KEY));
         let first = keys.first().map_or(EDIT, |key| known(key).unwrap_or(EDIT));
         let client = if has_api_key { API_KEY } else { first };

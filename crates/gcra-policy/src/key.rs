@@ -12,13 +12,12 @@ use spop_agent::Value;
 /// A key as an operator writes it: its parts, separated by commas.
 ///
 /// An address is an address, a network stands for the group of clients that a policy counts
-/// together, and any other text is a string, unless a type is in front: `str:`, `strhex:` (the
+/// together, and anything else is a string, unless a type is in front: `str:`, `strhex:` (the
 /// bytes of a string), `int32:`, `uint32:`, `int64:`, `uint64:`, `bool:`, `hex:` (binary), or
-/// `null:`. A text that is nearly an
-/// address, and a name that a log has shortened, are mistakes. Before the type, `else:` says that
-/// the value came from the fallback of an arg of the key, and `else2:` and so on that it came from
-/// its second one. A comma or backslash within a part has a backslash before it. A part may have
-/// the name of its arg in front: `ip=192.0.2.7`.
+/// `null:`. What is nearly an address, and a name that a log has shortened, are mistakes. Before
+/// the type, `else:` says that the value came from the fallback of an arg of the key, and `else2:`
+/// and so on that it came from its second one. A comma or backslash within a part has a backslash
+/// before it. A part may have the name of its arg in front: `ip=192.0.2.7`.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Key {
     pub text: String,
@@ -246,7 +245,7 @@ impl Key {
         let written = |part: Vec<u8>| {
             let part = String::from_utf8(part).or_else(|part| in_hex(part.as_bytes()))?;
             let (fallback, text) = of_fallback(&part);
-            // What is before a '=' may be a name, which only a policy knows.
+            // The part before a '=' may be a name, which only a policy knows.
             if !text.contains('=') {
                 text.parse::<OwnedValue>()?;
             }
@@ -361,8 +360,9 @@ impl FromStr for OwnedValue {
     }
 }
 
-/// Whether a text was copied from the name of a client (`redact` of the limiter): it has the mark behind
-/// the part of a string that is shown, or consists of the digits behind the whole name.
+/// Whether a string was copied from the name of a client (`redact` of the limiter): it has the
+/// mark behind the part of a string that is shown, or consists of the digits behind the whole
+/// name.
 fn is_shortened(text: &str) -> bool {
     let is_hash =
         |digits: &str| digits.len() == 6 && digits.bytes().all(|c| c.is_ascii_hexdigit());

@@ -23,6 +23,7 @@ pub enum Rule {
 }
 
 impl Rule {
+    /// None where every request is blocked, or none is.
     pub fn limits(&self) -> &[Limit] {
         match self {
             Self::Limits(limits) => limits,

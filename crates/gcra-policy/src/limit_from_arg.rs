@@ -203,7 +203,7 @@ impl ByArg {
     }
 }
 
-/// The numbers of a limit in a text, as it can be written as a string: `10/s` or `10/s burst 20`.
+/// The numbers of a limit that is written as a string: `10/s` or `10/s burst 20`.
 fn rate_and_burst(text: &str) -> Option<(&str, Option<u64>)> {
     let mut words = text.split_ascii_whitespace();
     match (words.next()?, words.next(), words.next(), words.next()) {
@@ -223,7 +223,7 @@ pub fn lowered(quota: Quota, most: Quota) -> Option<Quota> {
     Quota::new(interval, burst).ok()
 }
 
-/// What messages have said is no part of it.
+/// The numbers that messages have said are no part of it.
 impl PartialEq for ByArg {
     fn eq(&self, other: &Self) -> bool {
         let Self { arg, default, max_debt, is_shared, parsed: _, noted: _ } = self;

@@ -67,6 +67,7 @@ impl Overrides {
         self.v4.iter().next().is_some() || self.v6.iter().next().is_some()
     }
 
+    /// Adds an override for the rule at this place. Returns the place that it had before.
     pub fn insert(&mut self, key: OverrideKey, rule: u32) -> Option<u32> {
         match key {
             OverrideKey::Net(IpNet::V4(net)) => self.v4.insert(net, rule),

@@ -37,6 +37,8 @@ pub struct Policies {
 }
 
 impl Policies {
+    /// Policies without a store and without warnings. `text_digest` is of all that they were read
+    /// from, or 0 if that was no file.
     pub fn new(
         list: Vec<Policy>,
         answers: Answers,
@@ -111,13 +113,13 @@ impl Policies {
             true => switched.push(name.into()),
             false => switched.retain(|switched| **switched != *name),
         }
-        // No text says this, so the next reload puts the file in force even if it is the same.
+        // No file says this, so the next reload puts the file in force even if it is the same.
         let changed = Self::new(list, self.answers.clone(), self.files.clone(), 0);
         let (store, warnings) = (self.store.clone(), self.warnings.clone());
         Ok(Some(Self { store, warnings, warning_count: self.warning_count, switched, ..changed }))
     }
 
-    /// The same answers with other policies, which were not read from any text.
+    /// The same answers with other policies, which were not read from any file.
     pub fn with_list(&self, list: Vec<Policy>) -> Self {
         let store = self.store.clone();
         Self { store, ..Self::new(list, self.answers.clone(), Vec::new(), 0) }

@@ -1,6 +1,6 @@
 //! A policy: which messages, which key, which limits.
 //!
-//! Nothing here is text any more: what the operator wrote was checked when it was read.
+//! Nothing here is text any more: each value was checked when the file was read.
 
 use std::mem;
 
@@ -192,6 +192,7 @@ impl Policy {
         entry
     }
 
+    /// The rule at this place.
     #[inline]
     pub fn rule(&self, at: RuleAt) -> &Rule {
         self.overrides.rules.get(at.0 as usize).unwrap_or(&self.rule)
@@ -248,7 +249,7 @@ impl Policy {
             // It is part of the quotas of the limits.
             penalty: _,
             bandwidth: _,
-            // What is owed lies in the table or in the store.
+            // Debts lie in the table or in the store.
             shared,
             // The largest debt is part of the quotas.
             settle: _,

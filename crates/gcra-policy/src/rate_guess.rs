@@ -1,4 +1,4 @@
-//! The limit that a text probably means although it is not written as one: in the notation of
+//! The limit that a string probably means although it is not written as one: in the notation of
 //! another program, or in words.
 
 use gcra_table::Rate;

@@ -87,7 +87,7 @@ impl StoreSettings {
         config.timeout = config.timeout.max(self.wait);
         // Else nearly all requests that have to wait would do so for nothing.
         config.slow = self.wait;
-        // What one host finds out about the store, the others must soon know, too.
+        // The others must soon know what one host finds out about the store.
         config.look_every = Duration::from_millis(500);
         config
     }
@@ -107,7 +107,7 @@ impl StoreSettings {
     }
 }
 
-/// The address of a store, and its text.
+/// The address of a store, and how it was written.
 #[derive(Clone, Debug)]
 pub struct StoreUrl {
     url: Url,
@@ -133,8 +133,8 @@ impl StoreUrl {
     }
 }
 
-/// Whether a text is the name of a variable of the environment. One that is not may be a password,
-/// so it must not be repeated.
+/// Whether a string is the name of a variable of the environment. One that is not may be a
+/// password, so it must not be repeated.
 pub(crate) fn is_variable(name: &str) -> bool {
     let good = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
     name.starts_with(|c: char| !c.is_ascii_digit()) && name.bytes().all(good)

@@ -160,6 +160,7 @@ impl Rule {
         }
     }
 
+    /// "10 per second, up to 20 at once; and 100 per hour, up to 100 at once".
     pub fn in_words(&self) -> String {
         match self {
             Self::Deny => "every request is blocked".to_owned(),

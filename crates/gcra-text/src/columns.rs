@@ -66,6 +66,7 @@ const WIDEST: usize = 1000;
 /// A row that says how many are missing needs one row above it to be of use.
 pub const LEAST: usize = 3;
 
+/// A column with its heading, and how it takes part when the width is too small.
 pub struct Column {
     pub heading: String,
     pub cells: Vec<(String, Style)>,
@@ -157,7 +158,7 @@ pub fn lines(mut columns: Vec<Column>, width: usize, height: usize, above: usize
     lines
 }
 
-/// The beginning of a text, with "…" where it is cut.
+/// The beginning of a string, with "…" where it is cut.
 pub fn cut(text: &str, width: usize) -> String {
     if length(text) <= width {
         return text.to_owned();
@@ -187,7 +188,7 @@ pub fn wrap(heading: &str, indent: usize, text: &str, width: usize, out: &mut St
     out.push('\n');
 }
 
-/// In characters: all texts here are in Latin letters, and others come out a little wrong.
+/// In characters: all strings here are in Latin letters, and others come out a little wrong.
 pub fn length(text: &str) -> usize {
     text.chars().count()
 }

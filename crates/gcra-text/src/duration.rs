@@ -24,8 +24,8 @@ const OTHER_WORDS: [(&str, &[&str]); 4] = [
 /// The units in one sentence, for error messages.
 pub const UNITS_IN_WORDS: &str = "us, ms, s, m, h or d";
 
-/// Reads a whole number and a unit, such as `10m`. `None` when the text is something else, or
-/// longer than 584 years.
+/// Reads a whole number and a unit, such as `10m`. `None` for anything else, and for more than 584
+/// years.
 pub fn parse(text: &str) -> Option<Duration> {
     let unit_at = text.find(|c: char| !c.is_ascii_digit())?;
     let (count, unit) = text.split_at(unit_at);
@@ -72,7 +72,7 @@ impl fmt::Display for Short {
     }
 }
 
-/// The same rounded up. It is for what has yet to pass: a client that waits for the time that it
+/// The same rounded up. It is for what still has to pass: a client that waits for the time that it
 /// reads must not come too early.
 pub struct Left(pub Duration);
 

@@ -1,4 +1,4 @@
-//! What the programs of gcra-spoa write: durations, counts, tables, names of clients.
+//! The text that the programs of gcra-spoa read and write: durations, counts, addresses, tables.
 
 #![allow(
     missing_docs,

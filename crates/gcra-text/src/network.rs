@@ -1,26 +1,26 @@
 //! An address or network as an operator writes it, in a configuration file or on a command line.
 //!
-//! A text that is nearly an address is a mistake, and not a value. No client would ever send such
-//! a value, so a typing error in a list of denied addresses, or in the key of a client that is to
-//! be reset, would have no effect.
+//! A string that is nearly an address is a mistake, and not a value. No client would ever send
+//! such a value, so a typing error in a list of denied addresses, or in the key of a client that
+//! is to be reset, would have no effect.
 
 use std::net::{IpAddr, Ipv4Addr};
 
 use ipnet::{IpNet, Ipv4Net};
 
-/// The prefix of a text that is a value whatever it looks like.
+/// The prefix of a string that is a value whatever it looks like.
 pub const VALUE: &str = "str:";
 
 /// In an IPv4 address in IPv6 notation (`::ffff:0:0/96`), this many bits come before the IPv4
 /// part.
 const MAPPED_BITS: u8 = 96;
 
-/// The address or network that a text without [`VALUE`] in front stands for, or `None` if it
+/// The address or network that a string without [`VALUE`] in front stands for, or `None` if it
 /// stands for itself. An IPv4 address is one in either of its forms.
 ///
 /// # Errors
 ///
-/// The text is empty, has white space around it, or is nearly an address: a sentence says what
+/// The string is empty, has white space around it, or is nearly an address: a sentence says what
 /// would be right.
 pub fn written_net(text: &str) -> Result<Option<IpNet>, String> {
     if let Ok(ip) = text.parse::<IpAddr>() {
@@ -68,7 +68,8 @@ fn canonical(net: IpNet) -> IpNet {
 }
 
 /// The address or network that was probably meant, with the comma that follows it in the sentence:
-/// the text with dots for other marks and without quotes and white space, or a hexadecimal number.
+/// the string with dots for other marks and without quotes and white space, or a hexadecimal
+/// number.
 fn meant(text: &str) -> Option<String> {
     if let Some(digits) = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
         let is_hex = digits.len() == 8 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -92,7 +93,7 @@ fn meant(text: &str) -> Option<String> {
     })
 }
 
-/// Whether a text that is not an address or network was probably meant to be one.
+/// Whether a string that is not an address or network was probably meant to be one.
 fn is_nearly_an_address(text: &str) -> bool {
     // Several addresses in a line, or one among other words.
     let mut words =
@@ -156,7 +157,7 @@ fn looks_like_ipv6(text: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// The texts for which `written_net` does not say what is beside them.
+    /// The strings for which `written_net` does not say what is beside them.
     fn wrong<'a>(rows: impl IntoIterator<Item = (&'a str, String)>) -> Vec<String> {
         let said = |text| written_net(text).err().unwrap_or_else(|| "a value".to_owned());
         let rows = rows.into_iter().filter(|(text, sentence)| said(text) != *sentence);

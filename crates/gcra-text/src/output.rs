@@ -17,7 +17,7 @@ pub struct Output {
     pub json: Value,
 }
 
-/// What a command line asks for cannot be done, and another command line can: the sentence says
+/// A command line asks for something that cannot be done, and another one can: the sentence says
 /// which. The exit status is 2.
 #[derive(Debug)]
 pub struct WrongUsage(pub String);

@@ -24,7 +24,7 @@ const fn is_blank(c: char) -> bool {
     matches!(c, '\u{115f}' | '\u{1160}' | '\u{2800}' | '\u{3164}' | '\u{ffa0}' | '\u{1d159}')
 }
 
-/// A text in which each hidden character is an escape, such as `\u{1b}`.
+/// A string in which each hidden character is an escape, such as `\u{1b}`.
 pub struct Visible<'a>(pub &'a str);
 
 impl fmt::Display for Visible<'_> {
@@ -37,7 +37,7 @@ impl fmt::Display for Visible<'_> {
     }
 }
 
-/// The same for a text of several lines.
+/// The same for several lines.
 pub fn visible_lines(text: &str) -> String {
     text.split('\n').map(|line| Visible(line).to_string()).collect::<Vec<_>>().join("\n")
 }
@@ -101,8 +101,8 @@ pub fn printable_json(json: &str) -> String {
     printable
 }
 
-/// The length of the escape that a text begins with, and whether its character is shown. What is
-/// not a valid escape is left to the parser.
+/// The length of the escape that a string begins with, and whether its character is shown. An
+/// escape that is not valid is left to the parser.
 fn escape(text: &str) -> (usize, bool) {
     let unit = |text: &str| {
         let digits = text.strip_prefix("\\u")?.get(..4)?;

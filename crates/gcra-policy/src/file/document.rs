@@ -33,7 +33,7 @@ const NO_POLICY: &str =
 /// This blocks for as long as the file system takes. A path that is not a regular file is refused
 /// before anything is read from it.
 ///
-/// What the sentences repeat of the file depends on who reads them.
+/// Who reads the sentences decides how much of the file they repeat.
 pub fn read(path: &Path, readers: Readers) -> Result<Policies, Vec<String>> {
     let mut looked_at = Vec::new();
     read_noting(path, readers, &mut looked_at)
@@ -89,7 +89,7 @@ fn parse_for(
         if !are_understood {
             return Err(reader.finish().err().unwrap_or_default());
         }
-        // What else is wrong is reported, too, except in the same lines.
+        // Other mistakes are reported, too, except in the same lines.
         reader.leave_out(reported);
     }
     let mut file = File { reader, sources: Sources::new(path, text) };

@@ -30,10 +30,10 @@ pub(crate) struct Collector<'p> {
     overrides: Overrides,
     /// The place of each rule. Overrides with equal limits share one.
     places: AHashMap<Rule, u32>,
-    /// How many entries are addresses or networks, and how many are texts without `str:`.
+    /// How many entries are addresses or networks, and how many are strings without `str:`.
     addresses: usize,
     texts: usize,
-    /// The first texts, with the list that they are in, and where each stands in the file.
+    /// The first strings, with the list that they are in, and where each stands in the file.
     first_texts: Vec<(usize, String)>,
     /// How many entries are for less than a group of the policy and a /64 of IPv6; and the first.
     narrow: usize,
@@ -55,8 +55,8 @@ impl<'p> Collector<'p> {
         }
     }
 
-    /// All overrides. Warns of texts among addresses, unless the key has several args, of which
-    /// one can be an address and another one a text.
+    /// All overrides. Warns of strings among addresses, unless the key has several args, of which
+    /// one can be an address and another one a string.
     pub(crate) fn finish(self, reader: &mut Reader<'_>) -> Overrides {
         if self.parts.names().count() <= 1 && self.texts < self.addresses {
             for (at, text) in &self.first_texts {
@@ -97,7 +97,7 @@ impl<'p> Collector<'p> {
         reader.warn_of_several(*at, &what, self.narrow);
     }
 
-    /// Remembers whether an entry is an address or a text. `list` says in which list it is.
+    /// Remembers whether an entry is an address or a string. `list` says in which list it is.
     fn note(
         &mut self,
         reader: &mut Reader<'_>,
@@ -341,7 +341,7 @@ fn without_comment(line: &str) -> &str {
     begin.map_or(line, |at| &line[..at])
 }
 
-/// What is odd about an entry that is a text, if something is.
+/// What is odd about an entry that is a string, if something is.
 fn not_as_meant(entry: &str) -> Option<String> {
     if entry.starts_with(VALUE) {
         return None;

@@ -263,7 +263,7 @@ fn slots_are_enough(reader: &mut Reader<'_>, at: usize, policy: &Policy) {
         Some(calendar) => Duration::from_secs(calendar.unit().nominal_s().into()),
         None => limit.quota.drain_time().into(),
     };
-    // What machines share is in the store.
+    // Shared limits are in the store.
     let local = policy.limits().filter(|_| policy.shared.is_none());
     let longest = local.map(kept_for).max().unwrap_or_default();
     if longest >= LONG {

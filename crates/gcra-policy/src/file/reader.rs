@@ -124,6 +124,7 @@ impl<'d, 't> Entries<'d, 't> {
         self.left.iter().find(|(key, _)| key.get_ref() == name).map(|(_, value)| *value)
     }
 
+    /// Takes an entry out. Those that are never taken out are mistakes.
     pub fn take(&mut self, name: &str) -> Option<&'d Node<'t>> {
         debug_assert!(self.known.contains(&name));
         let at = self.left.iter().position(|(key, _)| key.get_ref() == name)?;
@@ -177,7 +178,7 @@ impl<'t> Reader<'t> {
         }
     }
 
-    /// Notes a mistake in a text that may be a secret. One that begins as a rate does is none.
+    /// Notes a mistake in a string that may be a secret. One that begins as a rate does is none.
     pub(crate) fn wrong_text(&mut self, at: usize, text: &str, what: &str) {
         let is_number = |text: &str| text.parse::<f64>().is_ok();
         if !text.split_once('/').is_some_and(|(count, _)| is_number(count.trim())) {

@@ -196,7 +196,7 @@ pub(crate) fn apply(
             );
             reader.wrong(reserve_at.unwrap_or(*at), &what);
         }
-        // What is counted in a window is over with it, so that it needs no ceiling.
+        // A count ends with its window, so that it needs no ceiling.
         if limit.calendar.is_some() {
             continue;
         }

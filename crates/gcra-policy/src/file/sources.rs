@@ -17,7 +17,7 @@ pub(crate) const MAX_BYTES: u64 = 256 << 20;
 /// The most bytes of the configuration itself: reading TOML takes thirty times its size in memory.
 pub(crate) const MAX_TOML_BYTES: u64 = 32 << 20;
 
-/// What was read so far.
+/// The files that were read so far.
 pub struct Sources {
     /// Paths of lists are relative to it.
     directory: PathBuf,
