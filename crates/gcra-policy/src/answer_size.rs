@@ -11,7 +11,7 @@ use crate::policy::Policy;
 
 /// The LENGTH of the longest ACK about a message of this policy, perhaps together with those of
 /// other policies in the list whose limits have names as long.
-pub fn longest(answers: &Answers, list: &[Policy], policy: &Policy) -> usize {
+pub(crate) fn longest(answers: &Answers, list: &[Policy], policy: &Policy) -> usize {
     // `"";r=4294967295;t=4294967295, `
     const MEMBER: usize = 30;
     // A list has both fields, and about as much for their names, `retry-after` and its end.

@@ -6,24 +6,24 @@
     reason = "used by this program alone; comments stand where a name does not say enough"
 )]
 
-pub mod answer_size;
+mod answer_size;
 pub mod answers;
 pub mod bandwidth;
 pub mod calendar;
-pub mod digest;
+mod digest;
 pub mod file;
 pub mod flags;
-pub mod haproxy_config;
+mod haproxy_config;
 pub mod key;
 pub mod key_bytes;
 pub mod key_parts;
-pub mod limit;
+mod limit;
 pub mod limit_from_arg;
-pub mod overrides;
-pub mod policies;
+mod overrides;
+mod policies;
 pub mod policy;
 pub mod rate_flags;
-pub mod rate_guess;
+mod rate_guess;
 pub mod rate_words;
 pub mod settle;
 pub mod sharing;

@@ -8,7 +8,7 @@ use crate::policy::Policy;
 const HOW: &str = "bandwidth = { full = \"10m\", least = \"50k\" }";
 
 /// `{ full = "10m", least = "50k" }`.
-pub fn bandwidth<'t>(reader: &mut Reader<'t>, value: &Node<'t>) -> Option<Bandwidth> {
+pub(crate) fn bandwidth<'t>(reader: &mut Reader<'t>, value: &Node<'t>) -> Option<Bandwidth> {
     let at = value.span().start;
     let table = reader.table(value, &format!("bandwidth must be a table; write {HOW}"))?;
     let mut entries = Entries::new("bandwidth".to_owned(), &["full", "least"], table);
@@ -43,7 +43,7 @@ pub fn bandwidth<'t>(reader: &mut Reader<'t>, value: &Node<'t>) -> Option<Bandwi
 }
 
 /// Notes where the bandwidth of a policy has no effect.
-pub fn check(reader: &mut Reader<'_>, at: usize, policy: &Policy) {
+pub(crate) fn check(reader: &mut Reader<'_>, at: usize, policy: &Policy) {
     let name = &policy.name;
     if policy.rules().all(|rule| !matches!(rule, Rule::Limits(_))) {
         let what = format!(
@@ -86,7 +86,7 @@ fn is_used_up_by_one(policy: &Policy) -> bool {
 
 /// Notes where the variable and the settings at these places do not fit together. `answer` is
 /// where the variables are, if they have `bandwidth`.
-pub fn is_answered(reader: &mut Reader<'_>, answer: Option<usize>, settings: &[usize]) {
+pub(crate) fn is_answered(reader: &mut Reader<'_>, answer: Option<usize>, settings: &[usize]) {
     match answer {
         Some(at) if settings.is_empty() => {
             let what = format!(

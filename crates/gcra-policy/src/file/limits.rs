@@ -22,13 +22,13 @@ const MAX_COUNT: u64 = 4_000_000_000;
 
 /// The policy that limits are of.
 #[derive(Clone, Copy)]
-pub struct OfPolicy<'p> {
+pub(crate) struct OfPolicy<'p> {
     pub name: &'p str,
     pub key: &'p KeyParts,
 }
 
 /// `"deny"`, `"unlimited"`, one limit, or a list of limits; `setting` is their name in messages.
-pub fn rule<'t>(
+pub(crate) fn rule<'t>(
     reader: &mut Reader<'t>,
     policy: OfPolicy<'_>,
     setting: &str,
@@ -71,7 +71,7 @@ pub fn rule<'t>(
 }
 
 /// The limits of `observe`: as those of `limits`, but without `"deny"` and `"unlimited"`.
-pub fn trial<'t>(
+pub(crate) fn trial<'t>(
     reader: &mut Reader<'t>,
     policy: OfPolicy<'_>,
     value: &Node<'t>,

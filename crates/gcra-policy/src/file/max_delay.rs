@@ -12,7 +12,7 @@ use std::time::Duration;
 const MOST: Duration = Duration::from_secs(24 * 86_400);
 
 /// `"2s"`.
-pub fn max_delay<'t>(reader: &mut Reader<'t>, value: &Node<'t>) -> Option<Nanos> {
+pub(crate) fn max_delay<'t>(reader: &mut Reader<'t>, value: &Node<'t>) -> Option<Nanos> {
     const LIKE: &str = "such as \"2s\"";
     let text = reader.string(value, "max_delay", LIKE)?;
     let delay = duration::parse(&text);

@@ -1,20 +1,20 @@
 //! The configuration file: from text to policies, with all mistakes at once.
 
-pub mod bandwidth;
+pub(crate) mod bandwidth;
 pub mod document;
 pub mod key;
-pub mod limits;
-pub mod max_delay;
-pub mod overrides;
-pub mod penalty;
-pub mod policy;
-pub mod reader;
+pub(crate) mod limits;
+pub(crate) mod max_delay;
+pub(crate) mod overrides;
+pub(crate) mod penalty;
+pub(crate) mod policy;
+pub(crate) mod reader;
 pub mod secrets;
-pub mod settings;
-pub mod settle;
-pub mod sharing;
-pub mod sources;
-pub mod store;
-pub mod syntax;
+pub(crate) mod settings;
+pub(crate) mod settle;
+pub(crate) mod sharing;
+pub(crate) mod sources;
+pub(crate) mod store;
+pub(crate) mod syntax;
 #[cfg(test)]
 mod tests;

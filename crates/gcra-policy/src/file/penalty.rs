@@ -15,7 +15,7 @@ use crate::rate_words::numbers_in_words;
 const MAX_CEILING_NS: u64 = 30 * 86_400 * 1_000_000_000;
 
 /// `{ cells = 1, ceiling = "10m" }`.
-pub fn penalty<'t>(reader: &mut Reader<'t>, value: &Node<'t>) -> Option<Penalty> {
+pub(crate) fn penalty<'t>(reader: &mut Reader<'t>, value: &Node<'t>) -> Option<Penalty> {
     let at = value.span().start;
     let table = reader
         .table(value, "penalty must be a table, such as { cells = 1, ceiling = \"10m\" }")?;

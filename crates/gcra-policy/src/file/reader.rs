@@ -24,7 +24,7 @@ pub(crate) const MAX_REPORTED: usize = 100;
 pub(crate) type Node<'t> = Spanned<DeValue<'t>>;
 
 /// The name of a value, and where it stands.
-pub type EntryName<'t> = Spanned<Cow<'t, str>>;
+pub(crate) type EntryName<'t> = Spanned<Cow<'t, str>>;
 
 /// A file, and what of it may be told to whom.
 struct SourceText<'t> {
@@ -372,7 +372,7 @@ impl<'t> Reader<'t> {
 }
 
 /// Words in a sentence: "rate", "rate or burst", "rate, burst or count".
-pub fn list(words: &[&str], or: &str) -> String {
+pub(crate) fn list(words: &[&str], or: &str) -> String {
     match words {
         [first @ .., last] if !first.is_empty() => format!("{} {or} {last}", first.join(", ")),
         words => words.concat(),

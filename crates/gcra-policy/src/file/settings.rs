@@ -72,7 +72,7 @@ const MAX_NAME: usize = 64;
 pub(crate) const NAME_RULE: &str = "use letters, digits, '-' and '_', at most 64 of them";
 
 /// Whether a name is one for a policy or a limit. It will be part of header fields and metrics.
-pub fn is_name(name: &str) -> bool {
+pub(crate) fn is_name(name: &str) -> bool {
     let good = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
     (1..=MAX_NAME).contains(&name.len()) && name.bytes().all(good)
 }

@@ -32,7 +32,7 @@ const WITHIN: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from
 pub(crate) const SETTINGS: [&str; 3] = ["reserve", "max_debt", "settle_within"];
 
 /// The settings as they were read.
-pub struct SettleEntries {
+pub(crate) struct SettleEntries {
     /// Where `settle` stands.
     pub at: usize,
     /// Where `reserve` stands, if it is there.
@@ -48,7 +48,7 @@ pub struct SettleEntries {
 
 /// Takes the settings of the policy with this name, which is for this message. `message_of` reads
 /// the name of a message. `cost` is the arg with the cost, if the policy has one.
-pub fn settle<'t>(
+pub(crate) fn settle<'t>(
     reader: &mut Reader<'t>,
     entries: &mut Entries<'_, 't>,
     policy: &str,

@@ -20,7 +20,7 @@ pub(crate) const SETTINGS: [&str; 3] = ["shared", "without_store", "open_for"];
 
 /// Takes the settings of the policy with this name. Returns how it is shared, if it is, and where
 /// that stands.
-pub fn sharing<'t>(
+pub(crate) fn sharing<'t>(
     reader: &mut Reader<'t>,
     entries: &mut Entries<'_, 't>,
     policy: &str,
@@ -110,7 +110,7 @@ pub(crate) fn not_shareable(limit: &Limit, has_cost: bool) -> Option<String> {
 }
 
 /// Notes what makes it impossible to share a policy, or its trial with these limits.
-pub fn check(reader: &mut Reader<'_>, at: usize, policy: &Policy, trial: &[Limit]) {
+pub(crate) fn check(reader: &mut Reader<'_>, at: usize, policy: &Policy, trial: &[Limit]) {
     if policy.limits().next().is_none() && trial.is_empty() {
         let what = format!(
             "policy '{}' has no limit that could be shared; leave shared out",

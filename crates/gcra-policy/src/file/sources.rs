@@ -18,7 +18,7 @@ pub(crate) const MAX_BYTES: u64 = 256 << 20;
 pub(crate) const MAX_TOML_BYTES: u64 = 32 << 20;
 
 /// The files that were read so far.
-pub struct Sources {
+pub(crate) struct Sources {
     /// Paths of lists are relative to it.
     directory: PathBuf,
     /// Each file that was looked at, in its state before it was read, whether it could be read or
@@ -31,7 +31,7 @@ pub struct Sources {
 
 impl Sources {
     /// Begins with the text that was read from `path`.
-    pub fn new(path: &Path, text: &str) -> Self {
+    pub(crate) fn new(path: &Path, text: &str) -> Self {
         let mut digest = DefaultHasher::new();
         text.hash(&mut digest);
         Self {
@@ -55,7 +55,7 @@ impl Sources {
     }
 
     /// The path of a file that the configuration names.
-    pub fn path(&self, file: &str) -> PathBuf {
+    pub(crate) fn path(&self, file: &str) -> PathBuf {
         self.directory.join(file)
     }
 
@@ -79,13 +79,13 @@ impl Sources {
     }
 
     /// The files that were looked at, and the digest of all text that was read.
-    pub fn finish(self) -> (Vec<SeenFile>, u64) {
+    pub(crate) fn finish(self) -> (Vec<SeenFile>, u64) {
         (self.looked_at, self.digest.finish())
     }
 }
 
 /// Opens a regular file. The error is a sentence without the name of the file.
-pub fn open(path: &Path) -> Result<(File, Metadata), String> {
+pub(crate) fn open(path: &Path) -> Result<(File, Metadata), String> {
     const REGULAR: &str = "name a regular file";
     // NONBLOCK: opening a FIFO must not wait for its other end. For a regular file the flag has no
     // effect.

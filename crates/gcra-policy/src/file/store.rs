@@ -35,7 +35,7 @@ const SETTINGS: &[&str] = &[
 ];
 
 /// Reads `[store]`.
-pub fn store<'t>(
+pub(crate) fn store<'t>(
     reader: &mut Reader<'t>,
     sources: &mut Sources,
     value: &Node<'t>,

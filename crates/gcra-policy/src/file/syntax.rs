@@ -6,7 +6,7 @@ use crate::rate_guess::Meant;
 
 /// A mistake in the syntax.
 #[derive(Debug, Eq, PartialEq)]
-pub struct Mistake {
+pub(crate) struct Mistake {
     pub sentence: String,
     /// Whether everything around it was understood. If not, other mistakes may only be its
     /// consequences, both in the same line and in what the file seems to mean.
@@ -16,7 +16,7 @@ pub struct Mistake {
 /// Says what is wrong at a place of `text`, of which the TOML library says `message`. `None` if it
 /// is a consequence of a mistake in another line. To find such lines takes time in proportion to
 /// the text, and is left out unless `looks_back`.
-pub fn in_words(
+pub(crate) fn in_words(
     text: &str,
     message: &str,
     span: Range<usize>,
