@@ -75,8 +75,7 @@ impl<'p> SharedQuestion<'p, '_, '_> {
         let denied = |reason| SharedDecision { reason: Some(reason), ..SharedDecision::default() };
         let is_new = attempt.at_once.is_none();
         let Some(at_once) = self.begin(&claims, attempt) else { return Ok(denied(Reason::Store)) };
-        let is_too_large = |claim: &Claim<'_>| self.question.cells > claim.quota.burst();
-        let is_oversize = claims.iter().any(is_too_large);
+        let is_oversize = claims.iter().any(|claim| self.is_too_large(claim));
         // What can never be allowed is a stronger reason; and a penalty is charged for each
         // request.
         if is_new
@@ -114,13 +113,34 @@ impl<'p> SharedQuestion<'p, '_, '_> {
         }
         // The replies have come after the reading before it.
         *now = self.table.reading();
-        let is_denied = at_once.done.iter().any(|done| !done.charged.allowed);
+        add(standings, policy, self.said_after(&claims, &at_once, now.time()));
+        let decision = after_charges(&at_once, is_oversize, self.question.cells, now.time());
+        if decision.delay > Nanos::ZERO {
+            stats.count_delayed();
+        }
+        Ok(decision)
+    }
+
+    /// Whether the message costs more than a limit ever allows.
+    fn is_too_large(&self, claim: &Claim<'_>) -> bool {
+        self.question.cells > claim.quota.burst()
+    }
+
+    /// What each limit says after the last charge. Where one denies the message, its penalty is
+    /// charged.
+    fn said_after(
+        &self,
+        claims: &[Claim<'p>],
+        at_once: &AtOnce,
+        now: Time,
+    ) -> ArrayVec<Standing<'p>, MAX_LIMITS> {
+        let is_denied = at_once.is_denied();
         // A request that is denied waits from its denial on. Later it may be free already.
         let moment = match at_once.done.last() {
             Some(done) if is_denied => done.at,
-            _ => now.time(),
+            _ => now,
         };
-        let mut said = ArrayVec::<_, MAX_LIMITS>::new();
+        let mut said = ArrayVec::new();
         for (place, claim) in claims.iter().enumerate() {
             let last = at_once.done.iter().rfind(|done| done.place == place);
             let Some(mut done) = last.copied() else { continue };
@@ -128,38 +148,18 @@ impl<'p> SharedQuestion<'p, '_, '_> {
             let taken = &mut done.charged.taken;
             *taken = taken.saturating_sub(done.limit.cells(undone));
             let mut standing = self.standing(claim, &done, at_once.began, moment);
-            if is_too_large(claim) {
+            if self.is_too_large(claim) {
                 standing.wait = match &claim.limit.calendar {
                     None => claim.quota.drain_time(),
                     Some(_) => standing.window_ends,
                 };
             }
-            if !done.charged.allowed || is_too_large(claim) {
+            if !done.charged.allowed || self.is_too_large(claim) {
                 self.punish_at_once(claim, at_once.loans.get(place), &mut standing);
             }
             said.push(standing);
         }
-        add(standings, policy, said);
-        if is_denied || is_oversize {
-            return Ok(denied(if is_oversize { Reason::Oversize } else { Reason::Limit }));
-        }
-        let goes_on = at_once.done.iter().filter_map(Done::goes_on).max();
-        let delay = goes_on.map_or(Nanos::ZERO, |goes_on| goes_on.saturating_since(now.time()));
-        if delay > Nanos::ZERO {
-            stats.count_delayed();
-        }
-        // The moment of the first charge, or the one from which on each limit has its cells: that
-        // keeps to all limits, because none was charged before it.
-        let charges = at_once.done.iter().filter(|done| !done.is_look());
-        let first = charges.clone().map(|done| done.charged.now.0.saturating_mul(1_000));
-        let has_cells = charges.map(|done| done.charged.has_cells_ns(&done.limit));
-        let store_ns = first.take(1).chain(has_cells).max();
-        let reserved = Some(Reservation {
-            cells: self.question.cells,
-            at: at_once.began_at(),
-            marks: at_once.loans.iter().map(|loan| loan.bucket.mark()).collect(),
-        });
-        Ok(SharedDecision { reason: None, delay, reserved, store_ns })
+        said
     }
 
     /// Corrects what a request was charged, as its response says: `charge` is what is to be done
@@ -501,6 +501,26 @@ impl<'p> SharedQuestion<'p, '_, '_> {
     }
 }
 
+/// What is decided at `now`, after the last charge of a message that costs so many cells.
+fn after_charges(at_once: &AtOnce, is_oversize: bool, cells: u32, now: Time) -> SharedDecision {
+    let denied = at_once.is_denied().then_some(Reason::Limit);
+    let reason = denied.max(is_oversize.then_some(Reason::Oversize));
+    if reason.is_some() {
+        return SharedDecision { reason, ..SharedDecision::default() };
+    }
+    let goes_on = at_once.done.iter().filter_map(Done::goes_on).max();
+    let delay = goes_on.map_or(Nanos::ZERO, |goes_on| goes_on.saturating_since(now));
+    // The moment of the first charge, or the one from which on each limit has its cells: that
+    // keeps to all limits, because none was charged before it.
+    let charges = at_once.done.iter().filter(|done| !done.is_look());
+    let first = charges.clone().map(|done| done.charged.now.0.saturating_mul(1_000));
+    let has_cells = charges.map(|done| done.charged.has_cells_ns(&done.limit));
+    let store_ns = first.take(1).chain(has_cells).max();
+    let marks = at_once.loans.iter().map(|loan| loan.bucket.mark()).collect();
+    let reserved = Some(Reservation { cells, at: at_once.began_at(), marks });
+    SharedDecision { reason, delay, reserved, store_ns }
+}
+
 fn add<'p>(
     standings: Option<&mut Standings<'p>>,
     policy: &Policy,
@@ -508,5 +528,71 @@ fn add<'p>(
 ) {
     if let Some(standings) = standings {
         said.into_iter().for_each(|standing| standings.add(standing, policy));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use gcra_lease::{Charged, StoreTime, Units};
+    use gcra_table::{Slots, Table};
+
+    use super::*;
+
+    /// A charge of one cell under 1/s with a burst of 5, at 7 ms by both clocks: so many cells are
+    /// owed after it.
+    fn charged(place: usize, owed: u32, allowed: bool) -> Done {
+        let limit = gcra_lease::Limit::new(Duration::from_secs(1), 5).unwrap();
+        let (taken, now) = (limit.cells(owed), StoreTime(7_000));
+        let charged = Charged { allowed, cells: 1, beyond_burst: 0, taken, now };
+        let max_delay = Micros::from_millis(9_000);
+        let charge = StoreCharge::Take { cells: 1, needs: 0, max_delay };
+        Done { place, charge, charged, at: Time(7_000_000), limit }
+    }
+
+    fn after(done: &[Done], is_oversize: bool, now: Time) -> SharedDecision {
+        let (table, _clock) = Table::with_manual_clock(Slots::new(64).unwrap()).unwrap();
+        let at_once = AtOnce {
+            began: table.wall_reading(),
+            loans: ArrayVec::new(),
+            done: done.iter().copied().collect(),
+            under_way: ArrayVec::new(),
+            is_undone: false,
+        };
+        after_charges(&at_once, is_oversize, 1, now)
+    }
+
+    #[test]
+    fn a_request_goes_on_when_it_has_its_cells_under_each_limit() {
+        let done = [charged(0, 2, true), charged(1, 8, true), charged(2, 6, true)];
+        let decision = after(&done, false, Time(7_000_000));
+        assert_eq!((decision.reason, decision.delay), (None, Nanos::from_secs(3)));
+        assert_eq!(decision.store_ns, Some(3_007_000_000));
+        assert_eq!(decision.reserved.map(|reserved| reserved.cells), Some(1));
+        let later = after(&done, false, Time(2_007_000_000));
+        assert_eq!(later.delay, Nanos::from_secs(1), "the replies took two seconds");
+        assert_eq!(after(&done[..1], false, Time(7_000_000)).delay, Nanos::ZERO);
+        assert_eq!(after(&done[..1], false, Time(7_000_000)).store_ns, Some(7_000_000));
+    }
+
+    #[test]
+    fn what_is_denied_reserves_nothing_and_does_not_wait() {
+        let done = [charged(0, 8, true), charged(1, 5, false)];
+        for (is_oversize, reason) in [(false, Reason::Limit), (true, Reason::Oversize)] {
+            let decision = after(&done, is_oversize, Time(7_000_000));
+            assert_eq!((decision.reason, decision.delay), (Some(reason), Nanos::ZERO));
+            assert!(decision.reserved.is_none() && decision.store_ns.is_none());
+        }
+        assert_eq!(after(&done[..1], true, Time(0)).reason, Some(Reason::Oversize));
+    }
+
+    #[test]
+    fn a_look_says_nothing_about_when_a_request_goes_on() {
+        let mut look = charged(0, 0, true);
+        (look.charge, look.charged.taken) = (LOOK, Units(0));
+        look.charged.now = StoreTime(99_000);
+        let decision = after(&[look, charged(0, 1, true)], false, Time(7_000_000));
+        assert_eq!(decision.store_ns, Some(7_000_000));
     }
 }

@@ -54,6 +54,11 @@ impl AtOnce {
         self.under_way.iter_mut().find(|under_way| under_way.outcome.is_none())
     }
 
+    /// Whether one of the charges was denied.
+    pub(super) fn is_denied(&self) -> bool {
+        self.done.iter().any(|done| !done.charged.allowed)
+    }
+
     /// When the message began, since 1970.
     pub(super) fn began_at(&self) -> Duration {
         Duration::from_nanos(self.began.wall_ns())

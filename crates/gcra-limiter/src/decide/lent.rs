@@ -79,36 +79,10 @@ impl<'p> SharedQuestion<'p, '_, '_> {
             }
             Step::Wait { limit, .. } | Step::Ask { limit, .. } => {
                 let claim = claims.get(limit);
-                let Some((claim, loan)) =
-                    claim.and_then(|claim| Some((claim, self.loan(*claim)?)))
-                else {
-                    return Ok(Some(Reason::Store));
-                };
-                if self.may_wait(&loan, attempt, patience) {
-                    attempt.sharing = Some(self.sharing);
-                    if attempt.waits.as_ref().is_none_or(|waits| waits.key() != claim.key) {
-                        let waits = self.borrower.join(claim.key, cells);
-                        if let Some(before) = attempt.waits.replace(waits) {
-                            // When there is no space, it has waited for one of them twice.
-                            let _ = attempt.free.try_push((before.key(), before.free()));
-                        }
-                    }
-                    let asks = patience == Patience::Asks;
-                    let asking = match step {
-                        Step::Ask { least, .. } if asks => {
-                            if let Some(asked) = attempt.asked.get_mut(limit) {
-                                *asked = true;
-                            }
-                            if self.in_force.each[self.question.policy].has_changed {
-                                self.give_former_back(*claim);
-                            }
-                            self.borrower.ask(self.table, loan.clone(), least)
-                        }
-                        _ => Asking::UnderWay,
-                    };
-                    if asking == Asking::UnderWay {
-                        return Err(MustWait);
-                    }
+                let loan = claim.and_then(|claim| Some((*claim, self.loan(*claim)?)));
+                let Some((claim, loan)) = loan else { return Ok(Some(Reason::Store)) };
+                if self.waits(step, claim, &loan, attempt, patience) {
+                    return Err(MustWait);
                 }
                 let decided = self.without_store(limits, now, &loan);
                 let Question { policy, .. } = self.question;
@@ -125,6 +99,40 @@ impl<'p> SharedQuestion<'p, '_, '_> {
             standings_of.into_iter().for_each(|standing| standings.add(standing, policy));
         }
         Ok(reason)
+    }
+
+    /// Whether the request waits for cells of a claim: for those that it asks for itself, if that
+    /// is the step, or for those that others have asked for.
+    fn waits(
+        &self,
+        step: Step,
+        claim: Claim<'p>,
+        loan: &Loan,
+        attempt: &mut Attempt,
+        patience: Patience,
+    ) -> bool {
+        if !self.may_wait(loan, attempt, patience) {
+            return false;
+        }
+        attempt.sharing = Some(self.sharing);
+        if attempt.waits.as_ref().is_none_or(|waits| waits.key() != claim.key) {
+            let waits = self.borrower.join(claim.key, self.question.cells);
+            if let Some(before) = attempt.waits.replace(waits) {
+                // When there is no space, it has waited for one of them twice.
+                let _ = attempt.free.try_push((before.key(), before.free()));
+            }
+        }
+        let Step::Ask { limit, least } = step else { return true };
+        if patience != Patience::Asks {
+            return true;
+        }
+        if let Some(asked) = attempt.asked.get_mut(limit) {
+            *asked = true;
+        }
+        if self.in_force.each[self.question.policy].has_changed {
+            self.give_former_back(claim);
+        }
+        self.borrower.ask(self.table, loan.clone(), least) == Asking::UnderWay
     }
 
     /// Whether the store can be waited for.
