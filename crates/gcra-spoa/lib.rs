@@ -7,8 +7,6 @@ mod cli;
 mod hangup;
 mod housekeeping;
 mod logging;
-#[cfg(test)]
-mod scenarios;
 mod serve;
 mod service_manager;
 #[doc(hidden)]

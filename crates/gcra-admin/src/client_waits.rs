@@ -166,3 +166,51 @@ impl Of<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroUsize;
+    use std::path::Path;
+
+    use gcra_limiter::decide::local::decide;
+    use gcra_limiter::question::Question;
+    use gcra_limiter::stats::Stats;
+    use gcra_limiter::written_message::WrittenMessage;
+    use gcra_policy::file::document;
+    use gcra_policy::key::NamedValue;
+    use gcra_table::Slots;
+
+    use super::*;
+
+    #[test]
+    fn who_has_used_a_count_waits_for_the_end_of_the_window() {
+        let text = "[policy.api]\nkey = [\"ip\"]\nlimits = [\"9/s\", { name = \"c\", count = 5, \
+                    window = \"hour\" }]\n[policy.api.overrides]\n\"192.0.2.2\" = { name = \"c\", \
+                    count = 2, window = \"hour\" }\n";
+        let policies = document::parse(Path::new("gcra-spoa.toml"), text).unwrap();
+        let (table, clock) = Table::with_manual_clock(Slots::new(4096).unwrap()).unwrap();
+        let in_force = InForce::at_start(policies, &Stats::new(NonZeroUsize::MIN), &table);
+        let ask = |client: &str, requests: usize| {
+            let ip: NamedValue = format!("ip={client}").parse().unwrap();
+            let message = WrittenMessage::new(b"api", &[ip]).unwrap();
+            let message = message.message().unwrap();
+            let question = Question::new(&in_force, &table, &message).unwrap();
+            for _ in 0..requests {
+                let now = &mut table.reading();
+                decide(&table, now, &in_force, question, None, None, || Some(message.clone()));
+            }
+            let of =
+                Of { in_force: &in_force, place: 0, table: &table, leases: None, borrower: None };
+            // As after a reload that has changed the rules.
+            let under = Under { rules: u64::MAX, ..Under::own() };
+            of.waiting(question.key, under, Outcome::Blocked).wait.map(Nanos::secs_ceil)
+        };
+        assert_eq!(ask("192.0.2.1", 4), None);
+        assert_eq!(ask("192.0.2.1", 9), Some(3600));
+        assert_eq!(ask("192.0.2.2", 1), None);
+        assert_eq!(ask("192.0.2.2", 9), Some(3600));
+        assert_eq!(ask("192.0.2.3", 0), None);
+        clock.advance(Nanos::from_secs(3_600));
+        assert_eq!(ask("192.0.2.1", 0), None);
+    }
+}

@@ -1,5 +1,12 @@
 //! Whole decisions in a time that stands still: a limiter with policies from a text, asked over a
 //! socket, reloaded at will.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "tests"
+)]
 
 mod changes;
 mod debts_in_the_store;
@@ -15,10 +22,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use arc_swap::ArcSwap;
-use gcra_admin::client_waits::Of;
+use clap::Parser as _;
 use gcra_inspect::explanation::{Explanation, SharedSources, explain};
 use gcra_inspect::key_meanings::named;
-use gcra_limiter::heaviest::{Under, Window};
+use gcra_limiter::heaviest::Window;
 use gcra_limiter::limiter::Limiter;
 use gcra_limiter::policies_in_force::InForce;
 use gcra_limiter::question::Question;
@@ -27,17 +34,15 @@ use gcra_limiter::undecided::Undecided;
 use gcra_limiter::verdict::{NEWLY_BLOCKED, Outcome};
 use gcra_limiter::written_message::WrittenMessage;
 use gcra_policy::Policies;
+use gcra_policy::answers::Answers;
 use gcra_policy::file::document;
+use gcra_policy::flags::{LimitFlags, policies_of_flags};
 use gcra_policy::key::{NamedValue, Shown};
 use gcra_policy::policy::policy_id;
-use gcra_policy::secrets::Readers;
 use gcra_table::{Exemption, KeyHash, ManualClock, Nanos, Slots, Table};
 use proptest::prelude::*;
 use spop_agent::testing::{Answer, Client};
 use spop_agent::{Agent, Scope, Value};
-
-use crate::cli;
-use crate::cli::Task;
 
 struct Scenario {
     table: Arc<ArcSwap<Table>>,
@@ -833,7 +838,11 @@ async fn a_policy_without_exemptions_keeps_its_short_path() {
     let scenario = Scenario::new(&(one("api") + &one("other"))).await;
     let usual = || {
         let in_force = scenario.policies.load();
-        in_force.each.iter().map(|each| each.usual.is_some()).collect::<Vec<_>>()
+        in_force
+            .each
+            .iter()
+            .map(|each| each.usual.is_some())
+            .collect::<Vec<_>>()
     };
     assert_eq!(usual(), [true, true]);
     scenario.exempt("other", "192.0.2.1", 60);
@@ -869,11 +878,17 @@ async fn the_largest_cost_is_above_the_largest_burst() {
     }
 }
 
+/// The flags that make a policy, as a command line has them.
+#[derive(clap::Parser)]
+struct Flags {
+    #[command(flatten)]
+    limit: LimitFlags,
+}
+
 /// The policies of these flags.
 fn flags(flags: &[&str]) -> Policies {
-    let args = ["gcra-spoa"].iter().chain(flags).map(Into::into);
-    let Ok(Task::Serve(config)) = cli::parse(args) else { panic!("{flags:?}") };
-    config.policies.read(Readers::OfFile).expect("the flags are valid").0
+    let Flags { limit } = Flags::parse_from(["gcra-spoa"].iter().chain(flags));
+    policies_of_flags(&limit, None, Answers::blocked_only()).expect("the flags are valid")
 }
 
 /// How many cells a client asks for, after how many milliseconds.
@@ -2145,37 +2160,6 @@ async fn another_count_goes_on_and_another_window_begins() {
         scenario.reload(&file(limit));
         assert_eq!(scenario.passed("192.0.2.1", 9).await, passes, "{limit}");
     }
-}
-
-/// What `/status` and `top` say about clients of which only the hash is known.
-#[tokio::test]
-async fn who_has_used_a_count_waits_for_the_end_of_the_window() {
-    let mut scenario = Scenario::new(
-        "[policy.api]\nkey = [\"ip\"]\nlimits = [\"9/s\", { name = \"c\", count = 5, \
-         window = \"hour\" }]\n[policy.api.overrides]\n\"192.0.2.2\" = { name = \"c\", \
-         count = 2, window = \"hour\" }\n",
-    )
-    .await;
-    let wait_s = |scenario: &Scenario, client: &str| {
-        let (in_force, table) = (scenario.policies.load(), scenario.table.load());
-        let of = Of { in_force: &in_force, place: 0, table: &table, leases: None, borrower: None };
-        let key = scenario.key_of("api", &format!("ip={client}")).unwrap();
-        // As after a reload that has changed the rules.
-        let under = Under { rules: u64::MAX, ..Under::own() };
-        of.waiting(key, under, Outcome::Blocked).wait.map(Nanos::secs_ceil)
-    };
-    for (client, requests, wait) in [
-        ("192.0.2.1", 4, None),
-        ("192.0.2.1", 9, Some(3599)),
-        ("192.0.2.2", 1, None),
-        ("192.0.2.2", 9, Some(3599)),
-        ("192.0.2.3", 0, None),
-    ] {
-        let _ = scenario.passed(client, requests).await;
-        assert_eq!(wait_s(&scenario, client), wait, "{client}");
-    }
-    scenario.advance_ms(3_599_000);
-    assert_eq!(wait_s(&scenario, "192.0.2.1"), None);
 }
 
 /// The contract of all clients together, beside that of each.
