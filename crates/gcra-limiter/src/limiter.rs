@@ -22,7 +22,7 @@ use crate::decide::lent::ask_ahead;
 use crate::decide::local::{decide, decide_usual};
 use crate::decide::request::{Deciding, Progress};
 use crate::limit_bucket::LimitBucket;
-use crate::policies_in_force::{InForce, Usual};
+use crate::policies_in_force::{DecisionPath, InForce, Usual};
 use crate::question::{Question, Unanswerable};
 use crate::reservations::Reserved;
 use crate::stats::Lane;
@@ -110,12 +110,12 @@ impl Handler for Limiter {
         let (table, policies) = (&round.table, &round.in_force.policies);
         let message = request.messages().next().ok_or(Unanswerable::NoMessage)?;
         let question = Question::new(&round.in_force, table, &message)?;
-        if let Some(usual) = round.in_force.each[question.policy].usual {
+        if let DecisionPath::Usual(usual) = round.in_force.each[question.policy].path {
             table.prefetch(usual.key(question.key), usual.quota);
             return Ok(question);
         }
         if let Some(leases) = &round.leases
-            && let Some(usual) = round.in_force.each[question.policy].usual_shared
+            && let DecisionPath::UsualShared(usual) = round.in_force.each[question.policy].path
         {
             leases.prefetch(usual.lease_key(question.key));
             return Ok(question);
@@ -139,7 +139,7 @@ impl Handler for Limiter {
         // stack, and read back from there (docs/internals/ARCHITECTURE.md, "Performance notes").
         if let Ok(question) = first
             && request.messages().len() == 1
-            && let Some(usual) = round.in_force.each[question.policy].usual
+            && let DecisionPath::Usual(usual) = round.in_force.each[question.policy].path
             && round.audit.is_none()
         {
             let Round { table, in_force, now, lane, audit: _, leases: _ } = round;
@@ -153,7 +153,7 @@ impl Handler for Limiter {
         if let Ok(question) = first
             && request.messages().len() == 1
             && round.audit.is_none()
-            && let Some(usual) = round.in_force.each[question.policy].usual_shared
+            && let DecisionPath::UsualShared(usual) = round.in_force.each[question.policy].path
             && let Some(verdict) = self.spend(round, usual, question, request)
         {
             let _ = reply.append(&round.in_force.blocked[usize::from(verdict.is_blocked())]);

@@ -42,9 +42,7 @@ pub struct Each {
     pub reads_messages: bool,
     /// Whether a key may owe something because of changes of the policy.
     pub has_changed: bool,
-    pub usual: Option<Usual>,
-    /// The same for a policy that is shared: then a decision is the spending of a cell.
-    pub(crate) usual_shared: Option<Usual>,
+    pub path: DecisionPath,
     pub stats: Arc<PolicyStats>,
     /// Whether requests wait for its limits: it has `max_delay`, and is enforced.
     pub delays: bool,
@@ -53,6 +51,17 @@ pub struct Each {
     pub rules: u64,
     /// The keys that are exempt from it, each until a moment of the table's clock.
     exempt: Vec<(KeyHash, Time)>,
+}
+
+/// How a message of a policy is decided.
+#[derive(Clone, Copy, Debug)]
+pub enum DecisionPath {
+    /// By one charge.
+    Usual(Usual),
+    /// By the spending of cells that the store has lent.
+    UsualShared(Usual),
+    /// By all that may be asked about it.
+    Full,
 }
 
 impl Each {
@@ -125,7 +134,6 @@ pub struct Usual {
 impl Usual {
     fn of(
         policy: &Policy,
-        is_shared: bool,
         has_changed: bool,
         answers: &Answers,
         exempt: &[(KeyHash, Time)],
@@ -164,7 +172,6 @@ impl Usual {
             && penalty.is_none()
             && settle.is_none()
             && quota.max_delay() == Nanos::ZERO
-            && shared.is_some() == is_shared
             && !shared.is_some_and(|shared| shared.at_once)
             && trial.is_none()
             && !has_changed
@@ -218,14 +225,16 @@ impl InForce {
             let exempt: Vec<_> =
                 exempt.map(|Exemption { key, until, .. }| (*key, *until)).collect();
             let has_changed = changed.contains(&place);
-            let usual =
-                |is_shared| Usual::of(policy, is_shared, has_changed, &policies.answers, &exempt);
+            let path = match Usual::of(policy, has_changed, &policies.answers, &exempt) {
+                Some(usual) if policy.shared.is_some() => DecisionPath::UsualShared(usual),
+                Some(usual) => DecisionPath::Usual(usual),
+                None => DecisionPath::Full,
+            };
             Each {
                 hashing: Hashing::of(policy),
                 reads_messages: policy.limits().any(Limit::reads_messages),
                 has_changed,
-                usual: usual(false),
-                usual_shared: usual(true),
+                path,
                 stats: stats.policy(&policy.name),
                 delays: !policy.observes && policy.max_delay() > Nanos::ZERO,
                 rules: rules(place, policy).unwrap_or(next),

@@ -11,7 +11,7 @@ use spop_agent::Message;
 use crate::answer::{Standing, Standings};
 use crate::earlier_policies::LimitedClient;
 use crate::limit_bucket::{LimitBucket, lacks_a_key};
-use crate::policies_in_force::{InForce, Usual};
+use crate::policies_in_force::{DecisionPath, InForce, Usual};
 use crate::question::Question;
 use crate::verdict::{Reason, Verdict};
 
@@ -38,8 +38,10 @@ pub fn decide<'p, 'm>(
     let policy = &in_force.policies.list[question.policy];
     let each = &in_force.each[question.policy];
     let mut at = None;
-    let (verdict, delay) = match each.usual {
-        Some(usual) => (decide_usual(table, now, in_force, question, usual), Nanos::ZERO),
+    let (verdict, delay) = match each.path {
+        DecisionPath::Usual(usual) => {
+            (decide_usual(table, now, in_force, question, usual), Nanos::ZERO)
+        }
         _ => {
             let (reason, delay) = match policy.rule(question.rule) {
                 Rule::Deny => (Some(Reason::Denied), Nanos::ZERO),

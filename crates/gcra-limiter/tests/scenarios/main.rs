@@ -27,7 +27,7 @@ use gcra_inspect::explanation::{Explanation, SharedSources, explain};
 use gcra_inspect::key_meanings::named;
 use gcra_limiter::heaviest::Window;
 use gcra_limiter::limiter::Limiter;
-use gcra_limiter::policies_in_force::InForce;
+use gcra_limiter::policies_in_force::{DecisionPath, InForce};
 use gcra_limiter::question::Question;
 use gcra_limiter::stats::Stats;
 use gcra_limiter::undecided::Undecided;
@@ -841,7 +841,7 @@ async fn a_policy_without_exemptions_keeps_its_short_path() {
         in_force
             .each
             .iter()
-            .map(|each| each.usual.is_some())
+            .map(|each| matches!(each.path, DecisionPath::Usual(_)))
             .collect::<Vec<_>>()
     };
     assert_eq!(usual(), [true, true]);
