@@ -50,7 +50,7 @@ pub struct AuditFile {
     file: ArcSwap<File>,
     /// How many decisions could not be written.
     lost: AtomicU64,
-    /// How many of these the file does not say yet.
+    /// How many of these the file still does not say.
     unsaid: AtomicU64,
 }
 

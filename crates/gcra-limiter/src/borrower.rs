@@ -92,9 +92,9 @@ pub struct Borrower {
     due: Due,
     /// The keys that the store has denied not long ago, where it is asked about each request.
     pub(crate) denials: Denials,
-    /// When each part of the store was away at last.
+    /// When each part of the store was last away.
     outages: Box<[Outage]>,
-    /// When this host was counted for the first time, and at last: when that was asked for, as a
+    /// When this host was counted for the first time, and the last: when that was asked for, as a
     /// [`HostTime`].
     counted: [AtomicU64; 2],
     pub counts: Counts,
@@ -206,7 +206,7 @@ impl Borrower {
         self.wait
     }
 
-    /// Whether the store cannot be asked about a key: no server can be used, or it is not time yet
+    /// Whether the store cannot be asked about a key: no server can be used, or it is too early
     /// after an outage.
     pub fn is_away(&self, table: &Table, loan: &Loan) -> bool {
         let part = self.part(loan);
@@ -246,7 +246,7 @@ impl Borrower {
         !is_starting && !(0..self.outages.len()).any(usable)
     }
 
-    /// Whether it cannot be used yet, because the agent has just been started. Then requests wait
+    /// Whether it still cannot be used, because the agent has just been started. Then requests wait
     /// for it, too.
     pub(crate) fn is_starting(&self, loan: &Loan) -> bool {
         self.outage(loan).is_some_and(Outage::is_starting) && self.opened.elapsed() < STARTING

@@ -2,7 +2,7 @@
 
 use spop_agent::Value;
 
-/// The number of cells that a value stands for: an integer, or a text of digits such as the value
+/// The number of cells that a value stands for: an integer, or a string of digits such as the value
 /// of a header field. `None` if it is neither, or negative.
 pub fn cells(cost: Value<'_>) -> Option<u32> {
     let cells = match cost {
@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cost_is_an_integer_or_a_text_of_digits() {
+    fn a_cost_is_an_integer_or_a_string_of_digits() {
         for value in [3_i32.into(), 3_u64.into(), "3".into(), " 03 ".into(), b"3"[..].into()] {
             assert_eq!(cells(value), Some(3), "{value:?}");
         }

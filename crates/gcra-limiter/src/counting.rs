@@ -76,7 +76,7 @@ fn name_client(
     write_client(name, policy, key, message);
 }
 
-/// The name of an arg of the key whose value is an address written as a text, if there is one. No
+/// The name of an arg of the key whose value is an address written as a string, if there is one. No
 /// prefix and no override of an address applies to such a value.
 #[cold]
 fn text_address(policy: &Policy, message: &Message<'_>) -> Option<PrintableName> {

@@ -244,7 +244,7 @@ impl PastPolicy {
         [allowed, would_block, blocked, undecided, newly_blocked]
     }
 
-    /// Adds to the slot at this place. Slots before it have nothing if they are not there yet.
+    /// Adds to the slot at this place. Slots before it have nothing if they are not there.
     fn add(&mut self, place: usize, counts: &[u64; COUNTS]) {
         for (list, count) in self.outcomes().into_iter().zip(counts) {
             add_at(list, place, *count);

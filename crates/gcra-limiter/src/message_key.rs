@@ -12,7 +12,7 @@ use spop_agent::{Args, Message, Value};
 /// or null.
 ///
 /// This does what [`hash_key`] does, for the policies of which that is true
-/// (`in_force::Hashing::Exact`).
+/// ([`Hashing::Exact`](crate::policies_in_force::Hashing)).
 #[inline(always)]
 pub(crate) fn hash_exact(
     mut hasher: KeyHasher,

@@ -4,7 +4,7 @@
 //! milliseconds since 1970, and a mark for the bucket of each limit that was charged, in
 //! hexadecimal: `llm 500 1795408000123 5f0c9a7e`. Between several marks stands a full stop. If
 //! several policies have reserved cells for one request, a comma stands between their entries.
-//! HAProxy sends the text back as it is.
+//! HAProxy sends the string back as it is.
 
 use std::fmt::Write as _;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -13,7 +13,7 @@ use arrayvec::{ArrayString, ArrayVec};
 use gcra_policy::answers::{LONGEST_NUMBERS, MOST_RESERVED};
 use gcra_policy::{MAX_LIMITS, Policies};
 
-/// The longest text of the variable. The name of a policy has at most 64 bytes.
+/// The longest value of the variable. The name of a policy has at most 64 bytes.
 const LONGEST: usize = MOST_RESERVED * (64 + LONGEST_NUMBERS);
 
 /// What stands for the buckets that were charged, one for each limit.
@@ -53,7 +53,7 @@ impl Reserved {
         self.was_asked
     }
 
-    /// The text of the variable; `None` if nothing is reserved.
+    /// The value of the variable; `None` if nothing is reserved.
     pub fn text(&self, policies: &Policies) -> Option<ArrayString<LONGEST>> {
         let mut text = ArrayString::new();
         for (policy, Reservation { cells, at, marks }) in &self.each {
@@ -70,7 +70,7 @@ impl Reserved {
     }
 }
 
-/// What was reserved under the policy with this name, according to the text; `None` if the text
+/// What was reserved under the policy with this name, according to this value; `None` if it
 /// does not say that.
 pub fn read(text: &[u8], policy: &str) -> Option<Reservation> {
     let entries = std::str::from_utf8(text).ok()?.split(", ");

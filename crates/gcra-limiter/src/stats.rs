@@ -74,7 +74,7 @@ pub struct PolicyStats {
         [AtomicU64; Settlement::NAMES.len()],
         [AtomicU64; SettledCells::NAMES.len()],
     )>,
-    /// An arg of the key whose value was an address written as a text.
+    /// An arg of the key whose value was an address written as a string.
     text_address: OnceLock<PrintableName>,
     /// The counts at the end of the last minute.
     reported: Mutex<[u64; COUNTS]>,
@@ -160,7 +160,7 @@ impl PolicyStats {
         }
     }
 
-    /// An arg of the key whose value was an address written as a text, if there was one.
+    /// An arg of the key whose value was an address written as a string, if there was one.
     pub fn text_address(&self) -> Option<PrintableName> {
         self.text_address.get().copied()
     }

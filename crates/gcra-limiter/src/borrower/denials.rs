@@ -25,7 +25,7 @@ pub(crate) struct Denials(Mutex<All>);
 #[derive(Debug, Default)]
 struct All {
     keys: AHashMap<Key, Denial>,
-    /// When those that were over were taken out at last.
+    /// When those that were over were last taken out.
     swept: HostTime,
 }
 

@@ -1,14 +1,14 @@
-//! [`Outage`]: when a part of the store was away at last, and from when on it is asked again.
+//! [`Outage`]: when a part of the store was last away, and when it may be asked again.
 //!
-//! While the store is away, each host may allow its share of a limit (`decide_shared.rs`). All
+//! While the store is away, each host may allow its share of a limit (`decide/without_store.rs`). All
 //! shares together stay within the limit; but what they have allowed is not in the store, and
 //! hosts lose the store and find it again one after the other. So for limits that have shares
 //! there are rules:
 //!
 //! * A host uses its share only if it has seen not long ago that the store is away
 //!   ([`SEEN_AWAY_FOR`]), and not if another process of the host uses it ([`HOST_USES_IT_FOR`]).
-//! * Shares begin as if all that the store has lent were spent at last [`SPENT_AFTER`] after the
-//!   host has lost it. A share that has not begun when the host finds the store does not begin.
+//! * A share starts as if everything on loan had been spent [`SPENT_AFTER`] after the host lost
+//!   the store. A share that has not begun when the host finds the store does not begin.
 //! * Each host knows since when at the earliest another one can be without the store: since the
 //!   **bound**. A store that is there for [`FOUND_WITHIN`] without a break is found by all hosts,
 //!   so those that are without it later have lost it again.
@@ -54,7 +54,7 @@ const _: () = assert!(gcra_store::FOUND_WITHIN.as_nanos() == 150_000_000);
 /// [`FOUND_WITHIN`] later, and the first share would begin [`SPENT_AFTER`] after the bound.
 const SHORT: Nanos = Nanos::from_millis(3_000);
 
-/// The store was found after a long outage, and it is not known yet that all hosts have.
+/// The store was found after a long outage, and it is still not known whether all hosts have.
 const NOT_KNOWN: Time = Time(u64::MAX);
 
 /// Nothing is asked for that would be valid for less than this.
@@ -77,7 +77,7 @@ enum Rule {
     NotBegun,
     /// After a long outage the store is not asked at once,
     AskLater,
-    /// and that counts from when it was found at last, also if it was lost unnoticed.
+    /// and that counts from when it was last found, also if it was lost unnoticed.
     FoundAgain,
     /// What shares may have allowed is owed, also after the next outage.
     StaysOwed,
@@ -108,25 +108,25 @@ pub(crate) struct Outage {
     lost: AtomicU64,
     /// When it was back; 0 while it is away.
     until: AtomicU64,
-    /// Hosts that have not found it yet have lost it after that moment.
+    /// Hosts that are still without it have lost it after that moment.
     bound: AtomicU64,
-    /// The server that was found at last; 0 if none was.
+    /// The server that was last found; 0 if none was.
     server: AtomicU64,
     /// From when on it is asked about all limits that have shares, if it is back;
     /// [`NOT_KNOWN`] until it was there for [`FOUND_WITHIN`] after a long outage.
     ask_from: AtomicU64,
-    /// The moment at which a full burst may be owed at last, because of shares; 0 if never.
+    /// The moment at which a full burst may last be owed, because of shares; 0 if never.
     owed_at: AtomicU64,
     /// How long an outage with shares was at most.
     longest: AtomicU64,
     /// How many hosts shared the limits when it went away; 0 if that was not known.
     hosts: AtomicU32,
-    /// This process has not used it yet, and no attempt to has failed.
+    /// This process has never used it, and no attempt to has failed.
     is_starting: AtomicBool,
 }
 
 impl Outage {
-    /// It has not been there yet.
+    /// It has never been there.
     pub(crate) fn new(now: Time) -> Self {
         Self {
             since: AtomicU64::new(now.0),
@@ -142,7 +142,7 @@ impl Outage {
         }
     }
 
-    /// Notes the connection to it, or that it is away now; and when it was known at last that it
+    /// Notes the connection to it, or that it is away now; and when it was last known that it
     /// had been there for [`FOUND_WITHIN`].
     pub(crate) fn note(
         &self,
@@ -266,7 +266,7 @@ impl Outage {
         u32::try_from(left.div_ceil(quota.emission_interval().0)).unwrap_or(u32::MAX)
     }
 
-    /// When a full burst was owed at last, as far as a share is concerned: all that the store had
+    /// When a full burst was last owed, as far as a share is concerned: all that the store had
     /// lent was spent by then. `None` if no share is used now. The store was missed `missed` ago
     /// at least, and a process of this host has used it `used` ago.
     pub(crate) fn shares_from(
@@ -290,12 +290,12 @@ impl Outage {
         self.is_starting.load(Ordering::Relaxed)
     }
 
-    /// Since when it is away, or was if it is not asked yet.
+    /// Since when it is away, or was if it is still not asked.
     pub(crate) fn since(&self) -> Time {
         Time(self.since.load(Ordering::Relaxed))
     }
 
-    /// When it was back at last. `None`: it is away.
+    /// When it was last back. `None`: it is away.
     fn until(&self) -> Option<Time> {
         let until = self.until.load(Ordering::Acquire);
         (until > 0).then_some(Time(until))

@@ -24,7 +24,7 @@ struct Queue {
     cells: AtomicU32,
     /// How many they are.
     requests: AtomicU32,
-    /// What the store said about this key at last.
+    /// What the store last said about this key.
     is_away: AtomicBool,
     free: AtomicU32,
 }
@@ -91,12 +91,12 @@ impl Waits {
         self.queue.answered.clone().notified_owned()
     }
 
-    /// Whether the store could not be asked about this key at last.
+    /// Whether the store could not be asked about this key the last time.
     pub(crate) fn is_away(&self) -> bool {
         self.queue.is_away.load(Ordering::Relaxed)
     }
 
-    /// The cells that were free in the store when it answered at last; 0 if it has not.
+    /// The cells that were free in the store when it last answered; 0 if it has not.
     pub(crate) fn free(&self) -> u32 {
         self.queue.free.load(Ordering::Relaxed)
     }

@@ -218,7 +218,7 @@ impl<'p> SharedQuestion<'p, '_, '_> {
         Ok(is_answered.then_some(said))
     }
 
-    /// Begins, if nothing has begun yet. `None` if the store cannot compute a limit, which the
+    /// Begins, if nothing has begun. `None` if the store cannot compute a limit, which the
     /// check of the configuration refuses.
     fn begin<'a>(&self, claims: &[Claim<'p>], attempt: &'a mut Attempt) -> Option<&'a mut AtOnce> {
         if attempt.at_once.is_none() {

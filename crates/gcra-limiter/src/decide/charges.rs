@@ -22,7 +22,7 @@ pub(crate) struct AtOnce {
     pub(super) loans: ArrayVec<Loan, MAX_LIMITS>,
     /// What the store has said, in the order of the steps.
     pub(super) done: ArrayVec<Done, MOST_STEPS>,
-    /// What it has not said yet.
+    /// What it still has to say.
     pub(super) under_way: ArrayVec<UnderWay, MAX_LIMITS>,
     /// Whether the message is denied, and what it was charged is being given back.
     pub(super) is_undone: bool,
@@ -49,7 +49,7 @@ pub(crate) struct UnderWay {
 }
 
 impl AtOnce {
-    /// A charge of which nothing is known yet, if there is one.
+    /// A charge of which nothing is known, if there is one.
     pub(crate) fn under_way(&mut self) -> Option<&mut UnderWay> {
         self.under_way.iter_mut().find(|under_way| under_way.outcome.is_none())
     }
@@ -93,7 +93,7 @@ impl UnderWay {
 }
 
 impl Done {
-    /// What of the cells that were owed and lent is owed yet.
+    /// What of the cells that were owed and lent is still owed.
     pub(super) fn taken(&self, now: Time) -> Units {
         let passed = Micros(now.saturating_since(self.at).0 / 1_000);
         self.charged.taken.saturating_sub(self.limit.drained_in(passed))

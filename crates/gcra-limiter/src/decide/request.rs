@@ -44,7 +44,7 @@ pub(crate) struct Progress {
     messages: usize,
     /// The verdict on these.
     pub verdict: Option<Verdict>,
-    /// The verdict on the next one, whose trial is not decided yet.
+    /// The verdict on the next one, whose trial is still undecided.
     next: Option<Verdict>,
     attempt: Attempt,
     /// Whether the next message was asked about already, before the request had to wait.
@@ -76,7 +76,7 @@ impl Progress {
 }
 
 impl<'p> Deciding<'p, '_> {
-    /// Decides about the messages that are not decided yet. `first` is the question about the
+    /// Decides about the messages that are still undecided. `first` is the question about the
     /// first of them, if it is known.
     ///
     /// # Errors

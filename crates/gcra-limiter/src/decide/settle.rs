@@ -135,8 +135,8 @@ struct InWindow<'t> {
 
 impl InWindow<'_> {
     /// Counts what a request has cost more, in the window of this moment, also beyond the count of
-    /// the limit, but not beyond 2^32 - 1. Returns how many cells are counted then, and how long
-    /// the window lasts yet.
+    /// the limit, but not beyond 2^32 - 1. Returns how many cells are counted then, and how much
+    /// longer the window lasts.
     fn charge(&self, more: u32, now: &mut Reading, cells: &mut SettledCells) -> (u32, Nanos) {
         let Self { table, calendar, key, most } = *self;
         let (mut at, mut fits, mut windows) = (table.wall_reading(), more, 0);
@@ -165,7 +165,7 @@ impl InWindow<'_> {
 
     /// Gives back what a request has cost less, if it was reserved in the window of this moment.
     /// What was counted in an earlier one is over. Returns whether it was, how many cells are
-    /// counted then, and how long the window lasts yet.
+    /// counted then, and how much longer the window lasts.
     fn give_back(
         &self,
         less: u32,

@@ -19,7 +19,7 @@ use crate::verdict::Reason;
 pub enum Instead {
     /// It is blocked.
     Closed,
-    /// It is allowed, as all requests are for this time yet.
+    /// It is allowed, as all requests still are for `left`.
     Open { left: Duration },
     /// The share of this machine decides.
     Share,
