@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use arc_swap::ArcSwap;
-use gcra_admin::actions::{Actions, Token};
+use gcra_admin::actions::Actions;
 use gcra_admin::server;
 use gcra_admin::server::Answering;
+use gcra_admin::token::Token;
 use gcra_admin::watched::Watched;
 use gcra_limiter::audit_lines::AuditFile;
 use gcra_limiter::borrower::Borrower;

@@ -15,15 +15,13 @@
 //! answer has such a digest, too, because the address may have been taken by another program.
 
 use std::fmt::Write as _;
-use std::fs;
 use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
 use std::net::SocketAddr;
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, anyhow, bail};
+use anyhow::anyhow;
 use gcra_inspect::agent_client::{Unheard, order};
 use gcra_inspect::commands::exempt;
 use gcra_inspect::commands::explain::add_list;
@@ -42,31 +40,19 @@ use gcra_table::{Exemption, Process, Table, Time};
 use gcra_text::duration::Exact;
 use gcra_text::output::Output;
 use gcra_text::visible::Visible;
+use hyper::StatusCode;
 use hyper::header::{
     AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, ORIGIN,
 };
-use rustix::process::{Uid, geteuid};
 use serde::{Deserialize, Serialize};
 use serde_json::Number;
-use sha2::{Digest as _, Sha256};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{sleep, timeout};
 
+use crate::token::Token;
 use crate::watched::Watched;
 use crate::wrong_tokens::{Noted, WINDOW, WrongTokens};
-
-/// The fewest characters of a token.
-const SHORTEST: usize = 16;
-
-/// What stands before a token.
-const SCHEME: &[u8] = b"Bearer ";
-
-/// The most characters of a token.
-const LONGEST: usize = 4096;
-
-/// The most bytes of a token's file.
-const MOST_BYTES: u64 = 8192;
 
 /// For how long a client is exempt if the action does not say it, in seconds.
 const HOUR: u64 = 3_600;
@@ -87,95 +73,6 @@ const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 /// How long the housekeeping, or another agent, may take.
 const PATIENCE: Duration = Duration::from_secs(2);
-
-/// Only a digest of the token is kept.
-#[derive(Clone, Copy)]
-pub struct Token([u8; 32]);
-
-impl std::fmt::Debug for Token {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Token")
-    }
-}
-
-impl Token {
-    /// Reads the token from the first line of a file.
-    ///
-    /// # Errors
-    ///
-    /// The file cannot be read or is no regular file, it belongs to another user, other users can
-    /// read it, others than its owner can write it, or its token is too short or too long.
-    pub fn read(path: &Path) -> anyhow::Result<Self> {
-        use std::io::Read as _;
-        let shown = path.display();
-        // A link is followed, because Kubernetes makes links for its secrets. What counts is the
-        // file that is opened. Without this flag it would wait until somebody writes into a FIFO.
-        let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
-        let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(path);
-        let file = file.with_context(|| format!("could not read the token of {shown}"))?;
-        let metadata = file.metadata().with_context(|| format!("could not examine {shown}"))?;
-        if !metadata.is_file() {
-            bail!("{shown} is not a regular file; write the token of --admin-actions into a file");
-        }
-        let (owner, user) = (metadata.uid(), geteuid());
-        if ![Uid::ROOT.as_raw(), user.as_raw()].contains(&owner) {
-            bail!(
-                "{shown} belongs to the user {owner}, who can read and replace the token of \
-                 --admin-actions; run chown {} {shown}",
-                user.as_raw()
-            );
-        }
-        if metadata.mode() & 0o004 != 0 {
-            bail!(
-                "every user of this machine can read the token of --admin-actions; run chmod o-r \
-                 {shown}"
-            );
-        }
-        if metadata.mode() & 0o022 != 0 {
-            bail!(
-                "other users than its owner can replace the token of --admin-actions; run chmod \
-                 go-w {shown}"
-            );
-        }
-        if metadata.len() > MOST_BYTES {
-            bail!("{shown} has more than {MOST_BYTES} bytes, so it is not the file of a token");
-        }
-        let mut text = String::new();
-        let read = file.take(MOST_BYTES).read_to_string(&mut text);
-        read.with_context(|| format!("could not read the token of {shown}"))?;
-        let token = text.lines().next().unwrap_or_default().trim();
-        if token.len() < SHORTEST || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
-            bail!(
-                "the first line of {shown} is not a token of at least {SHORTEST} visible ASCII \
-                 characters; make one with: openssl rand -hex 24"
-            );
-        }
-        if token.len() > LONGEST {
-            bail!(
-                "the first line of {shown} has more than {LONGEST} characters, so it is no token"
-            );
-        }
-        Ok(Self::of(token.as_bytes()))
-    }
-
-    pub fn of(token: &[u8]) -> Self {
-        Self(Sha256::digest(token).into())
-    }
-
-    /// Whether the headers have the token. The time that this takes depends on the length of what
-    /// was sent only.
-    fn is_in(&self, headers: &HeaderMap) -> bool {
-        let sent = headers.get(AUTHORIZATION).map(HeaderValue::as_bytes).unwrap_or_default();
-        let sent = match sent.split_at_checked(SCHEME.len()) {
-            // RFC 9110, section 11.1: the name of a scheme has no case.
-            Some((scheme, token)) if scheme.eq_ignore_ascii_case(SCHEME) => token,
-            _ => &[],
-        };
-        let sent = Self::of(sent);
-        let differing = self.0.iter().zip(&sent.0).fold(0, |all, (a, b)| all | (a ^ b));
-        std::hint::black_box(differing) == 0
-    }
-}
 
 /// What is to be done, by the path.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -198,11 +95,11 @@ impl Action {
 
 /// Why an action is refused, with the status for it.
 #[derive(Debug)]
-pub struct Refused(pub u16, pub String);
+pub struct Refused(pub StatusCode, pub String);
 
 /// A sentence about what cannot be done as it was asked for.
 fn wrong(error: &anyhow::Error) -> Refused {
-    Refused(422, format!("{error:#}"))
+    Refused(StatusCode::UNPROCESSABLE_ENTITY, format!("{error:#}"))
 }
 
 /// What a request says. Each action reads what it needs.
@@ -235,7 +132,9 @@ impl Body {
     ///
     /// It is no object, it has members that no action has, or a number in it is too large.
     fn read(json: &[u8]) -> Result<Self, Refused> {
-        let wrong = |why: &str| Refused(400, format!("the body is not what is expected: {why}"));
+        let wrong = |why: &str| {
+            Refused(StatusCode::BAD_REQUEST, format!("the body is not what is expected: {why}"))
+        };
         // A struct can be read from an array, too, which is not what anybody means.
         if json.trim_ascii_start().first() != Some(&b'{') {
             return Err(wrong("it is not a JSON object, such as {\"key\": \"192.0.2.7\"}"));
@@ -243,7 +142,10 @@ impl Body {
         serde_json::from_slice(json).map_err(|error| {
             let said = error.to_string();
             match said.starts_with(TOO_LARGE) {
-                true => Refused(422, format!("the body cannot be obeyed: {said}")),
+                true => Refused(
+                    StatusCode::UNPROCESSABLE_ENTITY,
+                    format!("the body cannot be obeyed: {said}"),
+                ),
                 false => wrong(&said),
             }
         })
@@ -255,7 +157,7 @@ impl Body {
         seconds.filter(|it| *it == 0 || EXEMPT.contains(it)).ok_or_else(|| {
             let said = "'for_seconds' is from 10 to 604800 (7 days), or 0 to end it; write it \
                         without a fraction";
-            Refused(422, said.to_owned())
+            Refused(StatusCode::UNPROCESSABLE_ENTITY, said.to_owned())
         })
     }
 
@@ -273,12 +175,14 @@ impl Body {
         match members.into_iter().find(|(_, is_wrong)| *is_wrong) {
             None => Ok(()),
             Some(("key", _)) => Err(Refused(
-                400,
+                StatusCode::BAD_REQUEST,
                 "'key' is not for 'observe', which is about a whole policy; to exempt one \
                  client, use /actions/exempt"
                     .to_owned(),
             )),
-            Some((name, _)) => Err(Refused(400, format!("'{name}' is not for this action"))),
+            Some((name, _)) => {
+                Err(Refused(StatusCode::BAD_REQUEST, format!("'{name}' is not for this action")))
+            }
         }
     }
 }
@@ -378,7 +282,7 @@ impl Actions {
     ) -> Result<(), Refused> {
         let Some(token) = &self.token else {
             return Err(Refused(
-                403,
+                StatusCode::FORBIDDEN,
                 "actions are off; start the agent with --admin-actions FILE to allow them"
                     .to_owned(),
             ));
@@ -386,7 +290,10 @@ impl Actions {
         // Of two values, another program on the way may have read the other one.
         for name in [ORIGIN, SEC_FETCH_SITE, CONTENT_TYPE, AUTHORIZATION, HOST] {
             if headers.get_all(&name).iter().count() > 1 {
-                return Err(Refused(400, format!("the request has two headers '{name}'")));
+                return Err(Refused(
+                    StatusCode::BAD_REQUEST,
+                    format!("the request has two headers '{name}'"),
+                ));
             }
         }
         // A browser says where a request comes from, other programs do not.
@@ -400,12 +307,18 @@ impl Actions {
         if origin.is_some_and(|origin| !is_ours(origin))
             || site.is_some_and(|site| site != b"same-origin")
         {
-            return Err(Refused(403, "an action must come from the agent's own page".to_owned()));
+            return Err(Refused(
+                StatusCode::FORBIDDEN,
+                "an action must come from the agent's own page".to_owned(),
+            ));
         }
         let kind = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
         let kind = kind.split(|byte| *byte == b';').next().unwrap_or_default();
         if !kind.trim_ascii().eq_ignore_ascii_case(b"application/json") {
-            return Err(Refused(415, "write the body with Content-Type: application/json".into()));
+            return Err(Refused(
+                StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                "write the body with Content-Type: application/json".into(),
+            ));
         }
         if is_order || token.is_in(headers) {
             return Ok(());
@@ -413,7 +326,9 @@ impl Actions {
         let about = "send 'Authorization: Bearer TOKEN' with the first line of the file of \
                      --admin-actions";
         match headers.contains_key(AUTHORIZATION) {
-            false => Err(Refused(401, format!("the token is missing; {about}"))),
+            false => {
+                Err(Refused(StatusCode::UNAUTHORIZED, format!("the token is missing; {about}")))
+            }
             true => Err(self.note_wrong_token(peer, about)),
         }
     }
@@ -436,9 +351,9 @@ impl Actions {
             });
         }
         match is_too_many {
-            false => Refused(401, format!("the token is wrong; {about}")),
+            false => Refused(StatusCode::UNAUTHORIZED, format!("the token is wrong; {about}")),
             true => Refused(
-                429,
+                StatusCode::TOO_MANY_REQUESTS,
                 "the token is wrong, as others in the last minute were; the right token is still \
                  accepted"
                     .to_owned(),
@@ -468,15 +383,15 @@ impl Actions {
         let key = || {
             let text = body.key.as_deref().unwrap_or_default();
             if text.is_empty() {
-                return Err(Refused(400, "the body has no 'key'".to_owned()));
+                return Err(Refused(StatusCode::BAD_REQUEST, "the body has no 'key'".to_owned()));
             }
-            key_of(text).map_err(|mistake| Refused(422, mistake))
+            key_of(text).map_err(|mistake| Refused(StatusCode::UNPROCESSABLE_ENTITY, mistake))
         };
         if is_order {
             return match action {
                 Action::Observe => self.follow_order(body).await,
                 Action::Forgive | Action::Exempt => {
-                    Err(Refused(400, "agents order only 'observe'".to_owned()))
+                    Err(Refused(StatusCode::BAD_REQUEST, "agents order only 'observe'".to_owned()))
                 }
             };
         }
@@ -588,10 +503,16 @@ impl Actions {
     ) -> Result<bool, Refused> {
         let (done, answer) = oneshot::channel();
         let order = Order::Observe { policy: policy.to_owned(), observe, at_ns, done };
-        let busy = || Refused(503, "the agent is busy or stopping; try again".to_owned());
+        let busy = || {
+            Refused(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "the agent is busy or stopping; try again".to_owned(),
+            )
+        };
         self.orders.try_send(order).map_err(|_| busy())?;
         let answer = timeout(PATIENCE, answer).await.map_err(|_| busy())?.map_err(|_| busy())?;
-        let changed = answer.map_err(|mistake| Refused(422, mistake))?;
+        let changed =
+            answer.map_err(|mistake| Refused(StatusCode::UNPROCESSABLE_ENTITY, mistake))?;
         match (changed, observe) {
             (true, true) => log::warn!(
                 "policy '{policy}' only observes from now on, and blocks no request, until the \
@@ -744,7 +665,7 @@ fn id(process: &Process) -> (usize, u32, u32) {
 
 fn no_order() -> Refused {
     let said = "this is not an order that an agent of the table has just given to this agent";
-    Refused(403, said.to_owned())
+    Refused(StatusCode::FORBIDDEN, said.to_owned())
 }
 
 /// Where an agent's policies come from, in sentences: "is not a key of any policy in ...".
@@ -771,7 +692,7 @@ fn key_of(text: &str) -> Result<Key, String> {
 
 fn policy_of(body: &Body) -> Result<String, Refused> {
     let policy = body.policy.clone().filter(|policy| !policy.is_empty());
-    policy.ok_or_else(|| Refused(400, "the body has no 'policy'".to_owned()))
+    policy.ok_or_else(|| Refused(StatusCode::BAD_REQUEST, "the body has no 'policy'".to_owned()))
 }
 
 fn since_boot_ns(table: &Table) -> u64 {
@@ -785,7 +706,7 @@ async fn blocking(
     match spawn_blocking(work).await {
         Ok(done) => done.map_err(|error| wrong(&error)),
         // A panic would be a bug.
-        Err(error) => Err(Refused(500, error.to_string())),
+        Err(error) => Err(Refused(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())),
     }
 }
 
@@ -881,62 +802,9 @@ pub fn who(peer: Option<SocketAddr>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt as _;
-
     use gcra_table::Slots;
 
     use super::*;
-
-    const TOKEN: &str = "correct-horse-battery";
-
-    #[test]
-    fn only_a_file_with_a_long_token_is_read_that_others_cannot_read() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("token");
-        let read = |text: &str, mode| {
-            fs::write(&path, text).unwrap();
-            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
-            Token::read(&path).map_err(|error| format!("{error:#}"))
-        };
-        let token = read(&format!(" {TOKEN} \nanother line\n"), 0o600).unwrap();
-        let has = |value: &str| {
-            let mut headers = HeaderMap::new();
-            headers.insert(AUTHORIZATION, value.parse().unwrap());
-            token.is_in(&headers)
-        };
-        assert!(has(&format!("Bearer {TOKEN}")));
-        for wrong in ["", "Bearer ", TOKEN, "Bearer correct-horse-batterz", "Bearer correct"] {
-            assert!(!has(wrong), "{wrong}");
-        }
-        assert!(!token.is_in(&HeaderMap::new()));
-        assert!(!format!("{token:?}").contains("horse"));
-        assert!(read("short", 0o600).unwrap_err().contains("openssl rand"));
-        assert!(read(&"ä".repeat(20), 0o600).unwrap_err().contains("openssl rand"));
-        assert!(read(TOKEN, 0o644).unwrap_err().contains("chmod o-r"));
-        for mode in [0o602, 0o620, 0o660, 0o622] {
-            assert!(read(TOKEN, mode).unwrap_err().contains("chmod go-w"), "{mode:o}");
-        }
-        assert!(read(TOKEN, 0o640).is_ok(), "the group may read it");
-        let longest = "x".repeat(4096);
-        for end in ["", "\n", "\r\n", "\nanother line\n"] {
-            let token = read(&format!("{longest}{end}"), 0o600).unwrap();
-            assert_eq!(token.0, Token::of(longest.as_bytes()).0, "{end:?}");
-        }
-        let said = read(&format!("{longest}x\n"), 0o600).unwrap_err();
-        assert!(said.contains("more than 4096 characters"), "{said}");
-        let said = read(&"x\n".repeat(4097), 0o600).unwrap_err();
-        assert!(said.contains("more than 8192 bytes"), "{said}");
-        let nothing = Token::read(&directory.path().join("nothing"));
-        assert!(nothing.is_err());
-        // Nobody writes into the FIFO, so reading it would take forever.
-        let fifo = directory.path().join("fifo");
-        let mode = rustix::fs::Mode::from_raw_mode(0o600);
-        rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, mode, 0).unwrap();
-        for no_file in [&fifo, directory.path()] {
-            let said = Token::read(no_file).unwrap_err().to_string();
-            assert!(said.contains("is not a regular file"), "{said}");
-        }
-    }
 
     #[test]
     fn an_order_is_known_by_digests_that_depend_on_all_of_it() {
@@ -986,10 +854,13 @@ mod tests {
             "60.5",
             &digits,
         ] {
-            assert!(matches!(seconds(wrong), Err(Refused(422, _))), "{wrong}");
+            assert!(
+                matches!(seconds(wrong), Err(Refused(StatusCode::UNPROCESSABLE_ENTITY, _))),
+                "{wrong}"
+            );
         }
         for wrong in ["\"60\"", "true", "[60]", "NaN", "+60", "0x3c", "060"] {
-            assert!(matches!(seconds(wrong), Err(Refused(400, _))), "{wrong}");
+            assert!(matches!(seconds(wrong), Err(Refused(StatusCode::BAD_REQUEST, _))), "{wrong}");
         }
     }
 
@@ -997,7 +868,7 @@ mod tests {
     fn a_body_has_only_what_its_action_obeys() {
         let read = |json: &str| Body::read(json.as_bytes());
         for wrong in ["", "[\"192.0.2.7\"]", "\"key\"", "null", "{\"keys\": 1}", "{} {}"] {
-            assert!(matches!(read(wrong), Err(Refused(400, _))), "{wrong}");
+            assert!(matches!(read(wrong), Err(Refused(StatusCode::BAD_REQUEST, _))), "{wrong}");
         }
         let refused = |json: &str, action| read(json).unwrap().check(action, false).is_err();
         let (key, time) = ("{\"key\": \"192.0.2.7\"}", "{\"for_seconds\": 60}");

@@ -20,6 +20,7 @@ pub mod status;
 pub mod status_sum;
 pub mod store_status;
 pub mod testing;
+pub mod token;
 pub mod top;
 pub mod watched;
 pub mod wrong_tokens;

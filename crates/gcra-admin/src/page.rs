@@ -10,22 +10,20 @@ use hyper::header::{
 };
 
 /// A file of the page.
+#[derive(Debug)]
 pub struct File {
     pub kind: &'static str,
     pub content: &'static str,
 }
 
-/// The file of the page at this path.
-pub fn file(path: &str) -> Option<File> {
-    let (kind, content) = match path {
-        "/" => ("text/html; charset=utf-8", include_str!("page/index.html")),
-        "/page.css" => ("text/css; charset=utf-8", include_str!("page/page.css")),
-        "/page.js" => ("text/javascript; charset=utf-8", include_str!("page/page.js")),
-        "/icon.svg" => ("image/svg+xml", include_str!("page/icon.svg")),
-        _ => return None,
-    };
-    Some(File { kind, content })
-}
+pub(crate) const HTML: File =
+    File { kind: "text/html; charset=utf-8", content: include_str!("page/index.html") };
+pub(crate) const STYLE: File =
+    File { kind: "text/css; charset=utf-8", content: include_str!("page/page.css") };
+pub(crate) const SCRIPT: File =
+    File { kind: "text/javascript; charset=utf-8", content: include_str!("page/page.js") };
+pub(crate) const ICON: File =
+    File { kind: "image/svg+xml", content: include_str!("page/icon.svg") };
 
 /// What a browser may do with the page: load the files beside it and ask the agent, and nothing
 /// else. No other page may frame it, and no address of it is told to another server.

@@ -32,6 +32,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode, Version};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use serde::Serialize;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::runtime::Builder;
 use tokio::sync::Semaphore;
@@ -70,20 +71,59 @@ const MAX_BODY: usize = 4096;
 /// How long a client may take for the body of an action.
 const BODY_PATIENCE: Duration = Duration::from_secs(2);
 
-const PATHS: &str = "\
-/          a live page for browsers, about all agents of the table
-/metrics   counters and gauges, for Prometheus
-/status    the same for all agents of the table, and the heaviest clients, in JSON
-/history   what was decided in the last ten minutes, by all agents of the table, in JSON
-/events    the last lines of the log of all agents of the table, in JSON
-/live      what the page shows: status, history, events and policies, in JSON
-/explain   what is decided about ?message=NAME&arg=ARG=VALUE&arg=..., or about the client with
-           ?key=KEY, and why, in JSON
-/actions   whether there are actions, in JSON; POST to /actions/forgive, /actions/exempt and
-           /actions/observe, with --admin-actions
-/healthz   200 while the agent works
-/readyz    200 while the agent should get requests, 503 while it is starting or leaving
-";
+/// What is answered at a path that is not one of an action.
+#[derive(Clone, Copy)]
+enum Route {
+    File(&'static page::File),
+    Metrics,
+    Status,
+    History,
+    Events,
+    Live,
+    Explain,
+    AreActionsOn,
+    Health,
+    Readiness,
+}
+
+/// The paths, with what is said about them where there is none.
+const ROUTES: [(&str, Route, &str); 13] = [
+    ("/", Route::File(&page::HTML), "a live page for browsers, about all agents of the table"),
+    ("/page.css", Route::File(&page::STYLE), ""),
+    ("/page.js", Route::File(&page::SCRIPT), ""),
+    ("/icon.svg", Route::File(&page::ICON), ""),
+    ("/metrics", Route::Metrics, "counters and gauges, for Prometheus"),
+    (
+        "/status",
+        Route::Status,
+        "the same for all agents of the table, and the heaviest clients, in JSON",
+    ),
+    (
+        "/history",
+        Route::History,
+        "what was decided in the last ten minutes, by all agents of the table, in JSON",
+    ),
+    ("/events", Route::Events, "the last lines of the log of all agents of the table, in JSON"),
+    ("/live", Route::Live, "what the page shows: status, history, events and policies, in JSON"),
+    (
+        "/explain",
+        Route::Explain,
+        "what is decided about ?message=NAME&arg=ARG=VALUE&arg=..., or about the client with
+           ?key=KEY, and why, in JSON",
+    ),
+    (
+        "/actions",
+        Route::AreActionsOn,
+        "whether there are actions, in JSON; POST to /actions/forgive, /actions/exempt and
+           /actions/observe, with --admin-actions",
+    ),
+    ("/healthz", Route::Health, "200 while the agent works"),
+    (
+        "/readyz",
+        Route::Readiness,
+        "200 while the agent should get requests, 503 while it is starting or leaving",
+    ),
+];
 
 /// Binds an address. Nothing is answered before [`start`].
 ///
@@ -243,6 +283,7 @@ pub async fn converse<S: AsyncRead + AsyncWrite + Unpin>(
 }
 
 const TEXT: &str = "text/plain; charset=utf-8";
+const JSON: &str = "application/json";
 
 async fn answer(
     request: Request<Incoming>,
@@ -252,37 +293,15 @@ async fn answer(
     if let Some(said) = wrong_count_of_hosts(&request) {
         return refuse(StatusCode::BAD_REQUEST, said);
     }
-    let watched = &answering.watched;
-    let action = Action::of(request.uri().path());
-    let is_right = match action {
-        Some(_) => *request.method() == Method::POST,
-        None => matches!(*request.method(), Method::GET | Method::HEAD),
-    };
-    if !is_right {
-        let (allowed, said) = match action {
-            Some(_) => ("POST", "only POST\n"),
-            None => ("GET, HEAD", "only GET and HEAD\n"),
-        };
-        let mut response = respond(StatusCode::METHOD_NOT_ALLOWED, TEXT, said);
-        response.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
+    let path = request.uri().path();
+    let action = Action::of(path);
+    if let Some(response) = wrong_method(action, request.method()) {
         return response;
     }
-    let health = |complaint: Option<String>| match complaint {
-        None => respond(StatusCode::OK, TEXT, "ok\n"),
-        Some(complaint) => {
-            respond(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("{complaint}\n"))
-        }
-    };
-    let failed = |error: &dyn std::fmt::Display| {
-        respond(StatusCode::INTERNAL_SERVER_ERROR, TEXT, format!("{error}\n"))
-    };
-    match request.uri().path() {
-        // These say nothing secret, and a load balancer may ask under any name.
-        "/healthz" => return health(watched.complaint()),
-        "/readyz" => return health(watched.excuse()),
-        _ => {}
-    }
-    if let Some(unknown) = unknown_host(&request, &answering.names) {
+    let route = ROUTES.iter().find(|(known, ..)| *known == path).map(|(_, route, _)| *route);
+    // These say nothing secret, and a load balancer may ask under any name.
+    let is_health = matches!(route, Some(Route::Health | Route::Readiness));
+    if let Some(unknown) = unknown_host(&request, &answering.names).filter(|_| !is_health) {
         let said = format!(
             "'{unknown}' is not a known name of this agent: ask by IP address, as localhost or \
              by the name of the machine, or start the agent with --admin-host {unknown}"
@@ -292,64 +311,92 @@ async fn answer(
     if let Some(action) = action {
         return act(action, request, peer, answering).await;
     }
-    if let Some(file) = page::file(request.uri().path()) {
-        return page::protect(respond(StatusCode::OK, file.kind, file.content));
+    match route {
+        Some(route) => look(route, request.uri().query(), answering).await,
+        None => {
+            let mut said = "not found; these paths exist:\n\n".to_owned();
+            for (path, _, about) in ROUTES.iter().filter(|(.., about)| !about.is_empty()) {
+                said += &format!("{path:<11}{about}\n");
+            }
+            respond(StatusCode::NOT_FOUND, TEXT, said)
+        }
     }
-    let json = "application/json";
-    match (request.uri().path(), request.uri().query()) {
-        ("/metrics", _) => {
+}
+
+fn wrong_method(action: Option<Action>, method: &Method) -> Option<Response<Full<Bytes>>> {
+    let (allowed, said) = match (action, method) {
+        (Some(_), &Method::POST) => return None,
+        (Some(_), _) => ("POST", "only POST\n"),
+        (None, &Method::GET | &Method::HEAD) => return None,
+        (None, _) => ("GET, HEAD", "only GET and HEAD\n"),
+    };
+    let mut response = respond(StatusCode::METHOD_NOT_ALLOWED, TEXT, said);
+    response.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
+    Some(response)
+}
+
+fn health(complaint: Option<String>) -> Response<Full<Bytes>> {
+    match complaint {
+        None => respond(StatusCode::OK, TEXT, "ok\n"),
+        Some(complaint) => {
+            respond(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("{complaint}\n"))
+        }
+    }
+}
+
+/// Answers what changes nothing.
+async fn look(route: Route, query: Option<&str>, answering: &Answering) -> Response<Full<Bytes>> {
+    let Answering { watched, agents, actions, costly, .. } = answering;
+    let together = async |wanted| agents.answer(wanted).await;
+    let answer = match (route, query) {
+        (Route::File(file), _) => {
+            return page::protect(respond(StatusCode::OK, file.kind, file.content));
+        }
+        (Route::Health, _) => return health(watched.complaint()),
+        (Route::Readiness, _) => return health(watched.excuse()),
+        (Route::Metrics, _) => {
             watched.scan().await;
             // The semaphore is never closed.
-            let _permit = answering.costly.acquire().await;
-            respond(StatusCode::OK, metrics::CONTENT_TYPE, metrics::render(&watched.status()))
+            let _permit = costly.acquire().await;
+            let metrics = metrics::render(&watched.status());
+            return respond(StatusCode::OK, metrics::CONTENT_TYPE, metrics);
+        }
+        (Route::Explain, query) => {
+            let _permit = costly.acquire().await;
+            return match explain(answering, query.unwrap_or_default()) {
+                Ok(explanations) => respond(StatusCode::OK, JSON, escaped_json(&explanations)),
+                Err(mistake) => refuse(StatusCode::BAD_REQUEST, &mistake),
+            };
         }
         // This is what other agents ask for. It does not wait for the slots to be counted, which
         // the agent that asks does itself, and it asks no other agent in turn.
-        ("/status", Some("own")) => {
-            let _permit = answering.costly.acquire().await;
-            match serde_json::to_vec(&watched.status()) {
-                Ok(status) => respond(StatusCode::OK, json, status),
-                Err(error) => failed(&error),
-            }
+        (Route::Status, Some("own")) => {
+            let _permit = costly.acquire().await;
+            return own(&watched.status());
         }
-        ("/explain", query) => {
-            let _permit = answering.costly.acquire().await;
-            match explain(answering, query.unwrap_or_default()) {
-                Ok(explanations) => respond(StatusCode::OK, json, escaped_json(&explanations)),
-                Err(mistake) => refuse(StatusCode::BAD_REQUEST, &mistake),
-            }
+        (Route::Live, Some("own")) => {
+            let _permit = costly.acquire().await;
+            return own(&Own::of(watched, Wanted::Recent));
         }
-        // As for /status?own.
-        ("/live", Some(query @ ("own" | "own&all"))) => {
-            let _permit = answering.costly.acquire().await;
-            let wanted = if query == "own" { Wanted::Recent } else { Wanted::All };
-            match serde_json::to_vec(&Own::of(watched, wanted)) {
-                Ok(own) => respond(StatusCode::OK, json, own),
-                Err(error) => failed(&error),
-            }
+        (Route::Live, Some("own&all")) => {
+            let _permit = costly.acquire().await;
+            return own(&Own::of(watched, Wanted::All));
         }
-        ("/status", _) => {
-            respond(StatusCode::OK, json, answering.agents.answer(Wanted::Status).await.status)
-        }
-        ("/history", _) => {
-            respond(StatusCode::OK, json, answering.agents.answer(Wanted::All).await.history)
-        }
-        ("/events", _) => {
-            respond(StatusCode::OK, json, answering.agents.answer(Wanted::All).await.events)
-        }
-        ("/live", query) => {
-            let wanted = if query == Some("all") { Wanted::All } else { Wanted::Recent };
-            respond(StatusCode::OK, json, answering.agents.answer(wanted).await.live)
-        }
-        ("/actions", _) => {
-            let on = answering.actions.are_on();
-            respond(StatusCode::OK, json, format!("{{\"on\":{on}}}\n"))
-        }
-        _ => respond(
-            StatusCode::NOT_FOUND,
-            TEXT,
-            format!("not found; these paths exist:\n\n{PATHS}"),
-        ),
+        (Route::Status, _) => together(Wanted::Status).await.status,
+        (Route::History, _) => together(Wanted::All).await.history,
+        (Route::Events, _) => together(Wanted::All).await.events,
+        (Route::Live, Some("all")) => together(Wanted::All).await.live,
+        (Route::Live, _) => together(Wanted::Recent).await.live,
+        (Route::AreActionsOn, _) => format!("{{\"on\":{}}}\n", actions.are_on()).into(),
+    };
+    respond(StatusCode::OK, JSON, answer)
+}
+
+/// What an agent says about itself.
+fn own(it: &impl Serialize) -> Response<Full<Bytes>> {
+    match serde_json::to_vec(it) {
+        Ok(json) => respond(StatusCode::OK, JSON, json),
+        Err(error) => respond(StatusCode::INTERNAL_SERVER_ERROR, TEXT, format!("{error}\n")),
     }
 }
 
@@ -368,9 +415,17 @@ async fn act(
         let body = match body.await {
             Ok(Ok(body)) => body.to_bytes(),
             Ok(Err(error)) => {
-                return Err(Refused(400, format!("the body is unreadable: {error}")));
+                return Err(Refused(
+                    StatusCode::BAD_REQUEST,
+                    format!("the body is unreadable: {error}"),
+                ));
             }
-            Err(_) => return Err(Refused(408, "the body did not come in time".to_owned())),
+            Err(_) => {
+                return Err(Refused(
+                    StatusCode::REQUEST_TIMEOUT,
+                    "the body did not come in time".to_owned(),
+                ));
+            }
         };
         // An agent that waits for others must not keep their orders waiting.
         let _permit = match is_order {
@@ -384,13 +439,13 @@ async fn act(
         }
         let done = done?;
         let done = serde_json::to_string(&done);
-        done.map_err(|error| Refused(500, error.to_string())).map(|done| escaped_json(&done))
+        done.map_err(|error| Refused(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))
+            .map(|done| escaped_json(&done))
     };
     match done.await {
-        Ok(done) => respond(StatusCode::OK, "application/json", done),
+        Ok(done) => respond(StatusCode::OK, JSON, done),
         Err(Refused(status, said)) => {
             log::debug!("an action of {by} was refused: {said}");
-            let status = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_REQUEST);
             let mut response = refuse(status, &said);
             if status == StatusCode::UNAUTHORIZED {
                 let scheme = HeaderValue::from_static("Bearer");

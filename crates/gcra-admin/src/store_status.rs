@@ -61,7 +61,8 @@ part! {
             "Asks that the store did not answer in time. They are void, too.");
     not_sent: u64 = it.counters.away, sum
         => counter(43, "gcra_store_away_total",
-            "Asks that were not sent, because no server could be used or too many were under way.");
+            "Asks that were not sent, because no server could be used or too many were under \
+             way.");
     clock_leaps: Counts = named([
         ("forward", it.counters.leaps_forward),
         ("back", it.counters.leaps_back),

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::mpsc;
 
-use crate::actions::{Actions, Token};
+use crate::actions::Actions;
 use crate::sample;
 use crate::server::{self, Answering};
+use crate::token::Token;
 
 /// What `--admin` answers from: an agent without requests, with a table in memory.
 #[derive(Clone)]
