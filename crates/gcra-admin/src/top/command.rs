@@ -30,7 +30,8 @@ use tokio::task::JoinSet;
 use crate::agents::Agent;
 use crate::status::Status;
 use crate::status_sum::Together;
-use crate::top::screen::{Order, Screen, Seen};
+use crate::top::clients::Order;
+use crate::top::screen::{Screen, Seen};
 use crate::top::terminal::Terminal;
 
 /// Which agents to watch, and how.

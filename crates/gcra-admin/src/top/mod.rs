@@ -1,5 +1,8 @@
 //! `gcra-spoa top`: what it asks, and what it draws.
 
+mod clients;
 pub mod command;
 pub mod screen;
+mod stack;
 mod terminal;
+mod words;

@@ -1,18 +1,21 @@
 //! What `top` shows: a page of text, as wide and as high as it may be.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
-use gcra_policy::policy::is_trial_name;
 use gcra_text::columns;
 use gcra_text::columns::{Column, Style, Styled, cut, length};
 use gcra_text::count::Count;
-use gcra_text::duration::Short;
 
 use crate::agents::Agent;
-use crate::status::{ClientRow, Connections, Exact, LatencyBound, PolicyStatus, Status, TOP};
+use crate::family::float;
+use crate::status::{Connections, LatencyBound, PolicyStatus, Status};
 use crate::status_sum::Together;
 use crate::store_status::StoreStatus;
+use crate::top::clients::{Order, Row, Which, client_rows, list};
+use crate::top::stack::{beside, stack};
+use crate::top::words::{
+    bar, number, oddities, plain, quantile, rate, short, styled, text, wrapped,
+};
 
 /// From this width on, lists stand side by side.
 const WIDE: usize = 150;
@@ -32,28 +35,6 @@ const KEYS: [&str; 3] = [
     "q quits; Tab: next list; b, a, n sort; / searches; arrows scroll",
     "q quits; Tab: next list; arrows scroll",
 ];
-
-/// Lists show only the beginning of a string.
-const HOW_TO_FIND_A_STRING: &str = "strings are shortened; 'gcra-spoa name KEY' prints the name";
-
-/// How the clients are sorted.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub enum Order {
-    #[default]
-    Blocked,
-    Allowed,
-    Name,
-}
-
-impl Order {
-    fn word(self) -> &'static str {
-        match self {
-            Self::Blocked => "blocked",
-            Self::Allowed => "allowed",
-            Self::Name => "name",
-        }
-    }
-}
 
 /// An agent, and its status at two moments.
 #[derive(Clone, Debug)]
@@ -331,7 +312,9 @@ impl Screen {
         is_low: bool,
     ) -> Vec<Styled> {
         let rows = client_rows(together);
-        let list = |which| self.list(which, together, &rows);
+        let window = self.statuses().map(|status| status.window_seconds.0).fold(0.0, f64::max);
+        let view = (self.order, &*self.search);
+        let list = |which| list(which, view, window, together, &rows);
         let mut lists: Vec<_> = self.order_of_lists(&rows).into_iter().map(list).collect();
         // It is of use only where keys are pressed.
         let how = if self.is_live { " (Tab)" } else { "" };
@@ -376,77 +359,6 @@ impl Screen {
     pub(crate) fn scroll(&mut self, by: isize) {
         let clients = client_rows(&Together::of(self.statuses())).len();
         self.scrolled = self.scrolled.saturating_add_signed(by).min(clients.saturating_sub(1));
-    }
-
-    fn list(&self, which: Which, together: &Together, rows: &[Row<'_>]) -> Vec<Column> {
-        let count = |row: &Row<'_>, which: Which| row.counts[which as usize];
-        let requests = |row: &Row<'_>, which| count(row, which).map(|(requests, _)| requests);
-        let search = self.search.to_lowercase();
-        let mut rows: Vec<_> = rows
-            .iter()
-            .filter(|row| requests(row, which) > Some(0))
-            // What a trial allows is among what its policy has decided.
-            .filter(|row| which != Which::Allowed || !is_trial_name(row.policy))
-            .filter(|row| row.client.to_lowercase().contains(&search))
-            .collect();
-        rows.sort_by(|a, b| {
-            let by_count = |which| requests(b, which).cmp(&requests(a, which));
-            let first = match (self.order, which) {
-                (Order::Name, _) => std::cmp::Ordering::Equal,
-                (Order::Allowed, _) => by_count(Which::Allowed),
-                // The most blocked client may not be the one with the most allowed requests.
-                (Order::Blocked, which) => by_count(which),
-            };
-            first.then_with(|| (a.client, a.policy).cmp(&(b.client, b.policy)))
-        });
-        let is_exact =
-            together.policies.iter().all(|policy| by_which(policy.top_is_exact)[which as usize]);
-        let window = self.statuses().map(|status| status.window_seconds.0).fold(0.0, f64::max);
-        let mut title = format!("{}, last {}", which.title(), short(window));
-        if self.order != Order::Blocked {
-            title = format!("{title}, by {}", self.order.word());
-        }
-        if !is_exact {
-            title.push_str(", about");
-        }
-        let mut names: Vec<_> = rows.iter().map(|row| plain(row.client.to_owned())).collect();
-        if rows.is_empty() {
-            // If not all requests were counted, there may be many clients with a few each.
-            let none = match (&*search, is_exact) {
-                ("", true) => "none",
-                ("", false) => "no client with many requests",
-                _ => "no client in this list matches",
-            };
-            names.push(plain(none.to_owned()));
-            if !search.is_empty() && matches!(which, Which::Blocked) {
-                names.push(plain(HOW_TO_FIND_A_STRING.to_owned()));
-            }
-        }
-        let is_empty = rows.is_empty();
-        let mut columns = vec![Column { is_flexible: true, ..text(&title, names, 0) }];
-        if is_empty {
-            return columns;
-        }
-        if together.policies.len() > 1 {
-            let policies = rows.iter().map(|row| plain(cut(row.policy, 24))).collect();
-            columns.push(text("POLICY", policies, 1));
-        }
-        let other = if matches!(which, Which::Allowed) { Which::Blocked } else { Which::Allowed };
-        let rates = |which| -> Vec<_> {
-            rows.iter().map(|row| plain(rate(count(row, which).map(|(_, rate)| rate)))).collect()
-        };
-        let totals = |which| -> Vec<_> {
-            let total = |row| requests(row, which).map_or("-".to_owned(), |n| n.to_string());
-            rows.iter().map(|row| plain(total(row))).collect()
-        };
-        // What the list is sorted by is always shown.
-        let sorts = self.order == Order::Allowed && matches!(other, Which::Allowed);
-        for (which, ranks) in [(which, [0, 3]), (other, [if sorts { 0 } else { 2 }, 4])] {
-            let word = which.title();
-            columns.push(number(&format!("{word}/S"), rates(which), ranks[0]));
-            columns.push(number(word, totals(which), ranks[1]));
-        }
-        columns
     }
 
     fn foot(&self, together: &Together, width: usize, is_low: bool) -> Vec<Styled> {
@@ -567,292 +479,13 @@ fn note(agent: &Agent) -> String {
     [agent.why.clone(), limits].into_iter().flatten().collect::<Vec<_>>().join("; ")
 }
 
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub enum Which {
-    #[default]
-    Blocked,
-    WouldBlock,
-    Allowed,
-}
-
-impl Which {
-    fn title(self) -> &'static str {
-        match self {
-            Self::Blocked => "BLOCKED",
-            Self::WouldBlock => "WOULD BLOCK",
-            Self::Allowed => "ALLOWED",
-        }
-    }
-}
-
-fn by_which(Exact { blocked, would_block, allowed }: Exact) -> [bool; 3] {
-    [blocked, would_block, allowed]
-}
-
-/// A client under a policy.
-struct Row<'a> {
-    client: &'a str,
-    policy: &'a str,
-    /// By [`Which`]: requests in the window, and a second; `None` if that is unknown.
-    counts: [Option<(u64, f64)>; 3],
-}
-
-fn client_rows(together: &Together) -> Vec<Row<'_>> {
-    let mut rows = Vec::new();
-    for policy in &together.policies {
-        let PolicyStatus { top_blocked, top_would_block, top_allowed, .. } = policy;
-        let lists = [top_blocked, top_would_block, top_allowed];
-        // A client that is not in a list has no such requests if the list has all clients.
-        let is_exact = by_which(policy.top_is_exact);
-        let absent = std::array::from_fn(|which| {
-            let has_all = is_exact[which] && lists[which].len() < TOP;
-            has_all.then_some((0, 0.0))
-        });
-        let mut clients: BTreeMap<&str, [Option<(u64, f64)>; 3]> = BTreeMap::new();
-        for (which, list) in lists.into_iter().enumerate() {
-            for ClientRow { client, requests, per_second, .. } in list {
-                clients.entry(client).or_insert(absent)[which] = Some((*requests, per_second.0));
-            }
-        }
-        let row = |(client, counts)| Row { client, policy: &policy.name, counts };
-        rows.extend(clients.into_iter().map(row));
-    }
-    rows
-}
-
-/// Lists one below the other, the first one without as many rows as were scrolled. If they do not
-/// fit, each gets a share of the lines, the first one a double share; on a low terminal the first
-/// one gets what it needs. `how` says how to see the lists that are left out.
-fn stack(
-    mut lists: Vec<Vec<Column>>,
-    width: usize,
-    height: usize,
-    scrolled: usize,
-    is_low: bool,
-    how: &str,
-) -> Vec<Styled> {
-    let mut above = 0;
-    if let Some(first) = lists.first_mut() {
-        let rows = first.iter().map(|column| column.cells.len()).max().unwrap_or(0);
-        above = scrolled.min(rows.saturating_sub(1));
-        for column in first.iter_mut() {
-            column.cells.drain(..above.min(column.cells.len()));
-        }
-    }
-    let needs: Vec<_> = lists.iter().map(|list| columns::height(list, width)).collect();
-    let gap = usize::from(!is_low);
-    // Each list takes a blank line as well, except the last one.
-    let mut left = height.saturating_add(gap);
-    let mut heights = Vec::new();
-    for (at, need) in needs.iter().enumerate() {
-        let is_last = at + 1 == needs.len();
-        let least = match is_low && at == 0 {
-            // A line is left to name the others.
-            true => (*need).min(left.saturating_sub(usize::from(!is_last))),
-            false => (*need).min(columns::LEAST),
-        };
-        // The others are named if not all of them fit.
-        let others = usize::from(at > 0 && !is_last);
-        if least + gap + others > left || least == 0 {
-            break;
-        }
-        heights.push(least);
-        left -= least + gap;
-    }
-    let missing = lists.len() - heights.len();
-    if missing > 0 {
-        // For the line that says so.
-        left = left.saturating_sub(1);
-    }
-    // Each round gives a line to a list, or is the last one.
-    let mut gives = true;
-    while gives && left > 0 {
-        gives = false;
-        for at in [0].into_iter().chain(0..heights.len()) {
-            if left > 0
-                && let (Some(height), Some(need)) = (heights.get_mut(at), needs.get(at))
-                && *height < *need
-            {
-                *height += 1;
-                left -= 1;
-                gives = true;
-            }
-        }
-    }
-    let mut lines: Vec<Styled> = Vec::new();
-    for (list, height) in lists.into_iter().zip(heights) {
-        if !lines.is_empty() && !is_low {
-            lines.push(Styled::default());
-        }
-        lines.extend(columns::lines(list, width, height, std::mem::take(&mut above)));
-    }
-    if missing > 0 && lines.len() < height {
-        let more = Count(missing, "more list", "more lists");
-        lines.push(Styled::new(format!("+{more}{how}"), Style::Dim));
-    }
-    lines
-}
-
-fn beside(left: Vec<Styled>, right: Vec<Styled>, width: usize, gap: usize) -> Vec<Styled> {
-    let height = left.len().max(right.len());
-    let (mut left, mut right) = (left.into_iter(), right.into_iter());
-    (0..height)
-        .map(|_| {
-            let mut line = left.next().unwrap_or_default().fitted(width);
-            let missing = width.saturating_sub(line.length()) + gap;
-            line.0.push((" ".repeat(missing), Style::Plain));
-            line.0.extend(right.next().unwrap_or_default().0);
-            line
-        })
-        .collect()
-}
-
-/// Words after a label, on as many lines as they take.
-fn wrapped(
-    label: &str,
-    words: &[String],
-    separator: &str,
-    width: usize,
-    style: Style,
-) -> Vec<Styled> {
-    let mut lines: Vec<String> = Vec::new();
-    for (at, word) in words.iter().enumerate() {
-        let word = if at + 1 < words.len() { format!("{word}{separator}") } else { word.clone() };
-        match lines.last_mut() {
-            Some(line) if length(line) + 1 + length(&word) <= width => {
-                line.push(' ');
-                line.push_str(&word);
-            }
-            last => {
-                let label = if last.is_none() { label } else { "" };
-                lines.push(format!("{label:<12} {word}"));
-            }
-        }
-    }
-    lines.into_iter().map(|line| Styled::new(line, style)).collect()
-}
-
-/// What should not have happened, since the start.
-fn oddities<'a>(
-    together: &Together,
-    tables: impl Iterator<Item = &'a crate::status::TableStatus>,
-) -> Vec<String> {
-    let Together { notifies, connections, config_reloads, .. } = together;
-    let (mut evictions, mut gave_up) = (0_u64, 0_u64);
-    for table in tables {
-        evictions = evictions.saturating_add(table.evictions);
-        gave_up = gave_up.saturating_add(table.gave_up);
-    }
-    let errors =
-        connections.protocol_errors.values().fold(0_u64, |sum, count| sum.saturating_add(*count));
-    let undecided = together.policies.iter().map(|policy| policy.decisions.get("undecided"));
-    let undecided = undecided.flatten().fold(0_u64, |sum, count| sum.saturating_add(*count));
-    let timeouts = connections.ended.get("timeout").copied().unwrap_or(0);
-    let refused = config_reloads.get("refused").copied().unwrap_or(0);
-    let store = together.store.clone().unwrap_or_default();
-    let without_store = together.policies.iter().flat_map(|policy| policy.without_store.values());
-    let without_store = without_store.fold(0_u64, |sum, count| sum.saturating_add(*count));
-    let leaps = store.clock_leaps.values().fold(0_u64, |sum, count| sum.saturating_add(*count));
-    [
-        Count(evictions, "bucket evicted (table too small)", "buckets evicted (table too small)"),
-        Count(notifies.handler_panics, "panic", "panics"),
-        Count(notifies.shed, "NOTIFY without a decision", "NOTIFYs without a decision"),
-        Count(notifies.overdue, "late reply overdue", "late replies overdue"),
-        Count(together.unmatched, "message without a policy", "messages without a policy"),
-        Count(undecided, "message undecided", "messages undecided"),
-        Count(errors, "protocol error", "protocol errors"),
-        Count(timeouts, "connection timed out", "connections timed out"),
-        Count(connections.accept_errors, "connection not accepted", "connections not accepted"),
-        Count(gave_up, "request given up", "requests given up"),
-        Count(refused, "configuration refused", "configurations refused"),
-        Count(
-            without_store,
-            "message decided without the store",
-            "messages decided without the store",
-        ),
-        Count(
-            store.timed_out,
-            "request stopped waiting for the store",
-            "requests stopped waiting for the store",
-        ),
-        Count(leaps, "leap of a store's clock", "leaps of a store's clock"),
-        Count(
-            store.leases.evicted,
-            "lease evicted (file too small)",
-            "leases evicted (file too small)",
-        ),
-    ]
-    .iter()
-    .filter(|count| count.0 > 0)
-    .map(ToString::to_string)
-    .collect()
-}
-
-fn text(heading: &str, cells: Vec<(String, Style)>, rank: u8) -> Column {
-    Column { heading: heading.to_owned(), cells, is_number: false, is_flexible: false, rank }
-}
-
-fn number(heading: &str, cells: Vec<(String, Style)>, rank: u8) -> Column {
-    Column { heading: heading.to_owned(), cells, is_number: true, is_flexible: false, rank }
-}
-
-fn plain(text: String) -> (String, Style) {
-    (text, Style::Plain)
-}
-
-/// A rate in a colour if it is not 0. The colour is a help and says nothing by itself.
-fn styled(text: String, rate: Option<f64>, style: Style) -> (String, Style) {
-    (text, if rate > Some(0.0) { style } else { Style::Plain })
-}
-
-/// The bound below which this many percent lie.
-fn quantile(buckets: &[LatencyBound], percent: u64) -> Option<String> {
-    let add = |sum: u64, bucket: &LatencyBound| sum.saturating_add(bucket.count);
-    let total = buckets.iter().fold(0, add);
-    let mut below = 0_u64;
-    let bucket = buckets.iter().find(|bucket| {
-        below = add(below, bucket);
-        total > 0 && u128::from(below) * 100 >= u128::from(total) * u128::from(percent)
-    })?;
-    Some(match bucket.at_most_seconds {
-        Some(bound) if bound < 0.001 => format!("≤ {:.0} µs", bound * 1e6),
-        Some(bound) => format!("≤ {:.0} ms", bound * 1e3),
-        None => "> 1 s".to_owned(),
-    })
-}
-
-fn bar(share: f64) -> String {
-    const WIDTH: u32 = 20;
-    let filled =
-        (1..=WIDTH).filter(|step| share * f64::from(WIDTH) + 0.5 >= f64::from(*step)).count();
-    (0..WIDTH as usize).map(|place| if place < filled { '█' } else { '░' }).collect()
-}
-
-fn rate(per_second: Option<f64>) -> String {
-    match per_second {
-        None => "-".to_owned(),
-        Some(rate) if rate > 0.0 && rate < 0.1 => format!("{rate:.2}"),
-        Some(rate) if rate > 0.0 && rate < 10.0 => format!("{rate:.1}"),
-        Some(rate) => format!("{rate:.0}"),
-    }
-}
-
-fn short(seconds: f64) -> Short {
-    // The numbers are another process's, so they may be anything.
-    Short(Duration::try_from_secs_f64(seconds).unwrap_or_default())
-}
-
-#[expect(clippy::cast_precision_loss, reason = "it is drawn with a few digits")]
-fn float(count: u64) -> f64 {
-    count as f64
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::family::Amount;
     use crate::sample::{agent, status};
     use crate::store_status::LeasesStatus;
+    use crate::top::clients::HOW_TO_FIND_A_STRING;
 
     fn seen(pid: u32, allowed: u64, blocked: u64) -> Seen {
         let now = status(pid, 102, allowed, blocked);
