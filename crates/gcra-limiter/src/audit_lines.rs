@@ -19,11 +19,11 @@ use arc_swap::ArcSwap;
 use gcra_policy::{GroupedValue, Policy};
 use gcra_table::{Table, Time};
 use gcra_text::version;
+use ring::digest::{SHA256, digest};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::process::{Resource, Uid, geteuid, getrlimit};
 use rustix::time::{ClockId, clock_gettime};
-use sha2::{Digest as _, Sha256};
 use spop_agent::{Message, Value};
 
 use crate::verdict::Outcome;
@@ -317,6 +317,6 @@ fn write_network(
 
 fn write_digest(text: &mut String, kind: &str, bytes: &[u8]) -> std::fmt::Result {
     write!(text, "{kind}#")?;
-    let digest = Sha256::digest(bytes);
-    digest.iter().take(DIGEST_BYTES).try_for_each(|byte| write!(text, "{byte:02x}"))
+    let digest = digest(&SHA256, bytes);
+    digest.as_ref().iter().take(DIGEST_BYTES).try_for_each(|byte| write!(text, "{byte:02x}"))
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use gcra_lease::{Ask, AskNumber, Change, HostId, Limit, Micros, Units, Window};
-use sha2::{Digest as _, Sha256};
+use ring::digest::{Context, SHA256, digest};
 
 /// All that a call needs of a bucket has the same tag, and so lies on the same server of a
 /// cluster.
@@ -26,14 +26,16 @@ pub(crate) const TAGS: u16 = 1024;
 pub struct Names {
     /// SHA-256 that has read the hash of the salt. Because that is always of the same length, and
     /// only half of the result is used, it is a hash with a key.
-    salted: Sha256,
+    salted: Context,
 }
 
 impl Names {
     /// Names with a salt, which may be empty. All hosts that share limits have the same one.
     #[must_use]
     pub fn new(salt: &[u8]) -> Self {
-        Self { salted: Sha256::new_with_prefix(Sha256::digest(salt)) }
+        let mut salted = Context::new(&SHA256);
+        salted.update(digest(&SHA256, salt).as_ref());
+        Self { salted }
     }
 
     /// The bucket of a key. `limit_name` says of which limit in which policy (`api.second`); it is
@@ -44,10 +46,10 @@ impl Names {
         let mut hash = self.salted.clone();
         hash.update(limit_name.as_bytes());
         // No UTF-8 has this byte, so two different pairs never become the same bytes.
-        hash.update([0xff]);
+        hash.update(&[0xff]);
         hash.update(key);
-        let hash: [u8; 32] = hash.finalize().into();
-        let hash = hash.first_chunk().map_or(0, |half| u128::from_be_bytes(*half));
+        let hash = hash.finish();
+        let hash = hash.as_ref().first_chunk().map_or(0, |half| u128::from_be_bytes(*half));
         Bucket { limit_name, hash, limit, changed: None, before: Vec::new() }
     }
 }
@@ -140,11 +142,12 @@ impl Bucket {
     /// 2^-32.
     #[must_use]
     pub fn mark(&self) -> u32 {
-        let mut hash = Sha256::new_with_prefix(self.name());
+        let mut hash = Context::new(&SHA256);
+        hash.update(self.name().as_bytes());
         for number in self.limit.numbers() {
-            hash.update(number.to_be_bytes());
+            hash.update(&number.to_be_bytes());
         }
-        hash.finalize().first_chunk().map_or(0, |first| u32::from_be_bytes(*first))
+        hash.finish().as_ref().first_chunk().map_or(0, |first| u32::from_be_bytes(*first))
     }
 
     /// NNN.

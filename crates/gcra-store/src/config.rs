@@ -5,7 +5,7 @@ use core::time::Duration;
 use std::path::{Path, PathBuf};
 use std::{env, fs, io};
 
-use sha2::{Digest as _, Sha256};
+use ring::digest::{Context, SHA256, digest};
 
 use crate::script::StoreKind;
 
@@ -230,14 +230,14 @@ impl Url {
         let mut addresses: Vec<_> = addresses.iter().map(Address::to_string).collect();
         addresses.sort_unstable();
         addresses.dedup();
-        let mut hash = Sha256::new_with_prefix(Sha256::digest(salt));
+        let mut hash = Context::new(&SHA256);
+        hash.update(digest(&SHA256, salt).as_ref());
         for part in [kind, name, &self.database.to_string(), &addresses.join(",")] {
-            hash.update(part);
+            hash.update(part.as_bytes());
             // No UTF-8 has this byte.
-            hash.update([0xff]);
+            hash.update(&[0xff]);
         }
-        let hash: [u8; 32] = hash.finalize().into();
-        hash.first_chunk().copied().unwrap_or_default()
+        hash.finish().as_ref().first_chunk().copied().unwrap_or_default()
     }
 
     /// Reads an address: `redis://[USER@]HOST[:PORT][/DATABASE]`, `unix://[USER@]PATH`,
