@@ -28,7 +28,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use spop_agent::{Agent, Limits, Sockets};
 use tokio::sync::mpsc;
 
-use crate::cli::Config;
+use crate::cli::AgentConfig;
 use crate::housekeeping::{Housekeeping, Parts, Running, Startup};
 
 /// How many requests of a connection may wait for the store. Those for which cells are here are
@@ -39,7 +39,7 @@ const MOST_WAITING: NonZeroUsize = NonZeroUsize::new(1_024).unwrap();
 const MOST_ORDERS: usize = 8;
 
 /// Runs an agent until it is stopped, and returns the exit status.
-pub(crate) fn serve(config: Config) -> anyhow::Result<ExitCode> {
+pub(crate) fn serve(config: AgentConfig) -> anyhow::Result<ExitCode> {
     let (policies, file) = match config.policies.read(Readers::OfLog) {
         Ok(read) => read,
         Err(mistakes) => return Ok(output::print_mistakes(&mistakes)),

@@ -37,6 +37,8 @@ const FLOORS: [&[Room]; 8] = [
 const CHECKED: &[&str] = &[
     "gcra-lease",
     "gcra-policy",
+    "gcra-replay",
+    "gcra-spoa",
     "gcra-store",
     "gcra-table",
     "gcra-text",

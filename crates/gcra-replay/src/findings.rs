@@ -12,13 +12,13 @@ use haproxy_log::{Format, Outcome};
 
 use crate::mapping::Described;
 use crate::report::{
-    Against, Bad, Blocked, ClientTimeline, Configuration, LimitReport, LogAnswers, NewlyBlocked,
-    Peak, PolicyReport, Reasons, Report, Timeline, Total,
+    Against, Bad, BlockedClient, ClientPeak, ClientTimeline, Configuration, LimitReport,
+    LogAnswers, NewlyBlocked, PolicyReport, Reasons, Report, Timeline, Total,
 };
 use crate::side::{Replaying, Side};
 use crate::suggest::grid::f64_from;
 use crate::suggest::suggestions::Suggestions;
-use crate::tally::{HitClient, PolicyTally, Tally};
+use crate::tally::{HitClient, LogTally, PolicyTally};
 
 /// How many clients a report lists.
 const MOST_LISTED: usize = 50;
@@ -37,7 +37,7 @@ pub(crate) struct Findings<'f> {
 
 impl Findings<'_> {
     pub(crate) fn report(self) -> Report {
-        let empty = Tally::default();
+        let empty = LogTally::default();
         let new = self.replaying.map(|replaying| &replaying.new);
         let old = self.replaying.and_then(|replaying| replaying.old.as_ref());
         let tally = new.map_or(&empty, |new| &new.tally);
@@ -173,7 +173,7 @@ fn against(replaying: &Replaying) -> Option<Against> {
     })
 }
 
-fn total(tally: &Tally) -> Total {
+fn total(tally: &LogTally) -> Total {
     let totals = tally.totals;
     Total {
         allowed: totals.allowed,
@@ -289,7 +289,7 @@ fn key_in_words(policy: &Policy) -> String {
     if names.is_empty() { "all args".to_owned() } else { names.join(",") }
 }
 
-fn timeline(tally: &Tally, has_other: bool) -> Timeline {
+fn timeline(tally: &LogTally, has_other: bool) -> Timeline {
     let series = |place: usize| tally.series.iter().map(|sums| sums[place]).collect();
     Timeline {
         start: tally.steps.start(),
@@ -301,7 +301,7 @@ fn timeline(tally: &Tally, has_other: bool) -> Timeline {
     }
 }
 
-fn blocked(side: &Side, client: HitClient) -> Blocked {
+fn blocked(side: &Side, client: HitClient) -> BlockedClient {
     let policy = side.engine.policies().get(client.policy);
     let observes = policy.is_some_and(|policy| policy.observes);
     let (blocked, would_block) = split(observes, client.hit);
@@ -316,7 +316,7 @@ fn blocked(side: &Side, client: HitClient) -> Blocked {
             *hit += blocked;
         }
     }
-    Blocked {
+    BlockedClient {
         policy: policy_name(side, client.policy),
         client: client.name,
         requests: client.requests,
@@ -327,7 +327,7 @@ fn blocked(side: &Side, client: HitClient) -> Blocked {
         last_blocked: client.last,
         worst_wait: seconds_of_wait(client.worst_wait),
         limit: limit.map(|limit| limit.label.to_string()),
-        peak: Peak { per_second: client.peak },
+        peak: ClientPeak { per_second: client.peak },
         timeline: ClientTimeline { allowed: allowed_steps, blocked: blocked_steps },
     }
 }

@@ -38,7 +38,7 @@ pub(crate) struct Report {
     pub(crate) log_answers: Option<LogAnswers>,
     pub policies: Vec<PolicyReport>,
     pub(crate) timeline: Timeline,
-    pub(crate) most_blocked: Vec<Blocked>,
+    pub(crate) most_blocked: Vec<BlockedClient>,
     pub suggest: Option<Suggestions>,
     /// How long it took, in seconds.
     pub seconds: f64,
@@ -187,7 +187,7 @@ pub(crate) struct Timeline {
 
 /// A client with blocked requests, or with requests that would be.
 #[derive(Debug, Serialize)]
-pub(crate) struct Blocked {
+pub(crate) struct BlockedClient {
     pub policy: String,
     pub client: String,
     pub requests: u64,
@@ -200,13 +200,13 @@ pub(crate) struct Blocked {
     /// The longest wait, in seconds, and the limit that it was for.
     pub(crate) worst_wait: f64,
     pub limit: Option<String>,
-    pub(crate) peak: Peak,
+    pub(crate) peak: ClientPeak,
     pub(crate) timeline: ClientTimeline,
 }
 
 /// The most requests in a second of the clock.
 #[derive(Debug, Serialize)]
-pub(crate) struct Peak {
+pub(crate) struct ClientPeak {
     pub per_second: u64,
 }
 

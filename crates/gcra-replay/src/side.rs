@@ -17,7 +17,7 @@ use spop_agent::Message;
 use crate::distinct::Distinct;
 use crate::engine::Engine;
 use crate::mapping::Mapping;
-use crate::tally::{Request, Tally, decide_request};
+use crate::tally::{LogTally, ReplayedRequest, decide_request};
 
 /// How many slots a table has unless the command line says it: 64 MiB. A larger one takes longer,
 /// because fewer of its parts are near.
@@ -70,7 +70,7 @@ pub(crate) struct Side {
     pub name: String,
     pub engine: Engine,
     pub(crate) mapping: Mapping,
-    pub tally: Tally,
+    pub tally: LogTally,
     /// The questions about the messages of a batch.
     questions: Vec<Result<Question, Unanswerable>>,
 }
@@ -86,7 +86,7 @@ impl Side {
             let bytes = slots.bytes() >> 20;
             format!("there is no memory for a table of {bytes} MiB; write a smaller --slots")
         })?;
-        let tally = Tally::new(engine.policies());
+        let tally = LogTally::new(engine.policies());
         Ok(Self { name, engine, mapping, tally, questions: Vec::new() })
     }
 
@@ -94,7 +94,7 @@ impl Side {
     /// memory.
     fn prepare(
         engine: &Engine,
-        tally: &Tally,
+        tally: &LogTally,
         questions: &mut Vec<Result<Question, Unanswerable>>,
         messages: &[Message<'_>],
     ) {
@@ -113,11 +113,11 @@ impl Side {
 #[inline]
 fn decide(
     engine: &mut Engine,
-    tally: &mut Tally,
+    tally: &mut LogTally,
     at: i64,
     messages: &[Message<'_>],
     questions: &[Result<Question, Unanswerable>],
-) -> Request {
+) -> ReplayedRequest {
     engine.advance_to(at);
     tally.begin(at);
     decide_request(engine, messages.iter().zip(questions.iter().copied()), tally)
@@ -226,7 +226,7 @@ pub(crate) struct Changes {
 
 impl Changes {
     #[inline]
-    fn count(&mut self, tally: &mut Tally, now: Request, before: Request) {
+    fn count(&mut self, tally: &mut LogTally, now: ReplayedRequest, before: ReplayedRequest) {
         tally.end_of_other(before.is(Outcome::Blocked));
         match (now.is(Outcome::Blocked), before.is(Outcome::Blocked)) {
             (true, false) => {

@@ -35,13 +35,13 @@ pub(crate) struct Totals {
 
 /// What one request came to.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Request {
+pub(crate) struct ReplayedRequest {
     /// The strongest verdict on its messages, with the key that it is about.
     pub decided: Option<Decided>,
     is_undecided: bool,
 }
 
-impl Request {
+impl ReplayedRequest {
     pub(crate) fn is(&self, outcome: Outcome) -> bool {
         self.decided.is_some_and(|decided| decided.verdict.outcome == outcome)
     }
@@ -150,7 +150,7 @@ pub(crate) struct HitClient {
 
 /// What came of all requests of a log.
 #[derive(Debug, Default)]
-pub(crate) struct Tally {
+pub(crate) struct LogTally {
     pub totals: Totals,
     pub policies: Vec<PolicyTally>,
     pub clients: Distinct,
@@ -177,7 +177,7 @@ fn address(limit: &Limit) -> usize {
     std::ptr::from_ref(limit).addr()
 }
 
-impl Tally {
+impl LogTally {
     pub(crate) fn new(policies: &[Policy]) -> Self {
         let policy = |policy: &Policy| {
             let limit =
@@ -347,7 +347,7 @@ impl Tally {
 
     /// Ends a request.
     #[inline]
-    fn end(&mut self, request: &Request) {
+    fn end(&mut self, request: &ReplayedRequest) {
         request.count(&mut self.totals);
         let series = match request.decided.map(|decided| decided.verdict.outcome) {
             Some(Outcome::Allowed) => 0,
@@ -431,9 +431,9 @@ impl Hit {
 pub(crate) fn decide_request<'m>(
     engine: &Engine,
     messages: impl IntoIterator<Item = (&'m Message<'m>, Result<Question, Unanswerable>)>,
-    tally: &mut Tally,
-) -> Request {
-    let mut request = Request::default();
+    tally: &mut LogTally,
+) -> ReplayedRequest {
+    let mut request = ReplayedRequest::default();
     for (message, question) in messages {
         let next = match question {
             Ok(question) => Ok(engine.decide(question, message, |step| {

@@ -13,7 +13,7 @@ use proptest::prelude::*;
 
 use super::engine::Engine;
 use super::mapping::{Described, Fields, Mapping, WantedArg, WantedMessage};
-use super::tally::{Tally, decide_request};
+use super::tally::{LogTally, decide_request};
 
 fn policies(text: &str) -> Policies {
     document::parse(Path::new("new.toml"), text).unwrap()
@@ -124,14 +124,14 @@ fn what_cannot_be_mapped_is_a_sentence() {
 struct Asker {
     engine: Engine,
     mapping: Mapping,
-    tally: Tally,
+    tally: LogTally,
 }
 
 impl Asker {
     fn new(text: &str) -> Self {
         let (mapping, _, _) = mapping(text, &["ip=%ci"]).unwrap();
         let engine = Engine::new(policies(text), Slots::new(1024).unwrap()).unwrap();
-        let tally = Tally::new(engine.policies());
+        let tally = LogTally::new(engine.policies());
         Self { engine, mapping, tally }
     }
 

@@ -8,7 +8,7 @@ use gcra_text::columns::{Column, Style, cut, length, wrap};
 use gcra_text::count::Count;
 use gcra_text::duration::{Left, Utc};
 
-use crate::report::{Against, Blocked, PolicyReport, Report, Timeline, Total};
+use crate::report::{Against, BlockedClient, PolicyReport, Report, Timeline, Total};
 use crate::suggest::grid::f64_from;
 
 /// How many clients and bad lines are listed.
@@ -147,7 +147,7 @@ impl Report {
         page.blank();
         page.line("The most blocked clients, and those that would be");
         let shown = &self.most_blocked[..self.most_blocked.len().min(MOST_CLIENTS)];
-        let column = |heading: &str, rank: u8, text: &dyn Fn(&Blocked) -> String| Column {
+        let column = |heading: &str, rank: u8, text: &dyn Fn(&BlockedClient) -> String| Column {
             heading: heading.to_owned(),
             cells: shown.iter().map(|client| (text(client), Style::Plain)).collect(),
             is_number: true,

@@ -42,7 +42,7 @@ use super::values::{
     args_conflicts_with_subcommands = true,
     disable_help_subcommand = true
 )]
-pub(super) struct Args {
+pub(super) struct CommandLine {
     #[command(flatten)]
     pub(super) limit: LimitFlags,
 

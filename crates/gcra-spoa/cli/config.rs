@@ -1,4 +1,4 @@
-//! [`Config`]: everything that an agent needs to know, from its flags.
+//! [`AgentConfig`]: everything that an agent needs to know, from its flags.
 
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
@@ -12,7 +12,7 @@ use gcra_policy::sharing::Sharing;
 use gcra_table::Slots;
 use spop_agent::{ListenAddress, SocketAccess};
 
-use super::args::Args;
+use super::args::CommandLine;
 
 /// How long an agent drains unless `--drain` says otherwise. HAProxy's check may take half of it
 /// to fail.
@@ -20,7 +20,7 @@ const DRAIN: Duration = Duration::from_secs(3);
 
 /// Everything that an agent needs to know.
 #[derive(Debug)]
-pub(crate) struct Config {
+pub(crate) struct AgentConfig {
     pub(crate) policies: Source,
     /// Whether the file is read again when it changes.
     pub(crate) watch: bool,
@@ -42,9 +42,9 @@ pub(crate) struct Config {
     pub(crate) audit: Option<PathBuf>,
 }
 
-impl Config {
+impl AgentConfig {
     /// From the flags of an agent. The error is a sentence.
-    pub(super) fn from_args(args: Args) -> Result<Self, String> {
+    pub(super) fn from_args(args: CommandLine) -> Result<Self, String> {
         let policies = match &args.config {
             Some(file) => Source::File(file.clone()),
             None => {

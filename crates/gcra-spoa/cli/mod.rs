@@ -24,15 +24,15 @@ use gcra_inspect::flags::At;
 use gcra_replay::args::Replay;
 use gcra_text::output::complain;
 
-use self::args::{Args, Command};
-pub(crate) use self::config::Config;
+use self::args::{Command, CommandLine};
+pub(crate) use self::config::AgentConfig;
 use self::mistakes::in_one_sentence;
 
 /// What the command line asks for.
 #[derive(Debug)]
 pub(crate) enum Task {
     /// To run an agent.
-    Serve(Box<Config>),
+    Serve(Box<AgentConfig>),
     /// To inspect or change a table.
     Table(TableCommand),
     /// To check a configuration file, or print one for HAProxy.
@@ -57,21 +57,22 @@ pub(crate) enum Task {
 
 /// The command line, with its help.
 pub(crate) fn command() -> clap::Command {
-    Args::command()
+    CommandLine::command()
 }
 
 /// Parses the command line. Prints the help that was asked for, or what is wrong, and then returns
 /// the exit status as the error.
 pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Task, ExitCode> {
     let args = with_flags_for_words(args.into_iter().collect());
-    let parse = || Args::from_arg_matches(&Args::command().try_get_matches_from(&args)?);
+    let parse =
+        || CommandLine::from_arg_matches(&CommandLine::command().try_get_matches_from(&args)?);
     let parsed = parse().map_err(|error| match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
             // If standard output is closed, no one reads the help.
             let _ = error.print();
             ExitCode::SUCCESS
         }
-        _ => usage_error(&in_one_sentence(&error, &Args::command(), &args)),
+        _ => usage_error(&in_one_sentence(&error, &CommandLine::command(), &args)),
     })?;
     match parsed.command {
         Some(Command::Table(command)) => Ok(Task::Table(command)),
@@ -90,7 +91,7 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Task, Ex
         }
         Some(Command::Audit(audit)) => Ok(Task::Audit(audit)),
         Some(Command::Replay(replay)) => Ok(Task::Replay(Box::new(replay))),
-        None => Config::from_args(parsed)
+        None => AgentConfig::from_args(parsed)
             .map(|config| Task::Serve(Box::new(config)))
             .map_err(|error| usage_error(&error)),
     }
@@ -99,7 +100,7 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Task, Ex
 /// The arguments with `--help` for the word `help` where a command can stand, and `--version` for
 /// `version`.
 fn with_flags_for_words(mut args: Vec<OsString>) -> Vec<OsString> {
-    let mut command = &Args::command();
+    let mut command = &CommandLine::command();
     let is_command = |arg: &&OsString| match command.find_subcommand(arg) {
         Some(inner) => {
             command = inner;

@@ -15,19 +15,19 @@ use gcra_store::Password;
 use gcra_table::Rate;
 use spop_agent::Scope;
 
-use super::args::Args;
-use super::config::Config;
+use super::args::CommandLine;
+use super::config::AgentConfig;
 use super::mistakes::in_one_sentence;
 use super::{Task, with_flags_for_words};
 use crate::cli;
 
-fn parse(args: &str) -> Result<Config, String> {
+fn parse(args: &str) -> Result<AgentConfig, String> {
     let args: Vec<OsString> =
         ["gcra-spoa"].into_iter().chain(args.split_whitespace()).map(Into::into).collect();
-    let command = Args::command();
-    let args =
-        Args::try_parse_from(&args).map_err(|error| in_one_sentence(&error, &command, &args))?;
-    Config::from_args(args)
+    let command = CommandLine::command();
+    let args = CommandLine::try_parse_from(&args)
+        .map_err(|error| in_one_sentence(&error, &command, &args))?;
+    AgentConfig::from_args(args)
 }
 
 fn words(args: &str) -> String {
@@ -62,12 +62,12 @@ fn the_help_fits_a_terminal_of_80_columns() {
             look(inner, &format!("{name} {}", inner.get_name()));
         }
     }
-    look(&Args::command(), "gcra-spoa");
+    look(&CommandLine::command(), "gcra-spoa");
 }
 
 #[test]
 fn the_definition_is_sound() {
-    Args::command().debug_assert();
+    CommandLine::command().debug_assert();
 }
 
 #[test]

@@ -12,7 +12,7 @@ use gcra_text::count::Count;
 use super::running::Running;
 
 /// The policies that were read, `None` if nothing has changed, or the mistakes in the file.
-pub(super) type Outcome = Result<Option<Box<InForce>>, Vec<String>>;
+pub(super) type ReadOutcome = Result<Option<Box<InForce>>, Vec<String>>;
 
 /// What the agent was started with, and no reload replaces.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ pub(crate) struct Startup {
 pub(super) fn adopt(
     running: &Running,
     startup: &Startup,
-    outcome: Outcome,
+    outcome: ReadOutcome,
     known: &mut Vec<String>,
 ) -> ReloadAnswer {
     let name = startup.file.as_deref().unwrap_or(Path::new("")).display();

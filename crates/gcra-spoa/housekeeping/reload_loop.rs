@@ -14,7 +14,7 @@ use gcra_table::{ReloadAnswer, Table};
 use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::RecvError;
 
-use super::adopt::{Outcome, Startup, adopt};
+use super::adopt::{ReadOutcome, Startup, adopt};
 use super::running::Running;
 use crate::service_manager::ServiceManager;
 
@@ -191,7 +191,7 @@ struct Work {
 pub(super) enum Found {
     Looked(Vec<SeenFile>),
     /// And the files that were looked at for it.
-    Read(Outcome, Vec<SeenFile>),
+    Read(ReadOutcome, Vec<SeenFile>),
 }
 
 impl Work {

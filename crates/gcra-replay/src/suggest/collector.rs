@@ -25,7 +25,7 @@ pub(crate) struct Collector {
     pub(super) grid: Grid,
     pub(super) blocked: Blocked,
     places: HashMap<u64, u32, BuildHasherDefault<Unchanged>>,
-    pub(super) clients: Vec<Client>,
+    pub(super) clients: Vec<FollowedClient>,
     /// Those of the clients that are followed.
     pub(super) requests: u64,
     /// Requests of clients beyond the most that are followed.
@@ -37,7 +37,7 @@ pub(crate) struct Collector {
 
 /// One client.
 #[derive(Debug)]
-pub(super) struct Client {
+pub(super) struct FollowedClient {
     pub(super) hash: u64,
     /// The time of its last request, in microseconds since 1970.
     last: i64,
@@ -96,7 +96,7 @@ impl Collector {
             Ok(number) if place < self.most_clients => {
                 self.requests += 1;
                 self.places.insert(client, number);
-                self.clients.push(Client::new(client, at));
+                self.clients.push(FollowedClient::new(client, at));
             }
             _ => self.not_followed += 1,
         }
@@ -141,7 +141,7 @@ impl Collector {
     }
 }
 
-impl Client {
+impl FollowedClient {
     fn new(hash: u64, at: i64) -> Self {
         let mut new = Self {
             hash,

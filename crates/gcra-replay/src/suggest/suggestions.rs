@@ -3,7 +3,7 @@
 use gcra_text::count::Count;
 use serde::{Deserialize, Serialize};
 
-use super::collector::{Client, Collector, Resolution};
+use super::collector::{Collector, FollowedClient, Resolution};
 use super::grid::{BURSTS, Grid, PerLimit, RATE_COUNT, Row, f64_from};
 use super::peaks::{self, Bin};
 use super::target::Target;
@@ -194,14 +194,15 @@ fn suggestion(
 }
 
 /// First those that the tightest suggestion touches, then the busiest.
-fn suspects(clients: &[Client], chosen: &[Chosen]) -> Vec<Suspect> {
-    let is_touched =
-        |client: &Client, (rate, burst): Place| usize::from(client.debts.touched()[rate]) > burst;
-    let touched_by = |client: &Client| -> Vec<String> {
+fn suspects(clients: &[FollowedClient], chosen: &[Chosen]) -> Vec<Suspect> {
+    let is_touched = |client: &FollowedClient, (rate, burst): Place| {
+        usize::from(client.debts.touched()[rate]) > burst
+    };
+    let touched_by = |client: &FollowedClient| -> Vec<String> {
         let touching = chosen.iter().filter(|(_, place, _)| is_touched(client, *place));
         touching.map(|(name, ..)| (*name).into()).collect()
     };
-    let by_touched = |client: &Client| {
+    let by_touched = |client: &FollowedClient| {
         let tight = chosen.first().is_some_and(|(_, place, _)| is_touched(client, *place));
         // The hash only makes the order certain.
         (!tight, std::cmp::Reverse((client.minute.most, client.requests, client.hash)))

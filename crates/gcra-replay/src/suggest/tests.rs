@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use gcra_table::{Admission, Quota, Rate, Time};
 use proptest::prelude::*;
 
-use super::collector::{Client, Collector};
+use super::collector::{Collector, FollowedClient};
 use super::grid::{self, BURSTS, RATE_COUNT};
 use super::suggestions::find;
 use super::target::Target;
@@ -262,7 +262,7 @@ fn clients_beyond_the_most_are_counted() {
 fn a_client_takes_at_most_a_kilobyte() {
     let rows = RATE_COUNT.next_multiple_of(4) * BURSTS * size_of::<u32>();
     let name = "ip=2001:db8:ffff:ffff:ffff:ffff:ffff:ffff".len();
-    let all = size_of::<Client>() + rows + name;
+    let all = size_of::<FollowedClient>() + rows + name;
     assert!(all <= 1100, "{all}");
 }
 
