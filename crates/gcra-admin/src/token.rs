@@ -150,7 +150,7 @@ mod tests {
         let longest = "x".repeat(4096);
         for end in ["", "\n", "\r\n", "\nanother line\n"] {
             let token = read(&format!("{longest}{end}"), 0o600).unwrap();
-            assert_eq!(token.0, Token::of(longest.as_bytes()).0, "{end:?}");
+            assert_eq!(token.0.as_ref(), Token::of(longest.as_bytes()).0.as_ref(), "{end:?}");
         }
         let said = read(&format!("{longest}x\n"), 0o600).unwrap_err();
         assert!(said.contains("more than 4096 characters"), "{said}");
