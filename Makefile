@@ -124,7 +124,8 @@ deny: ## licenses and sources of the dependencies, and versions that are there t
 SECONDS ?= 600
 soak: ## processes on one table, killed, stopped and resized, for SECONDS (600), and the oracle
 	GCRA_STRESS_SECONDS=$(SECONDS) $(CARGO) test --release --locked --test stress -- --nocapture
-	GCRA_ORACLE_SECONDS=$(SECONDS) $(CARGO) test --release --locked --test oracle -- --nocapture
+	GCRA_ORACLE_SECONDS=$(SECONDS) $(CARGO) test --release --locked --test daemon -- oracle:: \
+		--nocapture
 	GCRA_SHUTTLE_RUNS=1000000 $(MAKE) shuttle
 
 BENCH = $(CARGO) bench --locked -p benches

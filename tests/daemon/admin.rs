@@ -1,8 +1,5 @@
 //! What the daemon serves over HTTP, and `top` on a terminal: it is true, Prometheus can read it,
 //! and it is bounded.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
-
-mod support;
 
 use std::collections::BTreeMap;
 use std::io::{self, Read as _, Write as _};
@@ -17,9 +14,11 @@ use std::{fs, thread};
 use rustix::process::Signal;
 use serde_json::Value as Json;
 use spop_codec::Value;
-use support::admin::{ADMIN, Answer, get, send, start, status};
-use support::spop::Spop;
-use support::{Agent, Process, directory, find_promtool, needs, promtool, wait_until};
+
+use crate::support;
+use crate::support::admin::{ADMIN, Answer, get, send, start, status};
+use crate::support::spop::Spop;
+use crate::support::{Agent, Process, directory, find_promtool, needs, promtool, wait_until};
 
 fn ip(text: &str) -> Value<'static> {
     Value::from(text.parse::<std::net::IpAddr>().unwrap())

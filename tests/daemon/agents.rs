@@ -1,8 +1,5 @@
 //! Several agents of one table, seen through one of them: `/status` and `top` tell about all, and
 //! no agent that is slow, stopped, dead or something else holds them up.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
-
-mod support;
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -17,9 +14,11 @@ use gcra_table::{Profile, Table, Time};
 use rustix::process::Signal;
 use serde_json::Value as Json;
 use spop_codec::Value;
-use support::admin::{get, start, status};
-use support::spop::Spop;
-use support::{Agent, directory, wait_until};
+
+use crate::support;
+use crate::support::admin::{get, start, status};
+use crate::support::spop::Spop;
+use crate::support::{Agent, directory, wait_until};
 
 fn ip(text: &str) -> Value<'static> {
     Value::from(text.parse::<std::net::IpAddr>().unwrap())

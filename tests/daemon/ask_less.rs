@@ -1,8 +1,5 @@
 //! The configurations that ask only when it matters, each held against the bound that its comments
 //! state.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
-
-mod support;
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
@@ -12,7 +9,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
-use support::{
+
+use crate::support;
+use crate::support::{
     Agent, Client, Haproxy, Tally, directory, free_port, haproxy_folder, needs, patient,
 };
 

@@ -1,8 +1,5 @@
 //! Shared policies whose requests are charged in the store one by one: those with `max_delay`,
 //! with `settle`, with `bandwidth`, and with a count in windows. Two machines, with a real store.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
-
-mod support;
 
 use std::fs;
 use std::process::{Command, Output};
@@ -14,11 +11,13 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use rustix::process::Signal;
 use spop_agent::testing::{self, Answer, Client};
 use spop_agent::{Scope, Value};
-use support::proxy::Proxy;
-use support::server_groups::{cluster, cluster_url};
-use support::valkey::{Server, valkey};
-use support::{Agent, admin, directory, needs, wait_until};
 use tempfile::TempDir;
+
+use crate::support;
+use crate::support::proxy::Proxy;
+use crate::support::server_groups::{cluster, cluster_url};
+use crate::support::valkey::{Server, valkey};
+use crate::support::{Agent, admin, directory, needs, wait_until};
 
 /// An agent with a table of its own, as on a machine of its own.
 struct Machine {

@@ -1,7 +1,4 @@
 //! Agents that write down each decision, and the command that holds their files against a limit.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
-
-mod support;
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
@@ -11,8 +8,9 @@ use std::thread;
 
 use spop_agent::testing;
 use spop_codec::Value;
-use support::spop::Spop;
-use support::{Agent, Process, directory, wait_until};
+
+use crate::support::spop::Spop;
+use crate::support::{Agent, Process, directory, wait_until};
 
 fn audit(files: &[&Path], args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_gcra-spoa"))

@@ -1,8 +1,5 @@
 //! Agents of one machine whose stores are not the same, as while `[store]` is changed and agents
 //! are restarted one by one, and machines of which one is a copy of the other.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
-
-mod support;
 
 use std::fs;
 use std::path::Path;
@@ -11,9 +8,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use spop_codec::Value;
-use support::spop::Spop;
-use support::valkey::{Server, valkey};
-use support::{Agent, admin, directory, needs, wait_until};
+
+use crate::support::spop::Spop;
+use crate::support::valkey::{Server, valkey};
+use crate::support::{Agent, admin, directory, needs, wait_until};
 
 const RATE: f64 = 100.0;
 const BURST: f64 = 20.0;

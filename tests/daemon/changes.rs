@@ -1,8 +1,5 @@
 //! Limits that differ, in real processes on one table: agents that restart with other numbers,
 //! agents that change at different times, overrides within groups.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
-
-mod support;
 
 use std::fs;
 use std::net::{IpAddr, Ipv6Addr};
@@ -13,8 +10,9 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use spop_agent::Value;
-use support::spop::Spop;
-use support::{Agent, directory, wait_until};
+
+use crate::support::spop::Spop;
+use crate::support::{Agent, directory, wait_until};
 
 fn ip(text: &str) -> Value<'static> {
     Value::from(text.parse::<IpAddr>().unwrap())

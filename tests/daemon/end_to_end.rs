@@ -1,7 +1,4 @@
 //! A real HAProxy, with the files of `haproxy/`, in front of real agents on one table.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
-
-mod support;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -10,8 +7,9 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use support::valkey::{Server, valkey};
-use support::{
+use crate::support;
+use crate::support::valkey::{Server, valkey};
+use crate::support::{
     Agent, Client, Haproxy, Tally, directory, free_port, haproxy_binary, haproxy_folder, needs,
     two_agents, wait_until,
 };

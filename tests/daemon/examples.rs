@@ -1,8 +1,5 @@
 //! The library's examples, each with its own configuration behind a real HAProxy, and the man
 //! pages that an example of the agent writes.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
-
-mod support;
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -15,7 +12,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use support::{Client, Haproxy, Process, cargo, directory, free_port, needs, wait_until};
+use crate::support;
+use crate::support::{Client, Haproxy, Process, cargo, directory, free_port, needs, wait_until};
 
 /// An example, and HAProxy in front of it.
 struct Example {

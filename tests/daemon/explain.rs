@@ -1,8 +1,5 @@
 //! The commands about single clients, beside agents with a file: `table get` and `reset`,
 //! `explain`, `exempt` and `name`.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
-
-mod support;
 
 use std::ffi::OsStr;
 use std::fs;
@@ -14,9 +11,11 @@ use std::process::{Command, Output};
 
 use serde_json::Value as Json;
 use spop_codec::{Scope, Value};
-use support::spop::Spop;
-use support::{Agent, PATIENCE, directory, free_port, wait_until};
 use tempfile::TempDir;
+
+use crate::support;
+use crate::support::spop::Spop;
+use crate::support::{Agent, PATIENCE, directory, free_port, wait_until};
 
 /// An agent with a file, a connection to it, and commands about its clients.
 struct Scene {

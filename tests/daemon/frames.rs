@@ -1,7 +1,4 @@
 //! The daemon without HAProxy, frame by frame: keys, limits, several processes, and the stop.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
-
-mod support;
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -12,8 +9,10 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use spop_codec::haproxy::{HelloFields, encode_hello};
 use spop_codec::{Scope, Value};
-use support::spop::Spop;
-use support::{Agent, directory, wait_until};
+
+use crate::support;
+use crate::support::spop::Spop;
+use crate::support::{Agent, directory, wait_until};
 
 /// So slow that no cell comes back during a test.
 const HOURLY: [&str; 2] = ["--rate", "10/h"];

@@ -1,9 +1,6 @@
 //! HAProxy as operators run it: other frame sizes, several threads and engines, other sockets,
 //! reloads and restarts under load. Each test has a configuration of its own, and `HAPROXY=/path`
 //! chooses the version.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
-
-mod support;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,7 +12,9 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use spop_agent::{Limits, ListenAddress, Reply, Request, Scope, VarName};
-use support::{Agent, Client, Haproxy, directory, haproxy_version, needs};
+
+use crate::support;
+use crate::support::{Agent, Client, Haproxy, directory, haproxy_version, needs};
 
 /// A configuration in which requests without an answer can be told from those that pass or are
 /// denied.

@@ -1,8 +1,5 @@
 //! The dashboard, the alerts and the page about metrics: they name what an agent exports, and the
 //! alerts fire when they should.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
-
-mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read as _, Write as _};
@@ -14,7 +11,9 @@ use std::{fs, io};
 use gcra_admin::family::Family;
 use gcra_admin::metrics::families;
 use serde_json::Value as Json;
-use support::{Agent, directory, find_promtool, needs, promtool};
+
+use crate::support;
+use crate::support::{Agent, directory, find_promtool, needs, promtool};
 
 /// Metrics of HAProxy's own exporter that alerts use.
 const HAPROXYS: [&str; 2] =

@@ -10,13 +10,9 @@
 //!
 //! `GCRA_ORACLE_SEED` repeats a run (as far as the machine's timing lets it),
 //! `GCRA_ORACLE_SECONDS` goes on for so long.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, reason = "tests")]
 
-#[path = "oracle/config.rs"]
 mod config;
-#[path = "oracle/model.rs"]
 mod model;
-mod support;
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -27,8 +23,10 @@ use model::{Answered, Event, Model, Span, Summary};
 use rustix::time::{ClockId, clock_gettime};
 use spop_agent::testing::{Answer, Client};
 use spop_agent::{Scope, Value};
-use support::{Agent, directory, wait_until};
 use tempfile::TempDir;
+
+use crate::support;
+use crate::support::{Agent, directory, wait_until};
 
 /// The percentage of quick answers that may be explained by being blocked as well as by being
 /// allowed.

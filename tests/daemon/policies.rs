@@ -1,8 +1,5 @@
 //! Policies from a file: with requests frame by frame, and through a real HAProxy while the file
 //! changes.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
-
-mod support;
 
 use std::cell::Cell;
 use std::fs::{self, Permissions};
@@ -19,8 +16,10 @@ use rustix::process::Signal;
 use spop_agent::testing::{self, Answer};
 use spop_agent::{HeaderList, Scope, Value};
 use spop_codec::Action;
-use support::{Agent, Client, Haproxy, directory, needs, wait_until};
 use tempfile::TempDir;
+
+use crate::support;
+use crate::support::{Agent, Client, Haproxy, directory, needs, wait_until};
 
 /// A folder with a configuration, and an agent that uses it.
 struct Followed {

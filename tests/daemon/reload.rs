@@ -1,7 +1,4 @@
 //! `gcra-spoa reload`, SIGHUP and `check` with real agents, real files, and what can go wrong.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
-
-mod support;
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
@@ -16,9 +13,11 @@ use gcra_table::{ReloadAnswer, Slots, Table};
 use rustix::fs::{CWD, FileType, FlockOperation, Mode, flock, mknodat};
 use rustix::process::Signal;
 use spop_codec::Value;
-use support::spop::Spop;
-use support::{Agent, Process, directory, needs, wait_until};
 use tempfile::TempDir;
+
+use crate::support;
+use crate::support::spop::Spop;
+use crate::support::{Agent, Process, directory, needs, wait_until};
 
 const FIVE: &str = "[policy.check]\nlimits = \"5/h\"\n";
 const SEVEN: &str = "[policy.check]\nlimits = \"7/h\"\n";

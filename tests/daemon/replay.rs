@@ -1,15 +1,5 @@
 //! `gcra-spoa replay`: held against a replay that is written here once more, naively, and against
 //! what a real agent has blocked behind a real HAProxy.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "tests"
-)]
-
-mod support;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
@@ -20,7 +10,9 @@ use std::process::{Command, Output, Stdio};
 
 use fastrand::Rng;
 use serde_json::Value;
-use support::{Agent, Client, Haproxy, agent_binary, directory, needs};
+
+use crate::support;
+use crate::support::{Agent, Client, Haproxy, agent_binary, directory, needs};
 
 /// When the logs of these tests begin: 2026-11-21 00:00:00 UTC, in milliseconds since 1970.
 const START_MS: u64 = 1_795_219_200_000;

@@ -1,8 +1,5 @@
 //! Limits that responses charge, behind a real HAProxy: the shipped files for failed logins and
 //! for tokens, as they are written.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
-
-mod support;
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
@@ -10,8 +7,12 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use spop_agent::{Scope, testing};
-use support::valkey::{Server, valkey};
-use support::{Agent, Client, Haproxy, directory, haproxy_folder, needs, two_agents, wait_until};
+
+use crate::support;
+use crate::support::valkey::{Server, valkey};
+use crate::support::{
+    Agent, Client, Haproxy, directory, haproxy_folder, needs, two_agents, wait_until,
+};
 
 const ONE: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 1));
 const OTHER: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));

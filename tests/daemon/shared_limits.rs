@@ -1,8 +1,5 @@
 //! What operators see of limits that machines share through a store: in the metrics, the status,
 //! the log, and in what commands say.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
-
-mod support;
 
 use std::fs;
 use std::net::IpAddr;
@@ -14,10 +11,11 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value as Json;
 use spop_codec::Value;
-use support::server_groups::{cluster, cluster_url};
-use support::spop::Spop;
-use support::valkey::{Server, valkey};
-use support::{Agent, admin, directory, needs, wait_until};
+
+use crate::support::server_groups::{cluster, cluster_url};
+use crate::support::spop::Spop;
+use crate::support::valkey::{Server, valkey};
+use crate::support::{Agent, admin, directory, needs, wait_until};
 
 fn ip(text: &str) -> Value<'static> {
     Value::from(text.parse::<IpAddr>().unwrap())

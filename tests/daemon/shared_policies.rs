@@ -1,9 +1,6 @@
 //! Policies that machines share decide as local ones do: several limits, costs, overrides,
 //! penalties, policies that only observe, several messages, and other numbers after a reload. One
 //! agent, with a real store.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
-
-mod support;
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -12,9 +9,10 @@ use std::rc::Rc;
 use rustix::process::Signal;
 use spop_agent::testing::{self, Answer, Client};
 use spop_agent::{Scope, Value};
-use support::valkey::{Server, valkey};
-use support::{Agent, admin, directory, needs, wait_until};
 use tempfile::TempDir;
+
+use crate::support::valkey::{Server, valkey};
+use crate::support::{Agent, admin, directory, needs, wait_until};
 
 /// An agent with a store and these policies.
 struct Shared {

@@ -1,8 +1,5 @@
 //! The daemon's sockets: several agents at one path, inherited sockets, and which users may
 //! connect.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
-
-mod support;
 
 use std::fs;
 use std::io::Read as _;
@@ -18,8 +15,12 @@ use std::time::Instant;
 
 use socket2::{Domain, Socket, Type};
 use spop_codec::Value;
-use support::spop::Spop;
-use support::{Agent, CopiedAgent, NOBODY, PATIENCE, Process, directory, needs, wait_until};
+
+use crate::support;
+use crate::support::spop::Spop;
+use crate::support::{
+    Agent, CopiedAgent, NOBODY, PATIENCE, Process, directory, needs, wait_until,
+};
 
 const HOURLY: [&str; 2] = ["--rate", "10/h"];
 

@@ -1,13 +1,11 @@
 //! `gcra-spoa store check`: what it prints, and its exit status.
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod support;
 
 use std::fs;
 use std::process::{Command, Output};
 
-use support::needs;
-use support::valkey::{Server, valkey};
+use crate::support;
+use crate::support::needs;
+use crate::support::valkey::{Server, valkey};
 
 fn command(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_gcra-spoa"));

@@ -1,7 +1,4 @@
 //! `gcra-spoa table …`, while agents use the table.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
-
-mod support;
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt as _;
@@ -14,8 +11,9 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde_json::Value as Json;
 use spop_codec::Value;
-use support::spop::Spop;
-use support::{Agent, directory, wait_until};
+
+use crate::support::spop::Spop;
+use crate::support::{Agent, directory, wait_until};
 
 fn ip(text: &str) -> Value<'static> {
     Value::from(text.parse::<std::net::IpAddr>().unwrap())

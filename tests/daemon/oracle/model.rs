@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::ops::AddAssign;
 use std::ptr;
 
-use crate::config::{Config, Limit, Message, Part, Policy, Rule, Whom};
+use super::config::{Config, Limit, Message, Part, Policy, Rule, Whom};
 
 /// The least and the most that something can be, both of them possible.
 pub(crate) type Span = (i128, i128);
