@@ -57,11 +57,11 @@ doc: ## the API documentation, without warnings
 
 loom: ## every interleaving of table and leases in small models; steps left out are noticed
 	RUSTFLAGS="--cfg gcra_model --cfg gcra_loom" CARGO_TARGET_DIR=$(TARGET)/loom \
-		$(CARGO) test --release --locked -p gcra-table --lib model
+		$(CARGO) test --profile model --locked -p gcra-table --lib model
 
 shuttle: ## random interleavings in a larger model; GCRA_SHUTTLE_RUNS=1000000 for more
 	RUSTFLAGS="--cfg gcra_model --cfg gcra_shuttle" CARGO_TARGET_DIR=$(TARGET)/shuttle \
-		$(CARGO) test --release --locked -p gcra-table --lib model
+		$(CARGO) test --profile model --locked -p gcra-table --lib model
 
 lease-sim: ## 100,000 runs of many hosts and one store, by seed, and a table of figures
 	GCRA_LEASE_SCALE=$${GCRA_LEASE_SCALE:-250} $(CARGO) test --release --locked -p gcra-lease \

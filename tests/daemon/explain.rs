@@ -350,10 +350,11 @@ fn a_command_says_that_agents_remember_debts_that_it_cannot_see() {
     check_remembered(&[]);
 }
 
-/// Reloads the file with this text.
+/// Reloads the file with this text. The command waits some seconds for the agent, which may not be
+/// enough for a long file on a busy machine.
 fn reload(scene: &Scene, config: &str) {
     fs::write(scene.path("gcra.toml"), config).unwrap();
-    assert_eq!(scene.said(&["reload"], &[]).1, 0);
+    wait_until("the file is reloaded", || scene.said(&["reload"], &[]).1 == 0);
 }
 
 /// What a command prints on both outputs, and its exit status.
