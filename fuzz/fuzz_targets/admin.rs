@@ -8,7 +8,7 @@ use std::cell::OnceCell;
 use std::time::Duration;
 
 use arbitrary::{Result, Unstructured};
-use gcra_spoa::testing::Admin;
+use gcra_admin::testing::Admin;
 use gcra_spoa_fuzz::{CutStream, bytes};
 use libfuzzer_sys::fuzz_target;
 use tokio::runtime::Builder;

@@ -8,7 +8,7 @@
 use std::path::Path;
 
 use arbitrary::{Result, Unstructured};
-use gcra_spoa::testing::read_config;
+use gcra_policy::file::document::parse;
 use gcra_spoa_fuzz::text;
 use libfuzzer_sys::fuzz_target;
 
@@ -190,8 +190,9 @@ fn value(u: &mut Unstructured<'_>, document: &mut String, depth: u8) -> Result<(
 }
 
 fn check(document: &str) {
-    match read_config(Path::new(FILE), document) {
-        Ok([words, haproxy]) => {
+    match parse(Path::new(FILE), document) {
+        Ok(policies) => {
+            let [words, haproxy] = [policies.in_words(), policies.for_haproxy()];
             assert!(!words.is_empty() && haproxy.contains("spoe-agent"), "{document}");
         }
         Err(mistakes) => {
