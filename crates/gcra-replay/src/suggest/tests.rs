@@ -168,8 +168,7 @@ fn the_busiest_clients_are_listed() {
     let found = find(traffic());
     let place =
         |client: &str| found.suspects.iter().position(|suspect| suspect.client == client).unwrap();
-    let [machine, office, scanner] =
-        ["ip=192.0.2.1", "ip=192.0.2.2", "ip=192.0.2.3"].map(|client| place(client));
+    let [machine, office, scanner] = ["ip=192.0.2.1", "ip=192.0.2.2", "ip=192.0.2.3"].map(place);
     assert_eq!(scanner, 0, "it has the busiest minute");
     let suspect = &found.suspects[scanner];
     assert_eq!((suspect.requests, suspect.busiest_minute), (3000, 3000));
