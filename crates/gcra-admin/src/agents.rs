@@ -47,7 +47,7 @@ const LITTLE_PATIENCE: Duration = Duration::from_millis(200);
 /// for each policy.
 const MOST_BYTES: usize = 16 << 20;
 
-/// What is asked of the agents.
+/// The questions to the agents.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Wanted {
     Status,
@@ -114,7 +114,7 @@ struct Everything {
     agents: Vec<Agent>,
 }
 
-/// What an agent says about itself for the live pages of all agents.
+/// The answer of an agent about itself for the live pages of all agents.
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct Own {
     pub status: Status,
@@ -139,17 +139,17 @@ const RECENT_MS: u64 = 1_000 * history::STEP * history::RECENT as u64;
 /// An answer to clients.
 #[derive(Clone, Debug, Default)]
 pub struct Answer {
-    /// What `/status` says.
+    /// The body of `/status`.
     pub status: Bytes,
-    /// What `/history` says, unless only the status was wanted.
+    /// The body of `/history`, unless only the status was wanted.
     pub history: Bytes,
-    /// What `/events` says, unless only the status was wanted.
+    /// The body of `/events`, unless only the status was wanted.
     pub(crate) events: Bytes,
-    /// What `/live` says, unless only the status was wanted.
+    /// The body of `/live`, unless only the status was wanted.
     pub live: Bytes,
 }
 
-/// What was counted by all agents of a table, with what is needed to read it.
+/// The counts of all agents of a table, with what is needed to read it.
 #[derive(Serialize)]
 struct History {
     step_seconds: u64,
@@ -159,7 +159,7 @@ struct History {
     past: Past,
 }
 
-/// What is in force in this agent, in words.
+/// The policies and exemptions in force in this agent, in words.
 #[derive(Default, Serialize)]
 struct InWords {
     #[serde(flatten, serialize_with = "serialize_shared")]
@@ -274,7 +274,7 @@ impl Agents {
         self.actions.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// What is answered now. Clients that come at the same time share an answer.
+    /// The answer now. Clients that come at the same time share an answer.
     pub(crate) async fn answer(&self, wanted: Wanted) -> Answer {
         let mut latest = self.latest[wanted as usize].lock().await;
         let actions = self.actions.load(Ordering::Relaxed);
@@ -363,7 +363,7 @@ async fn everything(
     (Instant::now(), answer)
 }
 
-/// What the table says about its agents. The one that answers comes first.
+/// The agents, as the table lists them. The one that answers comes first.
 fn agents(own: &Status, alive: &[Process], stopped: &[Process]) -> Vec<Agent> {
     let limits = |process: &Process| process.profile.map(|profile| profile.limits);
     let me = alive.iter().find(|process| is_this_process(process));
@@ -488,12 +488,12 @@ mod tests {
     use tokio::time::sleep;
 
     use super::*;
-    use crate::sample;
+    use crate::idle_agent;
 
     /// A viewer can leave while the agents are asked, and the next one may come much later.
     #[tokio::test]
     async fn an_answer_that_nobody_waited_for_is_not_given_later() {
-        let watched = Arc::new(sample::watched().unwrap());
+        let watched = Arc::new(idle_agent::watched().unwrap());
         let agents = Agents::new(watched, PathBuf::new());
         tokio::select! {
             biased;

@@ -11,10 +11,12 @@ pub mod agents;
 pub mod agreement;
 pub mod client_waits;
 pub mod family;
+mod idle_agent;
 pub mod log_lines;
 pub mod metrics;
 pub mod page;
-pub mod sample;
+#[cfg(test)]
+mod sample;
 pub mod server;
 pub mod status;
 pub mod status_sum;

@@ -1,128 +1,92 @@
-//! What tests and fuzz targets are tried with: an agent without requests, and statuses.
+//! Statuses of agents, for tests.
 
-use std::num::NonZeroUsize;
-use std::sync::Arc;
+use std::collections::BTreeMap;
 
-use arc_swap::ArcSwap;
-use gcra_limiter::policies_in_force::InForce;
-use gcra_limiter::stats::Stats;
-use gcra_policy::flags;
-use gcra_table::{Slots, Table};
-use spop_agent::{Agent, Reply, Request};
+use crate::agents::Agent;
+use crate::family::{Amount, float};
+use crate::status::{ClientRow, Exact, LatencyBound, PolicyStatus, Status, TableStatus};
 
-use crate::watched::Watched;
-
-/// An agent with one policy and the smallest table, in memory. `None` when there is no memory.
-pub(crate) fn watched() -> Option<Watched> {
-    let table = Table::in_memory(Slots::new(8).ok()?).ok()?;
-    let agent = Agent::new(|_: &Request<'_>, _: &mut Reply<'_>| {});
-    let stats = Arc::new(Stats::new(NonZeroUsize::MIN));
-    // An agent has at least one policy.
-    let _ = stats.policy("fuzz");
-    let policies = flags::policies_of_rate("100/s".parse().ok()?, None).ok()?;
-    let policies = ArcSwap::from_pointee(InForce::at_start(policies, &stats, &table));
-    let table = Arc::new(ArcSwap::from_pointee(table));
-    let (counters, undecided) = (agent.counters(), Arc::default());
-    Some(Watched::new(table, counters, undecided, stats, Arc::new(policies), None))
+/// The status of an agent that has been up for so long.
+pub(crate) fn status(pid: u32, uptime: u32, allowed: u64, blocked: u64) -> Status {
+    let uptime = f64::from(uptime);
+    let client = |client: &str, requests| {
+        let per_second = Amount(float(requests) / uptime);
+        ClientRow { client: client.to_owned(), requests, per_second, ..ClientRow::default() }
+    };
+    let exact = Exact { blocked: true, would_block: true, allowed: true };
+    let policy = |name: &str, factor, would_block| PolicyStatus {
+        name: name.to_owned(),
+        decisions: [
+            ("allowed", allowed * factor),
+            ("blocked", blocked * factor),
+            ("would_block", would_block),
+            ("undecided", 0),
+        ]
+        .map(|(outcome, count)| (outcome.to_owned(), count))
+        .into(),
+        newly_blocked: None,
+        delayed: 0,
+        limit_args: BTreeMap::new(),
+        settled: BTreeMap::new(),
+        settled_cells: BTreeMap::new(),
+        top_blocked: match blocked * factor {
+            0 => Vec::new(),
+            blocked => vec![client("192.0.2.1", blocked), client("2001:db8:1:2::", 3)],
+        },
+        top_would_block: match would_block {
+            0 => Vec::new(),
+            requests => vec![client("192.0.2.1", requests)],
+        },
+        top_allowed: vec![client("sk_l…(24)#a1b2c3", allowed), client("192.0.2.1", 2 * factor)],
+        top_is_exact: exact,
+        switched: false,
+        shared: None,
+        without_store: BTreeMap::new(),
+    };
+    let mut status = Status {
+        version: "0.1.0".to_owned(),
+        pid,
+        state: "serving".to_owned(),
+        uptime_seconds: Amount(uptime),
+        window_seconds: Amount(75.0),
+        policies: vec![policy("default", 1, 0), policy("login", 2, 0)],
+        table: TableStatus {
+            id: "5e".to_owned(),
+            slots: 1 << 20,
+            processes: 2,
+            states: BTreeMap::from([("live".to_owned(), 1 << 18)]),
+            ..TableStatus::default()
+        },
+        ..Status::default()
+    };
+    if allowed > 0 {
+        status
+            .policies
+            .push(PolicyStatus { top_blocked: Vec::new(), ..policy("login.observe", 0, blocked) });
+    }
+    status.notifies.answered = allowed + blocked;
+    status.connections.open = 12;
+    status.connections.accepted = 345;
+    let bound = |micros: f64| Some(micros / 1e6);
+    status.latency.buckets = vec![
+        LatencyBound { at_most_seconds: bound(8.0), count: allowed / 2 },
+        LatencyBound { at_most_seconds: bound(16.0), count: allowed / 2 + blocked },
+        LatencyBound { at_most_seconds: bound(4096.0), count: allowed / 20 },
+        LatencyBound { at_most_seconds: None, count: 0 },
+    ];
+    status
 }
 
-#[cfg(test)]
-pub(crate) use statuses::{agent, status};
-
-#[cfg(test)]
-mod statuses {
-    use std::collections::BTreeMap;
-
-    use crate::agents::Agent;
-    use crate::family::{Amount, float};
-    use crate::status::{ClientRow, Exact, LatencyBound, PolicyStatus, Status, TableStatus};
-
-    /// The status of an agent that has been up for so long.
-    pub(crate) fn status(pid: u32, uptime: u32, allowed: u64, blocked: u64) -> Status {
-        let uptime = f64::from(uptime);
-        let client = |client: &str, requests| {
-            let per_second = Amount(float(requests) / uptime);
-            ClientRow { client: client.to_owned(), requests, per_second, ..ClientRow::default() }
-        };
-        let exact = Exact { blocked: true, would_block: true, allowed: true };
-        let policy = |name: &str, factor, would_block| PolicyStatus {
-            name: name.to_owned(),
-            decisions: [
-                ("allowed", allowed * factor),
-                ("blocked", blocked * factor),
-                ("would_block", would_block),
-                ("undecided", 0),
-            ]
-            .map(|(outcome, count)| (outcome.to_owned(), count))
-            .into(),
-            newly_blocked: None,
-            delayed: 0,
-            limit_args: BTreeMap::new(),
-            settled: BTreeMap::new(),
-            settled_cells: BTreeMap::new(),
-            top_blocked: match blocked * factor {
-                0 => Vec::new(),
-                blocked => vec![client("192.0.2.1", blocked), client("2001:db8:1:2::", 3)],
-            },
-            top_would_block: match would_block {
-                0 => Vec::new(),
-                requests => vec![client("192.0.2.1", requests)],
-            },
-            top_allowed: vec![
-                client("sk_l…(24)#a1b2c3", allowed),
-                client("192.0.2.1", 2 * factor),
-            ],
-            top_is_exact: exact,
-            switched: false,
-            shared: None,
-            without_store: BTreeMap::new(),
-        };
-        let mut status = Status {
-            version: "0.1.0".to_owned(),
-            pid,
-            state: "serving".to_owned(),
-            uptime_seconds: Amount(uptime),
-            window_seconds: Amount(75.0),
-            policies: vec![policy("default", 1, 0), policy("login", 2, 0)],
-            table: TableStatus {
-                id: "5e".to_owned(),
-                slots: 1 << 20,
-                processes: 2,
-                states: BTreeMap::from([("live".to_owned(), 1 << 18)]),
-                ..TableStatus::default()
-            },
-            ..Status::default()
-        };
-        if allowed > 0 {
-            status.policies.push(PolicyStatus {
-                top_blocked: Vec::new(),
-                ..policy("login.observe", 0, blocked)
-            });
-        }
-        status.notifies.answered = allowed + blocked;
-        status.connections.open = 12;
-        status.connections.accepted = 345;
-        let bound = |micros: f64| Some(micros / 1e6);
-        status.latency.buckets = vec![
-            LatencyBound { at_most_seconds: bound(8.0), count: allowed / 2 },
-            LatencyBound { at_most_seconds: bound(16.0), count: allowed / 2 + blocked },
-            LatencyBound { at_most_seconds: bound(4096.0), count: allowed / 20 },
-            LatencyBound { at_most_seconds: None, count: 0 },
-        ];
-        status
-    }
-
-    pub(crate) fn agent(status: Status) -> Agent {
-        Agent {
-            pid: status.pid,
-            pid_namespace: "ours".to_owned(),
-            this_agent: status.pid == 7,
-            entry: Some((status.pid as usize, 0)),
-            admin: Some(([127, 0, 0, 1], 9000 + u16::try_from(status.pid).unwrap()).into()),
-            same_limits: Some(true),
-            silent_seconds: 0.5,
-            status: Some(status),
-            why: None,
-        }
+pub(crate) fn agent(status: Status) -> Agent {
+    Agent {
+        pid: status.pid,
+        pid_namespace: "ours".to_owned(),
+        this_agent: status.pid == 7,
+        entry: Some((status.pid as usize, 0)),
+        admin: Some(([127, 0, 0, 1], 9000 + u16::try_from(status.pid).unwrap()).into()),
+        same_limits: Some(true),
+        silent_seconds: 0.5,
+        status: Some(status),
+        why: None,
     }
 }

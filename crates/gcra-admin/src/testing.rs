@@ -1,4 +1,4 @@
-//! What tests and fuzz targets use of the inside. It may change or go at any time.
+//! The part of the inside that tests and fuzz targets use. It may change or go at any time.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -7,11 +7,11 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::mpsc;
 
 use crate::actions::Actions;
-use crate::sample;
+use crate::idle_agent;
 use crate::server::{self, Answering};
 use crate::token::Token;
 
-/// What `--admin` answers from: an agent without requests, with a table in memory.
+/// An `--admin` to ask: an agent without requests, with a table in memory.
 #[derive(Clone)]
 pub struct Admin(Arc<Answering>);
 
@@ -21,7 +21,7 @@ impl Admin {
     /// `None` when there is no memory for it.
     #[must_use]
     pub fn new() -> Option<Self> {
-        let watched = Arc::new(sample::watched()?);
+        let watched = Arc::new(idle_agent::watched()?);
         let path = Path::new("fuzz");
         let token = Some(Token::of(b"fuzz-fuzz-fuzz-fuzz"));
         // Orders of actions lead nowhere, because there is no housekeeping.
