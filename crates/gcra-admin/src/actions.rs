@@ -60,7 +60,7 @@ const HOUR: u64 = 3_600;
 /// For how long a client can be exempt, in seconds, as with `gcra-spoa exempt`.
 const EXEMPT: std::ops::RangeInclusive<u64> = 10..=7 * 24 * HOUR;
 
-/// How `serde_json` begins to say that no number of its own is as large as one in a text.
+/// How `serde_json` begins to say that no number of its own is as large as one in a string.
 const TOO_LARGE: &str = "number out of range";
 
 /// How old the order of another agent may be.
@@ -68,13 +68,13 @@ const FRESH: Duration = Duration::from_secs(5);
 
 const FRESH_NS: u64 = FRESH.as_secs() * 1_000_000_000;
 
-/// What a browser says about where a request comes from.
+/// The header with which a browser says where a request comes from.
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 /// How long the housekeeping, or another agent, may take.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// What is to be done, by the path.
+/// The actions, each with a path.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Action {
     Forgive,
@@ -102,7 +102,7 @@ fn wrong(error: &anyhow::Error) -> Refused {
     Refused(StatusCode::UNPROCESSABLE_ENTITY, format!("{error:#}"))
 }
 
-/// What a request says. Each action reads what it needs.
+/// The body of a request. Each action reads what it needs.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 struct Body {
@@ -187,7 +187,7 @@ impl Body {
     }
 }
 
-/// What was done.
+/// The answer to an action that was done.
 #[derive(Debug, Default, Serialize)]
 pub struct Done {
     /// Each sentence.
@@ -201,14 +201,14 @@ pub struct Done {
     pub(crate) proof: Option<String>,
 }
 
-/// What became of an action in another agent.
+/// The outcome of an action in another agent.
 #[derive(Debug, Serialize)]
 pub struct OfAgent {
     pub agent: String,
     pub done: bool,
     /// Why it was not done, or is not known to be.
     pub why: Option<String>,
-    /// Whether it may be done yet, because the agent has the order and has not answered.
+    /// Whether it may still be done, because the agent has the order and has not answered.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(crate) may_follow: bool,
 }
@@ -242,7 +242,7 @@ pub enum Order {
     Exemptions { done: oneshot::Sender<()> },
 }
 
-/// What actions work on.
+/// The parts of an agent that actions work on.
 #[derive(Debug)]
 pub struct Actions {
     watched: Arc<Watched>,
@@ -414,7 +414,7 @@ impl Actions {
         }
     }
 
-    /// What is decided now about the clients that a KEY means, in each policy whose key it can be.
+    /// The decisions now about the clients that a KEY means, in each policy whose key it can be.
     ///
     /// # Errors
     ///
@@ -617,12 +617,12 @@ struct Ordered<'a> {
     at_ns: u64,
     /// The operator's address.
     by: &'a str,
-    /// What tells the agent that it is for from all others.
+    /// The place, attachment and process id of the agent that it is for.
     to: (usize, u32, u32),
 }
 
 impl Ordered<'_> {
-    /// What is sent.
+    /// The body that is sent.
     fn body(&self, table: &Table) -> String {
         let body = Body {
             policy: Some(self.policy.to_owned()),
@@ -636,12 +636,12 @@ impl Ordered<'_> {
         serde_json::to_string(&body).unwrap_or_default()
     }
 
-    /// What shows that an agent of the table has ordered it.
+    /// Digits that show that an agent of the table has ordered it.
     fn proof(&self, table: &Table) -> String {
         self.digits(table, "gcra-spoa order")
     }
 
-    /// What shows that the agent that it is for has followed it.
+    /// Digits that show that the agent that it is for has followed it.
     fn proof_of_answer(&self, table: &Table) -> String {
         self.digits(table, "gcra-spoa order followed")
     }
@@ -657,8 +657,8 @@ impl Ordered<'_> {
     }
 }
 
-/// What tells an agent of a table from all others: its place in the list, the number of its
-/// attachment and its process id.
+/// The numbers that tell an agent of a table from all others: its place in the list, the number
+/// of its attachment and its process id.
 fn id(process: &Process) -> (usize, u32, u32) {
     (process.place, process.attachment, process.pid)
 }
@@ -671,7 +671,7 @@ fn no_order() -> Refused {
 /// Where an agent's policies come from, in sentences: "is not a key of any policy in ...".
 const SOURCE: &str = "the agent's configuration";
 
-/// What is decided about a client, in words too.
+/// The decision about a client, in words too.
 #[derive(Debug, Serialize)]
 pub(crate) struct Explained {
     #[serde(flatten)]

@@ -16,7 +16,7 @@ use gcra_table::{KeyHash, Leases, Nanos, Table};
 /// from the hash.)
 const MOST_RULES: usize = 16;
 
-/// What becomes of a request of a client now.
+/// The fate of a request of a client now.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Waiting {
     /// How long it takes until one is allowed. `None` if it is allowed now, or if that is not
@@ -43,7 +43,7 @@ impl Waiting {
     }
 }
 
-/// What is known about the clients of the policy at a place in the list of those in force.
+/// The sources about the clients of the policy at a place in the list of those in force.
 #[derive(Clone, Copy, Debug)]
 pub struct Of<'a> {
     pub in_force: &'a InForce,
@@ -54,7 +54,7 @@ pub struct Of<'a> {
 }
 
 impl Of<'_> {
-    /// What becomes of a request of this client now, as far as the table and the leases know.
+    /// The fate of a request of this client now, as far as the table and the leases know.
     /// `under` is the rule by which its last request was decided. `listed_as` is the outcome for
     /// which it is listed: a client that was blocked waits until a request is allowed, and one
     /// that would have been, until it would not be.

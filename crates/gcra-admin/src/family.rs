@@ -16,8 +16,8 @@ pub(crate) fn named<'a>(numbers: impl IntoIterator<Item = (&'a str, u64)>) -> Co
 /// The largest [`Amount`].
 const LARGEST: f64 = 1e15;
 
-/// A number that need not be whole. What another process says is brought into bounds when it is
-/// read, so that all amounts can be added up.
+/// A number that need not be whole. One of another process is brought into bounds when it is read,
+/// so that all amounts can be added up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd, Serialize)]
 pub struct Amount(pub f64);
 
@@ -100,7 +100,7 @@ macro_rules! part {
 }
 pub(crate) use part;
 
-/// What adds up over agents. What other processes say may be anything, so no sum overflows.
+/// Numbers that add up over agents. Other processes may say anything, so no sum overflows.
 pub(crate) trait Sum {
     fn add(&mut self, other: &Self);
 }

@@ -1,4 +1,4 @@
-//! What happened lately: the last lines of this process's log, for `/events` and the live page.
+//! The last lines of this process's log, for `/events` and the live page.
 //!
 //! It keeps what the log says at the levels info, warn and error, in the same words, whatever
 //! `RUST_LOG` shows. The log names clients without their secrets, also where it repeats what is in

@@ -25,7 +25,7 @@ pub(crate) const SCRIPT: File =
 pub(crate) const ICON: File =
     File { kind: "image/svg+xml", content: include_str!("page/icon.svg") };
 
-/// What a browser may do with the page: load the files beside it and ask the agent, and nothing
+/// With these headers a browser may load the files beside the page and ask the agent, and nothing
 /// else. No other page may frame it, and no address of it is told to another server.
 const HEADERS: [(HeaderName, &str); 6] = [
     (

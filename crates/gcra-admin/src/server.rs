@@ -71,7 +71,7 @@ const MAX_BODY: usize = 4096;
 /// How long a client may take for the body of an action.
 const BODY_PATIENCE: Duration = Duration::from_secs(2);
 
-/// What is answered at a path that is not one of an action.
+/// The kinds of answers at paths that are not those of actions.
 #[derive(Clone, Copy)]
 enum Route {
     File(&'static page::File),
@@ -172,7 +172,7 @@ pub fn start(listener: TcpListener, answering: Answering) -> anyhow::Result<Sock
     Ok(address)
 }
 
-/// What requests are answered from, and under which names.
+/// The parts of an agent that requests are answered from, and the names under which it answers.
 pub struct Answering {
     watched: Arc<Watched>,
     agents: Agents,
@@ -392,7 +392,7 @@ async fn look(route: Route, query: Option<&str>, answering: &Answering) -> Respo
     respond(StatusCode::OK, JSON, answer)
 }
 
-/// What an agent says about itself.
+/// An answer in which an agent speaks about itself only.
 fn own(it: &impl Serialize) -> Response<Full<Bytes>> {
     match serde_json::to_vec(it) {
         Ok(json) => respond(StatusCode::OK, JSON, json),

@@ -8,7 +8,7 @@ use crate::family::{Amount, Counts, Sum as _};
 use crate::status::{ClientRow, Connections, Exact, Latency, Notifies, PolicyStatus, Status, TOP};
 use crate::store_status::StoreStatus;
 
-/// What several agents have done together. All numbers of a client or a policy are sums, and so
+/// The work of several agents together. All numbers of a client or a policy are sums, and so
 /// is the rest.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Together {
@@ -153,7 +153,7 @@ mod tests {
         assert_eq!(sum.policies[0].newly_blocked, None);
     }
 
-    /// What one agent lists may be more than 20 clients down at another.
+    /// A client that one agent lists may be more than 20 places down at another.
     #[test]
     fn a_sum_with_a_list_that_was_cut_is_not_exact() {
         let (a, mut b) = (status(1, 100, 2000, 500), status(2, 100, 100, 30));

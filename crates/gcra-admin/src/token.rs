@@ -1,4 +1,4 @@
-//! [`Token`]: what an operator shows for an action, from the file of `--admin-actions`.
+//! [`Token`]: an operator shows it for an action. It comes from the file of `--admin-actions`.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};

@@ -33,7 +33,7 @@ pub struct Watched {
     undecided: Arc<Undecided>,
     stats: Arc<Stats>,
     policies: Arc<ArcSwap<InForce>>,
-    /// What this process does for shared limits, if there is a store.
+    /// The part of this process that borrows cells for shared limits, if there is a store.
     borrower: Option<Arc<Borrower>>,
     latest_scan: std::sync::Mutex<Option<Scan>>,
     /// Held by the one request that counts the slots.
@@ -74,12 +74,12 @@ impl Watched {
         self.stats.wrong_tokens.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// What this agent does for shared limits, if there is a store.
+    /// The part of this agent that borrows cells for shared limits, if there is a store.
     pub fn borrower(&self) -> Option<&Borrower> {
         self.borrower.as_deref()
     }
 
-    /// What the machine holds of shared limits, if there is a store.
+    /// The cells of shared limits that the machine holds, if there is a store.
     pub fn leases(&self) -> Option<Guard<Arc<Leases>>> {
         self.borrower.as_ref().map(|borrower| borrower.leases())
     }
@@ -92,7 +92,7 @@ impl Watched {
         self.policies.load_full()
     }
 
-    /// What was counted in the last `most` slots of the last minutes.
+    /// The counts of the last `most` slots of the last minutes.
     pub fn past(&self, most: usize) -> Past {
         let table = self.table.load();
         self.stats.past(table.since_boot(table.now()).into(), most)

@@ -15,7 +15,7 @@ const MANY: u64 = 10;
 /// How many addresses are counted each for itself.
 const ADDRESSES: usize = 8;
 
-/// What was counted since the window began.
+/// The counts since the window began.
 #[derive(Debug, Default)]
 pub(crate) struct WrongTokens {
     began: Option<Instant>,
@@ -23,7 +23,7 @@ pub(crate) struct WrongTokens {
     by: BTreeMap<IpAddr, u64>,
 }
 
-/// What follows from a wrong token.
+/// The consequences of a wrong token.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Noted {
     /// It is the first of a window, so the log names it, and [`WrongTokens::end`] is to be called

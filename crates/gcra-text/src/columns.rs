@@ -166,8 +166,8 @@ pub fn cut(text: &str, width: usize) -> String {
     text.chars().take(width.saturating_sub(1)).chain(['…']).take(width).collect()
 }
 
-/// Adds a text behind a heading to `out`, in lines of at most `width` where words allow it. Lines
-/// after the first begin with `indent` spaces.
+/// Adds a string behind a heading to `out`, in lines of at most `width` where words allow it.
+/// Lines after the first begin with `indent` spaces.
 pub fn wrap(heading: &str, indent: usize, text: &str, width: usize, out: &mut String) {
     let mut line = heading.to_owned();
     let mut is_empty = true;

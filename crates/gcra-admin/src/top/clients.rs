@@ -99,7 +99,7 @@ pub(super) fn list(
     let mut rows: Vec<_> = rows
         .iter()
         .filter(|row| requests(row, which) > Some(0))
-        // What a trial allows is among what its policy has decided.
+        // The requests that a trial allows are among those of its policy.
         .filter(|row| which != Which::Allowed || !is_trial_name(row.policy))
         .filter(|row| row.client.to_lowercase().contains(&search))
         .collect();
@@ -152,7 +152,7 @@ pub(super) fn list(
         let total = |row| requests(row, which).map_or("-".to_owned(), |n| n.to_string());
         rows.iter().map(|row| plain(total(row))).collect()
     };
-    // What the list is sorted by is always shown.
+    // The column that the list is sorted by is always shown.
     let sorts = order == Order::Allowed && matches!(other, Which::Allowed);
     for (which, ranks) in [(which, [0, 3]), (other, [if sorts { 0 } else { 2 }, 4])] {
         let word = which.title();

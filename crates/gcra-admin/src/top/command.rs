@@ -72,7 +72,7 @@ pub fn parse_host_and_port(text: &str) -> Result<String, String> {
     }
 }
 
-/// What is wrong with a text that is not `HOST:PORT` nor `IP:PORT`. It may be neither although
+/// The mistake in a string that is not `HOST:PORT` nor `IP:PORT`. It may be neither although
 /// this finds nothing. `v6` is an example with an IPv6 address, and `right` says what to write.
 pub fn not_a_socket_address(text: &str, v6: &str, right: &str) -> Option<String> {
     if let Some((scheme, rest)) = text.split_once("://") {
@@ -122,7 +122,7 @@ const SCROLL: isize = 10;
 /// The most characters that can be searched for.
 const MAX_SEARCH: usize = 64;
 
-/// What `top` reads of `/status`.
+/// The part of `/status` that `top` reads.
 #[derive(Debug, Deserialize)]
 struct Answer {
     agents: Vec<Agent>,

@@ -1,4 +1,4 @@
-//! What `top` shows: a page of text, as wide and as high as it may be.
+//! The screen of `top`: a page of text, as wide and as high as it may be.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,7 +29,7 @@ const LOW: usize = HIGH;
 /// Below this height, the policies are left out, too.
 const LOWEST: usize = 12;
 
-/// What the keys do, for narrower and narrower terminals.
+/// The keys and what they do, for narrower and narrower terminals.
 const KEYS: [&str; 3] = [
     "q quits; b, a, n sort by blocked, allowed, name; / searches; Tab: next list; arrows scroll",
     "q quits; Tab: next list; b, a, n sort; / searches; arrows scroll",
@@ -473,7 +473,7 @@ fn share_of(height: Option<usize>) -> usize {
     }
 }
 
-/// What an operator should know about an agent. Empty if all is well.
+/// Trouble with an agent that an operator should know about. Empty if all is well.
 fn note(agent: &Agent) -> String {
     let limits = (agent.same_limits == Some(false)).then(|| "other limits".to_owned());
     [agent.why.clone(), limits].into_iter().flatten().collect::<Vec<_>>().join("; ")

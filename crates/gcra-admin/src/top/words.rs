@@ -9,7 +9,7 @@ use gcra_text::duration::Short;
 use crate::status::{LatencyBound, TableStatus};
 use crate::status_sum::Together;
 
-/// What should not have happened, since the start.
+/// Events since the start that should not have happened.
 pub(super) fn oddities<'a>(
     together: &Together,
     tables: impl Iterator<Item = &'a TableStatus>,
