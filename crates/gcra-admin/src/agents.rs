@@ -84,7 +84,7 @@ impl Wanted {
 
 /// An agent of the table.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub struct Agent {
+pub struct ListedAgent {
     /// Its process id in its own pid namespace.
     pub pid: u32,
     /// "ours" if the id means the same process to the agent that says this.
@@ -111,7 +111,7 @@ struct Everything {
     #[serde(flatten)]
     own: Status,
     together: Together,
-    agents: Vec<Agent>,
+    agents: Vec<ListedAgent>,
 }
 
 /// The answer of an agent about itself for the live pages of all agents.
@@ -364,11 +364,11 @@ async fn everything(
 }
 
 /// The agents, as the table lists them. The one that answers comes first.
-fn agents(own: &Status, alive: &[Process], stopped: &[Process]) -> Vec<Agent> {
+fn agents(own: &Status, alive: &[Process], stopped: &[Process]) -> Vec<ListedAgent> {
     let limits = |process: &Process| process.profile.map(|profile| profile.limits);
     let me = alive.iter().find(|process| is_this_process(process));
     let own_limits = me.and_then(limits);
-    let mut agents = vec![Agent {
+    let mut agents = vec![ListedAgent {
         pid: own.pid,
         pid_namespace: "ours".to_owned(),
         this_agent: true,
@@ -382,7 +382,7 @@ fn agents(own: &Status, alive: &[Process], stopped: &[Process]) -> Vec<Agent> {
     let others =
         alive.iter().filter(|process| !is_this_process(process)).map(|process| (process, false));
     let stopped = stopped.iter().map(|process| (process, true));
-    agents.extend(others.chain(stopped).map(|(process, is_stopped)| Agent {
+    agents.extend(others.chain(stopped).map(|(process, is_stopped)| ListedAgent {
         pid: process.pid,
         pid_namespace: pid_namespace(process).to_owned(),
         this_agent: false,
@@ -413,7 +413,7 @@ fn why_silent(process: &Process, is_stopped: bool) -> Option<&'static str> {
 /// the events of those that answered.
 async fn ask_all(
     own: &Status,
-    agents: &mut [Agent],
+    agents: &mut [ListedAgent],
     wanted: Wanted,
 ) -> (Vec<Past>, Vec<Vec<Event>>) {
     let budget = Arc::new(Budget::new(MOST_BYTES));

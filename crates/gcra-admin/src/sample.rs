@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::agents::Agent;
+use crate::agents::ListedAgent;
 use crate::family::{Amount, float};
-use crate::status::{ClientRow, Exact, LatencyBound, PolicyStatus, Status, TableStatus};
+use crate::status::{ClientRow, ExactLists, LatencyBound, PolicyStatus, Status, TableStatus};
 
 /// The status of an agent that has been up for so long.
 pub(crate) fn status(pid: u32, uptime: u32, allowed: u64, blocked: u64) -> Status {
@@ -13,7 +13,7 @@ pub(crate) fn status(pid: u32, uptime: u32, allowed: u64, blocked: u64) -> Statu
         let per_second = Amount(float(requests) / uptime);
         ClientRow { client: client.to_owned(), requests, per_second, ..ClientRow::default() }
     };
-    let exact = Exact { blocked: true, would_block: true, allowed: true };
+    let exact = ExactLists { blocked: true, would_block: true, allowed: true };
     let policy = |name: &str, factor, would_block| PolicyStatus {
         name: name.to_owned(),
         decisions: [
@@ -77,8 +77,8 @@ pub(crate) fn status(pid: u32, uptime: u32, allowed: u64, blocked: u64) -> Statu
     status
 }
 
-pub(crate) fn agent(status: Status) -> Agent {
-    Agent {
+pub(crate) fn agent(status: Status) -> ListedAgent {
+    ListedAgent {
         pid: status.pid,
         pid_namespace: "ours".to_owned(),
         this_agent: status.pid == 7,

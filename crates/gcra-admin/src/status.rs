@@ -40,7 +40,7 @@ const SHORTEST: Duration = Duration::from_secs(1);
 const PROTOCOL_ERRORS: RangeInclusive<usize> = 3..=13;
 
 /// The parts of an agent that its status is read from.
-pub(crate) struct Source<'a> {
+pub(crate) struct StatusSource<'a> {
     pub stats: &'a Stats,
     pub undecided: &'a Undecided,
     pub snapshot: &'a Snapshot,
@@ -51,7 +51,7 @@ pub(crate) struct Source<'a> {
     pub scan: Option<Scan>,
 }
 
-impl Source<'_> {
+impl StatusSource<'_> {
     fn policies(&self) -> Vec<PolicyStatus> {
         let Self { stats, table, borrower, leases, in_force, .. } = *self;
         let window = stats.window().max(SHORTEST);
@@ -89,7 +89,7 @@ pub(crate) struct Scan {
 
 part! {
     /// What an agent says about itself. Its counters begin at 0 with it.
-    Status of it: &Source<'_>;
+    Status of it: &StatusSource<'_>;
 
     version: String = version::NUMBER.to_owned();
     pid: u32 = std::process::id();
@@ -107,7 +107,7 @@ part! {
         => counter(11, "gcra_unmatched_total",
             "Messages that got no decision, because there is no policy for them.");
     notifies: Notifies = Notifies::of(it.snapshot), sum;
-    latency: Latency = Latency::of(&it.snapshot.latency), sum
+    latency: LatencyStatus = LatencyStatus::of(&it.snapshot.latency), sum
         => histogram(13, "gcra_latency_seconds", "Time from reading a NOTIFY to writing its ACK.");
     connections: Connections = Connections::of(it.snapshot), sum;
     table: TableStatus = TableStatus::of(it);
@@ -187,7 +187,7 @@ part! {
 }
 
 part! {
-    TableStatus of it: &Source<'_>;
+    TableStatus of it: &StatusSource<'_>;
 
     /// The same for all agents that share the table, before and after a resize.
     id: String = id_of(it.table);
@@ -267,7 +267,7 @@ part! {
     top_would_block: Vec<ClientRow> = it.top(&it.would_block, Some(Outcome::WouldBlock));
     /// The clients with the most allowed requests.
     top_allowed: Vec<ClientRow> = it.top(&it.allowed, None);
-    top_is_exact: Exact = Exact {
+    top_is_exact: ExactLists = ExactLists {
         blocked: it.blocked.complete,
         would_block: it.would_block.complete,
         allowed: it.allowed.complete,
@@ -357,7 +357,7 @@ impl OfPolicy<'_> {
 /// Whether every request of an outcome was counted, so that the numbers of clients are exact.
 /// Otherwise each is a cautious estimate, and clients of which too little is known are left out.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
-pub struct Exact {
+pub struct ExactLists {
     pub blocked: bool,
     pub would_block: bool,
     pub allowed: bool,
@@ -380,7 +380,7 @@ pub struct ClientRow {
 }
 
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
-pub struct Latency {
+pub struct LatencyStatus {
     /// Each counts the NOTIFYs that took longer than the bound of the one before.
     pub buckets: Vec<LatencyBound>,
     pub(crate) sum_seconds: Amount,
@@ -393,7 +393,7 @@ pub struct LatencyBound {
     pub count: u64,
 }
 
-impl Latency {
+impl LatencyStatus {
     fn of(counts: &LatencyCounts) -> Self {
         let bound = |(place, count): (usize, &u64)| LatencyBound {
             at_most_seconds: LatencyCounts::upper_bound(place).map(|bound| bound.as_secs_f64()),
@@ -406,7 +406,7 @@ impl Latency {
     }
 }
 
-impl Sum for Latency {
+impl Sum for LatencyStatus {
     fn add(&mut self, other: &Self) {
         if self.buckets.is_empty() {
             self.buckets.clone_from(&other.buckets);
@@ -420,7 +420,7 @@ impl Sum for Latency {
 }
 
 /// A bucket of Prometheus also counts everything below it.
-impl Samples for Latency {
+impl Samples for LatencyStatus {
     fn each(&self, mut sample: impl FnMut(&str, Option<&str>, f64)) {
         let mut total = 0;
         for bound in &self.buckets {

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::family::{Amount, Counts, Sum as _};
-use crate::status::{ClientRow, Connections, Exact, Latency, Notifies, PolicyStatus, Status, TOP};
+use crate::status::{
+    ClientRow, Connections, ExactLists, LatencyStatus, Notifies, PolicyStatus, Status, TOP,
+};
 use crate::store_status::StoreStatus;
 
 /// The work of several agents together. All numbers of a client or a policy are sums, and so
@@ -17,7 +19,7 @@ pub(crate) struct Together {
     pub policies: Vec<PolicyStatus>,
     pub unmatched: u64,
     pub notifies: Notifies,
-    pub latency: Latency,
+    pub latency: LatencyStatus,
     pub connections: Connections,
     /// `None` if no agent has a store.
     pub store: Option<StoreStatus>,
@@ -62,7 +64,7 @@ impl<'a> OnePolicy<'a> {
         self.agents += 1;
         self.sum.add(policy);
         let lists = [&policy.top_blocked, &policy.top_would_block, &policy.top_allowed];
-        let Exact { blocked, would_block, allowed } = policy.top_is_exact;
+        let ExactLists { blocked, would_block, allowed } = policy.top_is_exact;
         for (at, is_exact) in [blocked, would_block, allowed].into_iter().enumerate() {
             self.is_estimated[at] |= !is_exact;
             self.is_cut[at] |= lists[at].len() >= TOP;
@@ -104,7 +106,7 @@ impl<'a> OnePolicy<'a> {
             top_blocked,
             top_would_block,
             top_allowed,
-            top_is_exact: Exact { blocked, would_block, allowed },
+            top_is_exact: ExactLists { blocked, would_block, allowed },
             ..self.sum
         }
     }

@@ -14,7 +14,7 @@ use gcra_table::{Leases, Table};
 use spop_agent::Counters;
 use tokio::sync::Mutex;
 
-use crate::status::{Scan, Source, Status, word};
+use crate::status::{Scan, Status, StatusSource, word};
 
 /// How old the table's occupancy may be. Counting a million slots takes milliseconds.
 const MAX_AGE: Duration = Duration::from_secs(10);
@@ -100,7 +100,7 @@ impl Watched {
 
     /// Everything, now, with the table as it was last [scanned](Self::scan).
     pub fn status(&self) -> Status {
-        Status::of(&Source {
+        Status::of(&StatusSource {
             stats: &self.stats,
             undecided: &self.undecided,
             snapshot: &self.counters.snapshot(),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use gcra_policy::policy::is_trial_name;
 use gcra_text::columns::{Column, cut};
 
-use crate::status::{ClientRow, Exact, PolicyStatus, TOP};
+use crate::status::{ClientRow, ExactLists, PolicyStatus, TOP};
 use crate::status_sum::Together;
 use crate::top::words::{number, plain, rate, short, text};
 
@@ -15,14 +15,14 @@ pub(super) const HOW_TO_FIND_A_STRING: &str =
 
 /// How the clients are sorted.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub(crate) enum Order {
+pub(crate) enum SortBy {
     #[default]
     Blocked,
     Allowed,
     Name,
 }
 
-impl Order {
+impl SortBy {
     pub(super) fn word(self) -> &'static str {
         match self {
             Self::Blocked => "blocked",
@@ -50,7 +50,7 @@ impl Which {
     }
 }
 
-pub(super) fn by_which(Exact { blocked, would_block, allowed }: Exact) -> [bool; 3] {
+pub(super) fn by_which(ExactLists { blocked, would_block, allowed }: ExactLists) -> [bool; 3] {
     [blocked, would_block, allowed]
 }
 
@@ -88,7 +88,7 @@ pub(super) fn client_rows(together: &Together) -> Vec<Row<'_>> {
 /// A list, with the clients whose name contains the text that is searched for.
 pub(super) fn list(
     which: Which,
-    (order, search): (Order, &str),
+    (order, search): (SortBy, &str),
     window: f64,
     together: &Together,
     rows: &[Row<'_>],
@@ -106,17 +106,17 @@ pub(super) fn list(
     rows.sort_by(|a, b| {
         let by_count = |which| requests(b, which).cmp(&requests(a, which));
         let first = match (order, which) {
-            (Order::Name, _) => std::cmp::Ordering::Equal,
-            (Order::Allowed, _) => by_count(Which::Allowed),
+            (SortBy::Name, _) => std::cmp::Ordering::Equal,
+            (SortBy::Allowed, _) => by_count(Which::Allowed),
             // The most blocked client may not be the one with the most allowed requests.
-            (Order::Blocked, which) => by_count(which),
+            (SortBy::Blocked, which) => by_count(which),
         };
         first.then_with(|| (a.client, a.policy).cmp(&(b.client, b.policy)))
     });
     let is_exact =
         together.policies.iter().all(|policy| by_which(policy.top_is_exact)[which as usize]);
     let mut title = format!("{}, last {}", which.title(), short(window));
-    if order != Order::Blocked {
+    if order != SortBy::Blocked {
         title = format!("{title}, by {}", order.word());
     }
     if !is_exact {
@@ -153,7 +153,7 @@ pub(super) fn list(
         rows.iter().map(|row| plain(total(row))).collect()
     };
     // The column that the list is sorted by is always shown.
-    let sorts = order == Order::Allowed && matches!(other, Which::Allowed);
+    let sorts = order == SortBy::Allowed && matches!(other, Which::Allowed);
     for (which, ranks) in [(which, [0, 3]), (other, [if sorts { 0 } else { 2 }, 4])] {
         let word = which.title();
         columns.push(number(&format!("{word}/S"), rates(which), ranks[0]));

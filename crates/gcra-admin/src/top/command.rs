@@ -27,10 +27,10 @@ use serde_json::json;
 use tokio::runtime::Builder;
 use tokio::task::JoinSet;
 
-use crate::agents::Agent;
+use crate::agents::ListedAgent;
 use crate::status::Status;
 use crate::status_sum::Together;
-use crate::top::clients::Order;
+use crate::top::clients::SortBy;
 use crate::top::screen::{Screen, Seen};
 use crate::top::terminal::Terminal;
 
@@ -125,7 +125,7 @@ const MAX_SEARCH: usize = 64;
 /// The part of `/status` that `top` reads.
 #[derive(Debug, Deserialize)]
 struct Answer {
-    agents: Vec<Agent>,
+    agents: Vec<ListedAgent>,
 }
 
 /// One answer for each address, or why there is none.
@@ -271,9 +271,9 @@ fn press(screen: &mut Screen, key: KeyCode, is_control: bool) -> Then {
         KeyCode::PageDown => screen.scroll(SCROLL),
         KeyCode::Home => screen.scrolled = 0,
         KeyCode::Char('q') | KeyCode::Esc => return Then::Quit,
-        KeyCode::Char('b') => screen.sort(Order::Blocked),
-        KeyCode::Char('a') => screen.sort(Order::Allowed),
-        KeyCode::Char('n') => screen.sort(Order::Name),
+        KeyCode::Char('b') => screen.sort(SortBy::Blocked),
+        KeyCode::Char('a') => screen.sort(SortBy::Allowed),
+        KeyCode::Char('n') => screen.sort(SortBy::Name),
         KeyCode::Tab => screen.next_list(),
         KeyCode::Char('/') => {
             screen.search.clear();
@@ -381,13 +381,13 @@ fn update(screen: &mut Screen, answers: Answers) {
     }
 }
 
-fn uptime(agent: &Agent) -> Option<u64> {
+fn uptime(agent: &ListedAgent) -> Option<u64> {
     agent.status.as_ref().map(|status| status.uptime_seconds.0.to_bits())
 }
 
 /// The agents of several answers, each once: agents of one table list each other.
-fn merged(answers: Vec<Vec<Agent>>) -> Vec<Agent> {
-    let mut merged: Vec<Agent> = Vec::new();
+fn merged(answers: Vec<Vec<ListedAgent>>) -> Vec<ListedAgent> {
+    let mut merged: Vec<ListedAgent> = Vec::new();
     let (mut identities, mut entries) = (HashSet::new(), HashSet::new());
     let mut silent = Vec::new();
     for agents in answers {
@@ -433,13 +433,13 @@ mod tests {
     use crate::family::Amount;
     use crate::sample::{agent, status};
 
-    fn answer(agents: impl IntoIterator<Item = Agent>) -> Result<Answer, String> {
+    fn answer(agents: impl IntoIterator<Item = ListedAgent>) -> Result<Answer, String> {
         Ok(Answer { agents: agents.into_iter().collect() })
     }
 
-    fn silent(pid: u32) -> Agent {
+    fn silent(pid: u32) -> ListedAgent {
         let why = Some("it has no --admin".to_owned());
-        Agent { status: None, why, ..agent(status(pid, 100, 0, 0)) }
+        ListedAgent { status: None, why, ..agent(status(pid, 100, 0, 0)) }
     }
 
     fn pids(screen: &Screen) -> Vec<u32> {
@@ -512,10 +512,10 @@ mod tests {
             }
             (last, screen.order, screen.search.clone())
         };
-        assert_eq!(type_all("n"), (Then::GoOn, Order::Name, String::new()));
-        assert_eq!(type_all("a/qb\x08n"), (Then::GoOn, Order::Allowed, "qn".to_owned()));
-        assert_eq!(type_all("\nb"), (Then::GoOn, Order::Blocked, "qn".to_owned()));
-        assert_eq!(type_all("\x1b"), (Then::GoOn, Order::Blocked, String::new()));
+        assert_eq!(type_all("n"), (Then::GoOn, SortBy::Name, String::new()));
+        assert_eq!(type_all("a/qb\x08n"), (Then::GoOn, SortBy::Allowed, "qn".to_owned()));
+        assert_eq!(type_all("\nb"), (Then::GoOn, SortBy::Blocked, "qn".to_owned()));
+        assert_eq!(type_all("\x1b"), (Then::GoOn, SortBy::Blocked, String::new()));
         assert_eq!(type_all("\x1b").0, Then::Quit);
         assert_eq!(type_all("q").0, Then::Quit);
         screen.agents.push(Seen { agent: agent(status(7, 100, 100, 10)), before: None });

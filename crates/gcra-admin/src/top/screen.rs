@@ -6,12 +6,12 @@ use gcra_text::columns;
 use gcra_text::columns::{Column, Style, Styled, cut, length};
 use gcra_text::count::Count;
 
-use crate::agents::Agent;
+use crate::agents::ListedAgent;
 use crate::family::float;
 use crate::status::{Connections, LatencyBound, PolicyStatus, Status};
 use crate::status_sum::Together;
 use crate::store_status::StoreStatus;
-use crate::top::clients::{Order, Row, Which, client_rows, list};
+use crate::top::clients::{Row, SortBy, Which, client_rows, list};
 use crate::top::stack::{beside, stack};
 use crate::top::words::{
     bar, number, oddities, plain, quantile, rate, short, styled, text, wrapped,
@@ -39,7 +39,7 @@ const KEYS: [&str; 3] = [
 /// An agent, and its status at two moments.
 #[derive(Clone, Debug)]
 pub struct Seen {
-    pub agent: Agent,
+    pub agent: ListedAgent,
     /// Its status when it was last asked.
     pub before: Option<Status>,
 }
@@ -63,7 +63,7 @@ pub(crate) struct Screen {
     pub agents: Vec<Seen>,
     /// Which addresses did not answer, and why.
     pub(crate) troubles: Vec<String>,
-    pub order: Order,
+    pub order: SortBy,
     /// Only clients whose name contains this text are shown.
     pub(crate) search: String,
     /// The text is being typed.
@@ -141,7 +141,9 @@ impl Screen {
         let (least, most) = (short(least).to_string(), short(most).to_string());
         let up = if least == most { least } else { format!("{least} to {most}") };
         let who = match (&self.agents[..], together.agents) {
-            ([Seen { agent: Agent { admin: Some(admin), .. }, .. }], 1) => format!(" at {admin}"),
+            ([Seen { agent: ListedAgent { admin: Some(admin), .. }, .. }], 1) => {
+                format!(" at {admin}")
+            }
             (all, answered) if all.len() as u64 == answered => {
                 format!(": {}", Count(answered, "agent", "agents"))
             }
@@ -343,8 +345,8 @@ impl Screen {
     }
 
     /// Sorts the clients, and shows the list first that they are sorted by.
-    pub(crate) fn sort(&mut self, order: Order) {
-        let first = if order == Order::Allowed { Which::Allowed } else { Which::Blocked };
+    pub(crate) fn sort(&mut self, order: SortBy) {
+        let first = if order == SortBy::Allowed { Which::Allowed } else { Which::Blocked };
         (self.order, self.first, self.scrolled) = (order, first, 0);
     }
 
@@ -474,7 +476,7 @@ fn share_of(height: Option<usize>) -> usize {
 }
 
 /// Trouble with an agent that an operator should know about. Empty if all is well.
-fn note(agent: &Agent) -> String {
+fn note(agent: &ListedAgent) -> String {
     let limits = (agent.same_limits == Some(false)).then(|| "other limits".to_owned());
     [agent.why.clone(), limits].into_iter().flatten().collect::<Vec<_>>().join("; ")
 }
@@ -714,10 +716,10 @@ NOTIFYs      1250/s; p50 ≤ 16 µs, p99 ≤ 4 ms from read to w…
             rest.lines().nth(1).unwrap().to_owned()
         };
         assert!(first(&screen, "\nBLOCKED, last 75 s ").starts_with("192.0.2.1           login "));
-        screen.order = Order::Name;
+        screen.order = SortBy::Name;
         assert!(first(&screen, "\nBLOCKED, last 75 s, by name ").starts_with("192.0.2.1 "));
         assert!(first(&screen, "\nALLOWED, last 75 s, by name ").starts_with("192.0.2.1 "));
-        screen.sort(Order::Allowed);
+        screen.sort(SortBy::Allowed);
         let text_of = text(&screen, 100, None);
         assert!(text_of.find("\nALLOWED, ") < text_of.find("\nBLOCKED, "), "{text_of}");
         screen.search = "DB8".to_owned();
@@ -784,14 +786,14 @@ NOTIFYs      1250/s; p50 ≤ 16 µs, p99 ≤ 4 ms from read to w…
                 assert_eq!(heading(&screen), first);
                 screen.next_list();
             }
-            screen.sort(Order::Blocked);
+            screen.sort(SortBy::Blocked);
         }
     }
 
     #[test]
     fn the_column_that_clients_are_sorted_by_is_shown() {
         let mut screen = screen();
-        screen.order = Order::Allowed;
+        screen.order = SortBy::Allowed;
         screen.agents.truncate(1);
         let page = text(&screen, 40, None);
         let headings = page.lines().filter(|line| line.contains(", last 75 s"));
