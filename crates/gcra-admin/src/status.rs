@@ -314,7 +314,7 @@ impl OfPolicy<'_> {
     }
 
     fn if_settled<const N: usize>(&self, counts: [(&str, u64); N]) -> Counts {
-        let settles = self.policy().is_some_and(|policy| policy.settle.is_some());
+        let settles = self.policy().is_some_and(|policy| policy.settle().is_some());
         let is_shown = settles || self.stats.settled().iter().any(|(_, count)| *count > 0);
         named(counts.into_iter().filter(|_| is_shown))
     }

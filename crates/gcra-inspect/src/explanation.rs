@@ -256,7 +256,7 @@ fn checked(args: &[NamedValue], policies: &[&Policy]) -> Result<Vec<NamedValue>,
                 "the arg '{name}' is given twice, and a message has each arg once; leave one out"
             ));
         }
-        let is_cost = |policy: &&Policy| policy.cost.as_deref().is_some_and(is_it);
+        let is_cost = |policy: &&Policy| policy.price.arg().is_some_and(is_it);
         let is_read_otherwise = |policy: &&Policy| {
             policy.key.names().any(is_it)
                 || policy.when.as_ref().is_some_and(|it| is_it(&it.arg))
@@ -366,7 +366,7 @@ pub fn decided(
         retry_after_ms: own.wait.millis_ceil(),
         retry_after_ms_if_asked: own.wait_if_asked.millis_ceil(),
         observes: policy.observes,
-        settled_by: policy.settle.as_ref().map(|settle| text(&settle.message)),
+        settled_by: policy.settle().map(|settle| text(&settle.message)),
         exempt_ms: exempt.map(Nanos::millis_ceil),
     }
 }
@@ -480,7 +480,7 @@ impl Said {
     ) -> Self {
         let (verdict, foreseen) = foresee(table, in_force, question, message);
         let longest = |wait: fn(&Foreseen<'_>) -> Nanos| foreseen.iter().map(wait).max();
-        let settled = in_force.policies.list[question.policy].settle.is_some();
+        let settled = in_force.policies.list[question.policy].settle().is_some();
         Self {
             verdict,
             wait: longest(|foreseen| foreseen.standing.wait).unwrap_or_default(),
@@ -579,7 +579,7 @@ fn why_undecided(policy: &Policy, message: &Message<'_>) -> String {
     if missing.is_empty() {
         missing = policy.rule.limits().iter().flat_map(of_limits).collect();
     }
-    match (&missing[..], &policy.cost) {
+    match (&missing[..], policy.price.arg()) {
         ([], Some(cost)) => {
             let value = message.arg(cost).unwrap_or(Value::Null);
             format!(

@@ -190,7 +190,7 @@ impl Held {
             return;
         };
         // One that its response will charge needs a cell, whatever it reserves.
-        let needs = cells.max(u32::from(policy.settle.is_some()));
+        let needs = cells.max(u32::from(policy.settle().is_some()));
         let (wait, delay) = match &limit.calendar {
             _ if needs == 0 || needs <= stored.free => (Nanos::ZERO, Nanos::ZERO),
             Some(calendar) => {

@@ -386,7 +386,7 @@ impl Former {
 
 /// The most that a client can owe under the limits of a policy that have a rate.
 fn most_owed(policy: &Policy) -> Nanos {
-    let most = |Limit { quota, .. }: &Limit| match policy.settle {
+    let most = |Limit { quota, .. }: &Limit| match policy.settle() {
         Some(_) => quota.most_owed(),
         None => quota.drain_time().saturating_add(quota.max_delay()),
     };

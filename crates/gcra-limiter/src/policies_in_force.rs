@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use gcra_policy::answers::Answers;
 use gcra_policy::key_parts::KeyArg;
-use gcra_policy::{KeyParts, Limit, Policies, Policy, Rule};
+use gcra_policy::{KeyParts, Limit, Policies, Policy, Price, Rule};
 use gcra_table::{
     Exemption, KeyHash, LeaseKey, LeaseNumbers, LimitSalt, Nanos, Quota, Table, Time,
 };
@@ -88,7 +88,7 @@ impl Hashing {
         // Every field is named, so that a new one can't be forgotten here.
         let Policy {
             key,
-            cost,
+            price,
             when,
             overrides,
             // Limits may have keys of their own, which are looked at there.
@@ -96,18 +96,16 @@ impl Hashing {
             // These are no part of a key.
             name: _,
             message: _,
-            cells: _,
             observes: _,
             penalty: _,
             bandwidth: _,
             shared: _,
-            settle: _,
             trial: _,
             is_trial: _,
         } = policy;
         let KeyParts { args, ipv4_prefix, ipv6_prefix, lowercase } = key;
         let groups = *ipv4_prefix < 32 || *ipv6_prefix < 128 || *lowercase;
-        let leaves_out = args.is_empty() && (cost.is_some() || when.is_some());
+        let leaves_out = args.is_empty() && (price.arg().is_some() || when.is_some());
         let falls_back = args.iter().any(KeyArg::has_fallback);
         let reads_messages = policy.limits().any(Limit::reads_messages);
         if groups || leaves_out || falls_back || !overrides.is_empty() || reads_messages {
@@ -145,8 +143,6 @@ impl Usual {
             message: _,
             when: _,
             key: _,
-            cost: _,
-            cells: _,
             // This does its work on the verdict.
             observes: _,
             // It is charged by its own policy only.
@@ -157,7 +153,7 @@ impl Usual {
             overrides,
             penalty,
             shared,
-            settle,
+            price,
             trial,
         } = policy;
         let Answers { scope: _, blocked: _, others } = answers;
@@ -170,7 +166,7 @@ impl Usual {
         };
         let is_usual = overrides.is_empty()
             && penalty.is_none()
-            && settle.is_none()
+            && !matches!(price, Price::Settled(_))
             && quota.max_delay() == Nanos::ZERO
             && !shared.is_some_and(|shared| shared.at_once)
             && trial.is_none()
@@ -243,7 +239,7 @@ impl InForce {
         });
         let each: Vec<Each> = each.collect();
         let is_plain = |policy: &Policy| {
-            policy.trial.is_none() && policy.shared.is_none() && policy.settle.is_none()
+            policy.trial.is_none() && policy.shared.is_none() && policy.settle().is_none()
         };
         let is_plain =
             policies.list.iter().all(is_plain) && each.iter().all(|each| each.exempt.is_empty());
@@ -286,7 +282,7 @@ impl InForce {
     #[cold]
     pub fn least_tat(&self, policy: usize, asked: LimitedClient<'_, '_>, now: Time) -> Time {
         let keeps_debts =
-            self.policies.list.get(policy).is_some_and(|policy| policy.settle.is_some());
+            self.policies.list.get(policy).is_some_and(|policy| policy.settle().is_some());
         let changes = self.earlier.of(policy);
         changes.map_or(Time::ZERO, |changes| changes.least_tat(asked, keeps_debts, now))
     }

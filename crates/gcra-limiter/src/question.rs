@@ -101,9 +101,10 @@ impl Question {
         let policies = &in_force.policies;
         let index = policies.of(&message.clone()).ok_or(Unanswerable::Unmatched)?;
         let policy = &policies.list[index];
-        let cells = match &policy.cost {
-            None => policy.cells,
-            Some(name) => cells(message.arg(name).unwrap_or(Value::Null), policy.cells)
+        let without = policy.price.cells_without_value();
+        let cells = match policy.price.arg() {
+            None => without,
+            Some(name) => cells(message.arg(name).unwrap_or(Value::Null), without)
                 .ok_or(Unanswerable::Undecided(index))?,
         };
         let (key, overridden) = match in_force.each[index].hashing {

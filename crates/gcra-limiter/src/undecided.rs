@@ -106,7 +106,7 @@ impl Undecided {
         let of_limits = policy.limits().filter_map(|limit| Some((limit, limit.key.as_ref()?)));
         let of_limits =
             of_limits.flat_map(|(limit, key)| key.args.iter().map(|arg| (&*limit.label, arg)));
-        let cost = || PrintableName::new(policy.cost.as_deref().unwrap_or_default());
+        let cost = || PrintableName::new(policy.price.arg().unwrap_or_default());
         let found = own.chain(of_limits).find_map(lacks);
         let (limit, arg, why) =
             found.unwrap_or_else(|| (PrintableName::default(), cost(), Why::Cost));
@@ -121,7 +121,7 @@ impl Undecided {
     /// for that. HAProxy sends null for a value that it does not have. So an arg that is not there
     /// is a mistake in its configuration.
     pub(crate) fn count_unsettled(&self, policy: &Policy, message: &Message<'_>) {
-        let cost = policy.settle.as_deref().and_then(|settle| settle.cost.as_deref());
+        let cost = policy.settle().and_then(|settle| settle.cost.as_deref());
         let reserved = policy.reserves().then_some(RESERVED.as_bytes());
         for (arg, what_follows) in
             [(cost, "what is reserved stays charged"), (reserved, "each request is charged twice")]
@@ -135,7 +135,7 @@ impl Undecided {
     /// Counts a message for which this policy reserves what an arg says, if the arg is not there.
     /// With a wrong number in it there was no decision, and nothing to reserve.
     pub(crate) fn count_unreserved(&self, policy: &Policy, message: &Message<'_>) {
-        if let Some(arg) = policy.cost.as_deref() {
+        if let Some(arg) = policy.price.arg() {
             self.count_if_lacking(policy, message, arg, "nothing is reserved");
         }
     }

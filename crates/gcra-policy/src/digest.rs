@@ -7,7 +7,7 @@ use crate::bandwidth::Bandwidth;
 use crate::key_parts::{KeyArg, KeyParts};
 use crate::limit::{Limit, Rule};
 use crate::overrides::Overrides;
-use crate::policy::{Penalty, Policy, When};
+use crate::policy::{Penalty, Policy, Price, When};
 use crate::settle::Settle;
 use crate::sharing::{Sharing, WithoutStore};
 
@@ -61,15 +61,13 @@ impl Digest {
             message,
             when,
             key,
-            cost,
-            cells,
+            price,
             rule,
             overrides,
             observes,
             penalty,
             bandwidth,
             shared,
-            settle,
             // A trial decides nothing.
             trial: _,
             is_trial: _,
@@ -83,7 +81,7 @@ impl Digest {
             values.into_iter().for_each(|value| self.add(value));
         }
         self.key(key);
-        self.add(cost.as_deref().unwrap_or_default());
+        self.add(price.arg().unwrap_or_default());
         self.rule(rule);
         self.overrides(overrides);
         self.number((*observes).into());
@@ -96,9 +94,9 @@ impl Digest {
             self.number((*full).into());
             self.number((*least).into());
         }
-        if let Some(settle) = settle {
-            // The largest debt is part of the quotas.
-            let Settle { message, cost, reserves: _, within, max_debt: _ } = &**settle;
+        if let Price::Settled(settle) = price {
+            // The arg is added above, and the largest debt is part of the quotas.
+            let Settle { message, cost, reserve: _, cells, within, max_debt: _ } = &**settle;
             self.add(b"settle");
             self.number((*cells).into());
             self.add(message);

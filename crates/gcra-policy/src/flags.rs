@@ -18,7 +18,7 @@ use crate::key_parts::KeyParts;
 use crate::limit::{Limit, LimitIdentity, Rule};
 use crate::overrides::Overrides;
 use crate::policies::Policies;
-use crate::policy::Policy;
+use crate::policy::{Policy, Price};
 use crate::rate_flags::RateFlags;
 use crate::rate_guess::Meant;
 use crate::sharing::{Sharing, WORDS, WithoutStore};
@@ -288,22 +288,23 @@ pub fn policies_of_flags(
             ));
         }
     }
-    let cost: Option<Box<[u8]>> = args.cost.as_ref().map(|name| name.as_bytes().into());
+    let price = match &args.cost {
+        None => Price::Cell,
+        Some(name) => Price::Cost(name.as_bytes().into()),
+    };
     let overrides = Overrides::default();
     let policy = Policy {
         name: "default".into(),
         message: None,
         when: None,
         key,
-        cost,
-        cells: 1,
+        price,
         rule,
         overrides,
         observes: false,
         penalty: None,
         bandwidth: None,
         shared,
-        settle: None,
         trial: None,
         is_trial: false,
     };

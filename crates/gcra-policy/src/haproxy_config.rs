@@ -91,7 +91,7 @@ impl Policies {
             .map(|message| message.section(messages.len() == 1, self.answers.scope))
             .collect();
         for policy in self.without_trials() {
-            if let Some(settle) = &policy.settle
+            if let Some(settle) = policy.settle()
                 && let name = text(&settle.message)
                 && !names.contains(&name)
             {
@@ -147,7 +147,7 @@ spoe-agent gcra
                     args.push(arg);
                 }
             }
-            if let Some(Settle { cost: Some(cost), .. }) = policy.settle.as_deref() {
+            if let Some(Settle { cost: Some(cost), .. }) = policy.settle() {
                 has_cost = true;
                 let (cost, arg) = (text(cost), format!("{}={EDIT}", text(cost)));
                 if !args.contains(&arg) {
@@ -184,7 +184,7 @@ spoe-agent gcra
     /// The lines that keep what the message of a response needs of its request.
     fn kept_for_responses(&self) -> String {
         let mut lines = String::new();
-        for policy in self.without_trials().filter(|policy| policy.settle.is_some()) {
+        for policy in self.without_trials().filter(|policy| policy.settle().is_some()) {
             for name in request_args(policy) {
                 let sample = sample(&name);
                 let line = format!(
@@ -468,7 +468,7 @@ impl Message<'_> {
                 }
             }
         }
-        for cost in self.policies.iter().filter_map(|policy| policy.cost.as_deref().map(text)) {
+        for cost in self.policies.iter().filter_map(|policy| policy.price.arg().map(text)) {
             if is_new(&cost) {
                 let settles = self.policies.iter().any(|policy| policy.reserves());
                 let does = if settles {

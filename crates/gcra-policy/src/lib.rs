@@ -37,6 +37,6 @@ pub use key_parts::{GroupedValue, KeyParts};
 pub use limit::{Limit, LimitIdentity, MAX_LIMITS, Rule};
 pub use overrides::{OverrideKey, Overrides};
 pub use policies::{LimitPlace, Policies};
-pub use policy::{Penalty, Policy, RuleAt, When, policy_id};
+pub use policy::{Penalty, Policy, Price, RuleAt, When, policy_id};
 pub use settle::Settle;
 pub use sharing::{Sharing, WithoutStore};

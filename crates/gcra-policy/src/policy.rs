@@ -26,10 +26,7 @@ pub struct Policy {
     pub message: Option<Box<[u8]>>,
     pub when: Option<When>,
     pub key: KeyParts,
-    /// The name of the arg with the cost; of a policy with `settle`, with the cells to reserve.
-    pub cost: Option<Box<[u8]>>,
-    /// What a request costs, or reserves, without a value of that arg.
-    pub cells: u32,
+    pub price: Price,
     pub rule: Rule,
     pub overrides: Overrides,
     /// Whether requests are charged and counted, and never blocked (`mode = "observe"`).
@@ -39,9 +36,6 @@ pub struct Policy {
     pub bandwidth: Option<Bandwidth>,
     /// How it is shared with other machines, if it is. Its trial is shared in the same way.
     pub shared: Option<Sharing>,
-    /// How responses settle what requests have reserved, if they do. In a box, because few
-    /// policies have it.
-    pub settle: Option<Box<Settle>>,
     /// The place of its trial, which has its limits of `observe`.
     pub trial: Option<usize>,
     /// Whether this is the trial of another policy: it has the keys of that policy, limits of its
@@ -54,6 +48,39 @@ pub struct Policy {
 pub struct When {
     pub arg: Box<[u8]>,
     pub values: Vec<Box<[u8]>>,
+}
+
+/// What a request asks for.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Price {
+    /// One cell.
+    Cell,
+    /// The cells in this arg, or one without a value of it.
+    Cost(Box<[u8]>),
+    /// The cells that it reserves, until its response says what it has cost. In a box, because few
+    /// policies have it.
+    Settled(Box<Settle>),
+}
+
+impl Price {
+    /// The arg that says how many cells a request asks for, if one does.
+    #[inline]
+    pub fn arg(&self) -> Option<&[u8]> {
+        match self {
+            Self::Cell => None,
+            Self::Cost(arg) => Some(arg),
+            Self::Settled(settle) => settle.reserve.as_deref(),
+        }
+    }
+
+    /// How many it asks for without a value of that arg.
+    #[inline]
+    pub fn cells_without_value(&self) -> u32 {
+        match self {
+            Self::Cell | Self::Cost(_) => 1,
+            Self::Settled(settle) => settle.cells,
+        }
+    }
 }
 
 /// What a client is charged for each request that is blocked.
@@ -136,10 +163,11 @@ impl Policy {
         fallback: impl Fn(&mut S, u8),
     ) -> Option<()> {
         if self.key.args.is_empty() {
+            let cells = self.price.arg();
             for arg in message.args() {
                 // This is done for each arg of each message: a test for `None` costs almost
                 // nothing, a comparison of names does.
-                if self.cost.as_deref().is_some_and(|cost| *cost == *arg.name)
+                if cells.is_some_and(|cells| *cells == *arg.name)
                     || self.when.as_ref().is_some_and(|when| *when.arg == *arg.name)
                 {
                     continue;
@@ -205,15 +233,13 @@ impl Policy {
             message: self.message.clone(),
             when: self.when.clone(),
             key: self.key.clone(),
-            cost: self.cost.clone(),
-            cells: self.cells,
+            price: self.price.clone(),
             rule,
             overrides: Overrides::default(),
             observes: self.observes,
             penalty: self.penalty,
             bandwidth: self.bandwidth,
             shared: self.shared,
-            settle: self.settle.clone(),
             trial: None,
             is_trial: self.is_trial,
         }
@@ -239,10 +265,10 @@ impl Policy {
             message: _,
             when: _,
             key,
-            // The args of the cost and of `when` are no part of a key of all args, but a policy
-            // that gets or loses one gets other keys with it.
-            cost: _,
-            cells: _,
+            // The args of the price and of `when` are no part of a key of all args, but a policy
+            // that gets or loses one gets other keys with it. The largest debt is part of the
+            // quotas.
+            price: _,
             rule,
             overrides,
             observes: _,
@@ -251,8 +277,6 @@ impl Policy {
             bandwidth: _,
             // Debts lie in the table or in the store.
             shared,
-            // The largest debt is part of the quotas.
-            settle: _,
             // It is compared by itself.
             trial: _,
             is_trial: _,
@@ -267,7 +291,7 @@ impl Policy {
         // groups of their own.
         let left_out = |policy: &Self| {
             let when = policy.when.as_ref().map(|when| when.arg.clone());
-            policy.key.args.is_empty().then(|| (policy.cost.clone(), when))
+            policy.key.args.is_empty().then(|| (policy.price.arg().map(Box::<[u8]>::from), when))
         };
         let narrow = |policy: &Self| {
             let Overrides { v4, v6, .. } = &policy.overrides;
@@ -311,14 +335,23 @@ impl Policy {
         self.limits().map(|limit| limit.quota.max_delay()).max().unwrap_or_default()
     }
 
+    /// How responses settle its requests, if they do.
+    #[inline]
+    pub fn settle(&self) -> Option<&Settle> {
+        match &self.price {
+            Price::Settled(settle) => Some(settle),
+            Price::Cell | Price::Cost(_) => None,
+        }
+    }
+
     /// Whether messages with this name settle the policy.
     pub fn is_settled_by(&self, message: &[u8]) -> bool {
-        self.settle.as_ref().is_some_and(|settle| *settle.message == *message)
+        self.settle().is_some_and(|settle| *settle.message == *message)
     }
 
     /// Whether its requests can reserve cells.
     pub fn reserves(&self) -> bool {
-        self.settle.as_ref().is_some_and(|settle| settle.reserves)
+        self.settle().is_some_and(Settle::reserves)
     }
 }
 

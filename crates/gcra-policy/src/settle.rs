@@ -14,12 +14,21 @@ pub struct Settle {
     pub message: Box<[u8]>,
     /// The name of the arg of that message with the real cost. Without one, it is one cell.
     pub cost: Option<Box<[u8]>>,
-    /// Whether requests can reserve cells.
-    pub reserves: bool,
+    /// The arg of the request's message that says how many cells to reserve.
+    pub reserve: Option<Box<[u8]>>,
+    /// How many cells to reserve without a value of that arg.
+    pub cells: u32,
     /// How old a reservation can be so that something of it is given back.
     pub within: Duration,
     /// How long a debt beyond the burst may take to be paid off. It is a part of the quotas.
     pub(crate) max_debt: Duration,
+}
+
+impl Settle {
+    /// Whether requests can reserve cells.
+    pub fn reserves(&self) -> bool {
+        self.cells > 0 || self.reserve.is_some()
+    }
 }
 
 /// The same quota, for keys that may owe what drains in `max_debt` beyond the burst.

@@ -12,7 +12,7 @@ use crate::bandwidth::Bandwidth;
 use crate::limit::{Limit, LimitWords, Rule};
 use crate::overrides::{OVERRIDES, OverrideCounts};
 use crate::policies::Policies;
-use crate::policy::{Policy, When};
+use crate::policy::{Policy, Price, When};
 use crate::settle::Settle;
 use crate::sharing::{Sharing, WithoutStore};
 
@@ -49,7 +49,7 @@ impl Policy {
     /// "for each ip, with the cost in n".
     fn clients(&self) -> String {
         let mut words = self.key.in_words(self.overrides.has_networks());
-        if let Some(cost) = self.cost.as_ref().filter(|_| self.settle.is_none()) {
+        if let Price::Cost(cost) = &self.price {
             let _ = write!(words, ", with the cost in {}", text(cost));
         }
         words
@@ -67,7 +67,7 @@ impl Policy {
         }
         let mut facts = self.rule.facts();
         facts.push(self.clients());
-        facts.extend(self.settle.iter().flat_map(|settle| settle.in_words(self)));
+        facts.extend(self.settle().into_iter().flat_map(|settle| settle.in_words(self)));
         if self.observes {
             facts.push("only observes, and blocks no request".to_owned());
         }
@@ -175,7 +175,7 @@ impl Rule {
 impl Settle {
     /// "each request reserves 5 cells; the message 'usage' settles the cost in tokens".
     pub fn in_words(&self, policy: &Policy) -> Vec<String> {
-        let reserves = match (&policy.cost, policy.cells) {
+        let reserves = match (&self.reserve, self.cells) {
             (Some(arg), _) => format!("each request reserves the cells in {}", text(arg)),
             (None, 0) => "a request is blocked if no cell is left, and reserves none".to_owned(),
             (None, cells) => {
@@ -201,7 +201,7 @@ impl Settle {
         if counts {
             lines.push("responses charge beyond the count, until the window ends".to_owned());
         }
-        if self.reserves {
+        if self.reserves() {
             let within = Exact(self.within);
             lines.push(format!("what was reserved too much is given back within {within}"));
         }

@@ -585,7 +585,7 @@ fn needed<'p>(policies: &'p Policies, message: &str) -> Vec<Needed<'p>> {
         let of_trial = trial.into_iter().flat_map(Policy::args_of_limits);
         of_trial.for_each(|name| add(name, false, false));
         policy.when.iter().for_each(|when| add(&when.arg, true, false));
-        policy.cost.iter().for_each(|cost| add(cost, false, true));
+        policy.price.arg().into_iter().for_each(|cells| add(cells, false, true));
     }
     needed
 }

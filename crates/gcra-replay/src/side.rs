@@ -52,7 +52,7 @@ impl Configured {
     pub(crate) fn by_file(file: &Path) -> anyhow::Result<Self> {
         let (policies, _) =
             Source::File(file.to_owned()).read(Readers::OfFile).map_err(Mistakes)?;
-        if let Some(policy) = policies.list.iter().find(|policy| policy.settle.is_some()) {
+        if let Some(policy) = policies.list.iter().find(|policy| policy.settle().is_some()) {
             let sentence = format!(
                 "a log does not say what the responses under policy '{}' of {} cost, which has \
                  settle; write a copy of the file without that policy, and replay it",

@@ -5,7 +5,7 @@ use gcra_limiter::counting::write_client;
 use gcra_limiter::message_key::hash_key;
 use gcra_policy::answers::Answers;
 use gcra_policy::file::key::key_args;
-use gcra_policy::{KeyParts, Overrides, Policies, Policy, Rule};
+use gcra_policy::{KeyParts, Overrides, Policies, Policy, Price, Rule};
 use gcra_table::{Slots, Table};
 
 use crate::mapping::Mapping;
@@ -77,15 +77,13 @@ pub(crate) fn policies_of(text: &str) -> Result<Policies, String> {
         message: Some(MESSAGE.as_bytes().into()),
         when: None,
         key: KeyParts { args, ipv4_prefix: 32, ipv6_prefix: 64, lowercase: false },
-        cost: None,
-        cells: 1,
+        price: Price::Cell,
         rule: Rule::Unlimited,
         overrides: Overrides::default(),
         observes: false,
         penalty: None,
         bandwidth: None,
         shared: None,
-        settle: None,
         trial: None,
         is_trial: false,
     };

@@ -140,7 +140,7 @@ fn about_abandoned(abandoned: &[(String, String)]) -> String {
 /// A sentence about the first policy whose requests other messages settle than before, or none.
 fn no_longer_settled(before: &Policies, now: &Policies) -> Option<String> {
     before.without_trials().find_map(|old| {
-        let message = &old.settle.as_ref()?.message;
+        let message = &old.settle()?.message;
         let new = now.without_trials().find(|new| new.name == old.name)?;
         let is_known = now.without_trials().any(|new| new.is_settled_by(message));
         (!is_known && new.message == old.message).then(|| {

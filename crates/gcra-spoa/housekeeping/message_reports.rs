@@ -85,7 +85,7 @@ impl MessageReports {
     /// right, where only a failure is charged.
     fn never_settled(&mut self, policy: &Policy) -> Option<String> {
         const MANY: u64 = 1000;
-        let message = String::from_utf8_lossy(&policy.settle.as_ref()?.message).into_owned();
+        let message = String::from_utf8_lossy(&policy.settle()?.message).into_owned();
         let stats = self.running.stats.policy(&policy.name);
         let allowed = stats.counts()[verdict::Outcome::Allowed.index()];
         let is_settled = stats.settled().iter().any(|(_, count)| *count > 0);

@@ -333,7 +333,7 @@ fn unused_args(command: &Explain, inspected: &Inspected) -> Vec<String> {
     let mut names: Vec<&[u8]> = Vec::new();
     for policy in meant(command, inspected) {
         names.extend(policy.key.names());
-        names.extend(policy.cost.as_deref());
+        names.extend(policy.price.arg());
         names.extend(policy.when.as_ref().map(|when| &*when.arg));
         names.extend(policy.args_of_limits());
         let trial = policy.trial.and_then(|trial| inspected.in_force.policies.list.get(trial));

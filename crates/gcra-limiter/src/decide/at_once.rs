@@ -271,7 +271,7 @@ impl<'p> SharedQuestion<'p, '_, '_> {
     /// What a request is charged under a limit.
     fn request(&self, claim: &Claim<'p>) -> StoreCharge {
         // One that its response will charge needs a cell, whatever it reserves.
-        let needs = u32::from(self.policy().settle.is_some());
+        let needs = u32::from(self.policy().settle().is_some());
         let max_delay = Micros(claim.quota.max_delay().0 / 1_000);
         StoreCharge::Take { cells: self.question.cells, needs, max_delay }
     }

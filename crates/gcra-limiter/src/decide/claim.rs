@@ -162,7 +162,7 @@ impl SharedClient<'_, '_> {
         let asked = LimitedClient { table, rule, limit, current, message };
         let ago = earlier.changed(index, asked).map(|at| table.now().saturating_since(at));
         if let Some(at) = ago.and_then(|ago| Instant::now().checked_sub(ago.into())) {
-            let most = most_carried_over(quota, bucket.limit(), policy.settle.is_some());
+            let most = most_carried_over(quota, bucket.limit(), policy.settle().is_some());
             bucket = bucket.with_change(at, most);
         }
         for (old, limit, _) in earlier.limits(index, asked) {

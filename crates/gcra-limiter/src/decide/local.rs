@@ -426,7 +426,7 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
     /// Whether a limit can block the message: if it costs something, or if its response will. That
     /// needs a cell, whatever the request reserves.
     fn can_block(&self) -> bool {
-        self.question.cells > 0 || self.policy.settle.is_some()
+        self.question.cells > 0 || self.policy.settle().is_some()
     }
 
     /// What a limit says about the cells of a key that owes this much.

@@ -37,7 +37,7 @@ pub(crate) fn settle<'p>(
     mut standings: Option<&mut Standings<'p>>,
 ) -> Option<(u32, u32)> {
     let policy = in_force.policies.list.get(index)?;
-    let settle = policy.settle.as_deref()?;
+    let settle = policy.settle()?;
     let (key, overridden) = hash_key(table.hasher(), policy, message)?;
     let (each, rule) = (&in_force.each[index], RuleAt::new(overridden));
     // Its request was not charged either.
@@ -212,7 +212,7 @@ impl<'p> SettlingInStore<'p, '_, '_> {
     ) -> Result<Option<(u32, u32, Option<u64>)>, MustWait> {
         let Self { table, in_force, borrowing, sharing, message } = self;
         let Some(asked) = in_force.policies.list.get(policy) else { return Ok(None) };
-        let Some(settle) = asked.settle.as_deref() else { return Ok(None) };
+        let Some(settle) = asked.settle() else { return Ok(None) };
         let Some((key, overridden)) = hash_key(table.hasher(), asked, message) else {
             return Ok(None);
         };

@@ -81,7 +81,7 @@ fn is_used_up_by_one(policy: &Policy) -> bool {
     };
     let differs = policy.bandwidth.is_some_and(|bandwidth| bandwidth.full > bandwidth.least);
     // A cost can be 0.
-    differs && policy.cost.is_none() && policy.rules().all(is_small)
+    differs && policy.price.arg().is_none() && policy.rules().all(is_small)
 }
 
 /// Notes where the variable and the settings at these places do not fit together. `answer` is

@@ -19,7 +19,7 @@ use crate::file::{bandwidth, limits, max_delay, penalty, settle, sharing};
 use crate::key_parts::KeyParts;
 use crate::limit::{Limit, Rule};
 use crate::overrides::Overrides;
-use crate::policy::{Penalty, Policy, When, trial_name};
+use crate::policy::{Penalty, Policy, Price, When, trial_name};
 use crate::sharing::Sharing;
 use crate::words;
 
@@ -155,8 +155,8 @@ impl<'n> Draft<'n> {
         let (name, at) = (self.name, self.at);
         let costs = self.cost.iter().map(|(at, arg)| ("cost", &**arg, *at));
         let reserve = self.settle.as_ref();
-        let reserve =
-            reserve.and_then(|it| Some(("reserve", it.reserve.as_deref()?, it.reserve_at?)));
+        let reserve = reserve
+            .and_then(|it| Some(("reserve", it.settle.reserve.as_deref()?, it.reserve_at?)));
         let costs: Vec<_> = costs.chain(reserve).collect();
         let rules = self.rule.iter().chain(&self.overrides.rules).flat_map(Rule::limits);
         let all: Vec<_> = rules.chain(self.trial.iter().flatten()).collect();
@@ -167,26 +167,23 @@ impl<'n> Draft<'n> {
             || all.iter().any(|limit| limit.calendar.is_some());
         let shared = self.shared.map(|(at, shared)| (at, Sharing { at_once, ..shared }));
         // The cost of a policy with `settle` is in the message of the response.
-        let (cost, cells, settle) = match self.settle {
-            None => (self.cost.map(|(_, arg)| arg), 1, None),
-            Some(SettleEntries { settle, reserve, cells, .. }) => {
-                (reserve, cells, Some(settle.into()))
-            }
+        let price = match (self.settle, self.cost) {
+            (Some(SettleEntries { settle, .. }), _) => Price::Settled(settle.into()),
+            (None, Some((_, arg))) => Price::Cost(arg),
+            (None, None) => Price::Cell,
         };
         let policy = Policy {
             name: name.into(),
             message: Some(self.message.into_bytes().into()),
             when: self.when,
             key: self.key,
-            cost,
-            cells,
+            price,
             rule: self.rule?,
             overrides: self.overrides,
             observes: self.observes,
             penalty: self.penalty.map(|(_, penalty)| penalty),
             bandwidth: self.bandwidth.map(|(_, bandwidth)| bandwidth),
             shared: shared.map(|(_, shared)| shared),
-            settle,
             trial: None,
             is_trial: false,
         };

@@ -40,10 +40,6 @@ pub(crate) struct SettleEntries {
     /// Where `max_debt` stands, if it is there.
     pub(crate) max_debt_at: Option<usize>,
     pub settle: Settle,
-    /// The arg of the request's message that says how many cells to reserve.
-    pub reserve: Option<Box<[u8]>>,
-    /// How many cells to reserve without a value of that arg.
-    pub cells: u32,
 }
 
 /// Takes the settings of the policy with this name, which is for this message. `message_of` reads
@@ -122,12 +118,13 @@ pub(crate) fn settle<'t>(
     let settle = Settle {
         message: settling.unwrap_or_default().into_bytes().into(),
         cost: cost.map(|name| name.as_bytes().into()),
-        reserves,
+        reserve: arg,
+        cells,
         max_debt: time(max_debt, "max_debt", MAX_DEBT, "1h", DEFAULT_MAX_DEBT),
         within: time(within, "settle_within", WITHIN, "10m", DEFAULT_WITHIN),
     };
     let max_debt_at = max_debt.map(|value| value.span().start);
-    Some(SettleEntries { at, reserve_at, max_debt_at, settle, reserve: arg, cells })
+    Some(SettleEntries { at, reserve_at, max_debt_at, settle })
 }
 
 /// The name of the arg with the cells to reserve, which must not be part of the key. The response
@@ -174,7 +171,7 @@ pub(crate) fn apply(
     rule: Option<&mut Rule>,
     overrides: &mut [Rule],
 ) {
-    let SettleEntries { at, reserve_at, max_debt_at, settle, cells, .. } = written;
+    let SettleEntries { at, reserve_at, max_debt_at, settle } = written;
     // The limit whose cells take longest to be paid off.
     let mut slowest: Option<(Quota, String)> = None;
     let is_known = rule.is_some();
@@ -187,7 +184,7 @@ pub(crate) fn apply(
         reader.wrong(*at, &what);
     }
     for limit in limits {
-        if *cells > limit.quota.burst() {
+        if settle.cells > limit.quota.burst() {
             let what = format!(
                 "policy '{policy}' would block every request under the limit '{}', because \
                  reserve is more than its burst; write a reserve of at most {}",
@@ -278,7 +275,7 @@ pub(crate) fn goes_alone(
 /// policies that their `when` does not tell apart.
 pub(crate) fn are_clear(reader: &mut Reader<'_>, list: &[Policy], places: &[usize]) {
     for (place, (policy, at)) in list.iter().zip(places).enumerate() {
-        let Some(settle) = &policy.settle else { continue };
+        let Some(settle) = policy.settle() else { continue };
         let (name, message) = (&policy.name, text(&settle.message));
         let of_request = |other: &&Policy| other.message.as_deref() == Some(&*settle.message);
         let is_own = policy.message.as_deref() == Some(&*settle.message);
@@ -291,7 +288,7 @@ pub(crate) fn are_clear(reader: &mut Reader<'_>, list: &[Policy], places: &[usiz
             reader.wrong(*at, &what);
         }
         let hides = |other: &&Policy| {
-            let is_same = other.settle.as_ref().is_some_and(|it| it.message == settle.message);
+            let is_same = other.settle().is_some_and(|it| it.message == settle.message);
             is_same
                 && match (&other.when, &policy.when) {
                     (None, _) => true,

@@ -124,7 +124,7 @@ pub(crate) fn check(reader: &mut Reader<'_>, at: usize, policy: &Policy, trial: 
     let has_limits = policy.limits().next().is_some() || !trial.is_empty();
     if at_once && has_share && has_limits {
         let has = match policy {
-            _ if policy.settle.is_some() => "settle",
+            _ if policy.settle().is_some() => "settle",
             _ if policy.max_delay() > Nanos::ZERO => "max_delay",
             _ if policy.bandwidth.is_some() => "bandwidth",
             _ => "a limit with a window",
@@ -138,7 +138,7 @@ pub(crate) fn check(reader: &mut Reader<'_>, at: usize, policy: &Policy, trial: 
         reader.wrong(at, &what);
     }
     let mut said = Vec::new();
-    let not_shareable = |limit| not_shareable(limit, policy.cost.is_some() && !at_once);
+    let not_shareable = |limit| not_shareable(limit, policy.price.arg().is_some() && !at_once);
     for what in policy.limits().chain(trial).filter_map(not_shareable) {
         // The same limit may stand in several overrides.
         if !said.contains(&what) {

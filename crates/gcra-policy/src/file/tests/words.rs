@@ -210,7 +210,7 @@ fn plans_can_have_one_message_for_their_responses() {
     let plans = plan("gold", "when = { plan = \"gold\" }\n") + &plan("free", "");
     let policies = good(&plans);
     assert_eq!(policies.answers.others, [Var::Reserved]);
-    assert_eq!(policies.list[1].settle.as_ref().unwrap().message, b"failed"[..].into());
+    assert_eq!(policies.list[1].settle().unwrap().message, b"failed"[..].into());
     let words = policies.in_words();
     assert!(
         words.contains(
