@@ -246,8 +246,8 @@ impl Borrower {
         !is_starting && !(0..self.outages.len()).any(usable)
     }
 
-    /// Whether it still cannot be used, because the agent has just been started. Then requests wait
-    /// for it, too.
+    /// Whether it still cannot be used, because the agent has just been started. Then requests
+    /// wait for it, too.
     pub(crate) fn is_starting(&self, loan: &Loan) -> bool {
         self.outage(loan).is_some_and(Outage::is_starting) && self.opened.elapsed() < STARTING
     }

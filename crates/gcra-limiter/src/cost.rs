@@ -2,8 +2,8 @@
 
 use spop_agent::Value;
 
-/// The number of cells that a value stands for: an integer, or a string of digits such as the value
-/// of a header field. `None` if it is neither, or negative.
+/// The number of cells that a value stands for: an integer, or a string of digits such as the
+/// value of a header field. `None` if it is neither, or negative.
 pub fn cells(cost: Value<'_>) -> Option<u32> {
     let cells = match cost {
         Value::Int32(integer) => integer.try_into().ok()?,

@@ -76,8 +76,8 @@ fn name_client(
     write_client(name, policy, key, message);
 }
 
-/// The name of an arg of the key whose value is an address written as a string, if there is one. No
-/// prefix and no override of an address applies to such a value.
+/// The name of an arg of the key whose value is an address written as a string, if there is one.
+/// No prefix and no override of an address applies to such a value.
 #[cold]
 fn text_address(policy: &Policy, message: &Message<'_>) -> Option<PrintableName> {
     let is_text_address = |value: Value<'_>| {

@@ -21,10 +21,10 @@ pub(crate) struct NamedPart<'a> {
     pub prefix: Option<u8>,
 }
 
-/// Writes the name of the client whose key has these parts, as in `gcra_policy::key::Key`. A string is
-/// cut to a quarter of its bytes, at most four, and its length. After them a few digits of the
-/// whole key's hash tell clients apart that look alike. (The hash has a secret key, so nobody can
-/// use the digits to check a guess.)
+/// Writes the name of the client whose key has these parts, as in `gcra_policy::key::Key`. A
+/// string is cut to a quarter of its bytes, at most four, and its length. After them a few digits
+/// of the whole key's hash tell clients apart that look alike. (The hash has a secret key, so
+/// nobody can use the digits to check a guess.)
 pub(crate) fn write_name<'a>(
     name: &mut String,
     client: KeyHash,

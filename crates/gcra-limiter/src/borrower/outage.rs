@@ -1,9 +1,9 @@
 //! [`Outage`]: when a part of the store was last away, and when it may be asked again.
 //!
-//! While the store is away, each host may allow its share of a limit (`decide/without_store.rs`). All
-//! shares together stay within the limit; but what they have allowed is not in the store, and
-//! hosts lose the store and find it again one after the other. So for limits that have shares
-//! there are rules:
+//! While the store is away, each host may allow its share of a limit
+//! (`decide/without_store.rs`). All shares together stay within the limit; but what they have
+//! allowed is not in the store, and hosts lose the store and find it again one after the other. So
+//! for limits that have shares there are rules:
 //!
 //! * A host uses its share only if it has seen not long ago that the store is away
 //!   ([`SEEN_AWAY_FOR`]), and not if another process of the host uses it ([`HOST_USES_IT_FOR`]).
