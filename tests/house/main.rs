@@ -37,6 +37,7 @@ const FLOORS: [&[Room]; 8] = [
 const CHECKED: &[&str] = &[
     "gcra-admin",
     "gcra-lease",
+    "gcra-limiter",
     "gcra-policy",
     "gcra-replay",
     "gcra-spoa",
@@ -59,6 +60,8 @@ const SAME_IDEA: &[(&str, &str)] = &[
     ("Answer", "what came back to the one who asked: from the store, or from an agent under test"),
     ("Limit", "how much a client may do: as a policy has it, and as the store computes it"),
     ("Look", "what a look at a key finds: in the slots of a table, or of what a host holds"),
+    ("Outcome", "what came of something: of a request, or of reading a log"),
+    ("Question", "what is asked about: the messages of a test, or one message with its key"),
     ("Reply", "what one who asks gets: a host from the store, HAProxy from a handler"),
     ("Window", "a calendar window, by the clock of the table or by that of the store"),
     ("Word", "128 bits that are exchanged as a whole: a slot, or a part of a lease"),

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use gcra_inspect::process_list::is_this_process;
 use gcra_limiter::borrower::Borrower;
-use gcra_limiter::heaviest::{Found, HeavyClient, Window};
+use gcra_limiter::heaviest::{HeavyClient, HeavyClients, Window};
 use gcra_limiter::policies_in_force::InForce;
 use gcra_limiter::stats::{PolicyStats, Readiness, Stats};
 use gcra_limiter::undecided::Undecided;
@@ -290,9 +290,9 @@ pub(crate) struct OfPolicy<'a> {
     name: &'a str,
     stats: &'a PolicyStats,
     counts: [u64; NEWLY_BLOCKED + 1],
-    blocked: Found,
-    would_block: Found,
-    allowed: Found,
+    blocked: HeavyClients,
+    would_block: HeavyClients,
+    allowed: HeavyClients,
     window: Duration,
     /// The policy with its limits; `None` if it is no longer in force. What was counted for it
     /// stays.
@@ -336,7 +336,7 @@ impl OfPolicy<'_> {
     }
 
     /// The heaviest clients, with their wait if they are listed for an outcome with one.
-    fn top(&self, found: &Found, listed_as: Option<Outcome>) -> Vec<ClientRow> {
+    fn top(&self, found: &HeavyClients, listed_as: Option<Outcome>) -> Vec<ClientRow> {
         let row = |HeavyClient { client, key, under, requests }: &HeavyClient| {
             let waits = self.known.zip(listed_as);
             let Waiting { wait, reason } = waits

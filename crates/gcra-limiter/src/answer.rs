@@ -15,7 +15,7 @@ use crate::verdict::Verdict;
 
 /// The state of a key under one limit, after a decision.
 #[derive(Clone, Copy, Debug)]
-pub struct Standing<'p> {
+pub struct LimitStanding<'p> {
     pub limit: &'p Limit,
     /// The numbers of the limit for this request.
     pub quota: Quota,
@@ -27,7 +27,7 @@ pub struct Standing<'p> {
     pub window_ends: Nanos,
 }
 
-impl Standing<'_> {
+impl LimitStanding<'_> {
     /// How long it takes until the limit is whole again, if the client sends no request.
     fn whole_after(&self) -> Nanos {
         if self.window_ends > Nanos::ZERO { self.window_ends } else { self.owed }
@@ -63,9 +63,9 @@ impl Standing<'_> {
 #[derive(Debug, Default)]
 pub struct Standings<'p> {
     /// The first of them, for the header fields.
-    listed: ArrayVec<Standing<'p>, MAX_LISTED>,
+    listed: ArrayVec<LimitStanding<'p>, MAX_LISTED>,
     /// The most restrictive of all of them.
-    tightest: Option<Standing<'p>>,
+    tightest: Option<LimitStanding<'p>>,
     /// Whether they are those of a policy that is enforced.
     are_enforced: bool,
     /// The fewest bytes per second that a policy in force gives, if one has a bandwidth.
@@ -74,17 +74,17 @@ pub struct Standings<'p> {
 
 impl<'p> Standings<'p> {
     /// What each limit said, as far as the header fields list it.
-    pub fn listed(&self) -> &[Standing<'p>] {
+    pub fn listed(&self) -> &[LimitStanding<'p>] {
         &self.listed
     }
 
     /// Adds what a limit of a policy said.
-    pub fn add(&mut self, standing: Standing<'p>, policy: &Policy) {
+    pub fn add(&mut self, standing: LimitStanding<'p>, policy: &Policy) {
         self.say(standing, policy.observes, policy.bandwidth);
     }
 
     /// As [`add`](Self::add), of a policy that observes or does not, and may have a bandwidth.
-    fn say(&mut self, standing: Standing<'p>, observes: bool, bandwidth: Option<Bandwidth>) {
+    fn say(&mut self, standing: LimitStanding<'p>, observes: bool, bandwidth: Option<Bandwidth>) {
         match (observes, self.are_enforced) {
             (true, true) => return,
             (false, false) => {
@@ -122,9 +122,9 @@ pub struct KeptStandings {
 impl Standings<'_> {
     /// The same without a reference to the policies, whose limits they are about.
     pub fn keep(&self, policies: &Policies) -> KeptStandings {
-        let keep = |standing: &Standing<'_>| {
+        let keep = |standing: &LimitStanding<'_>| {
             let place = policies.place_of(standing.limit)?;
-            let Standing { limit: _, quota, owed, wait, window_ends } = *standing;
+            let LimitStanding { limit: _, quota, owed, wait, window_ends } = *standing;
             Some((place, quota, [owed, wait, window_ends]))
         };
         KeptStandings {
@@ -140,7 +140,13 @@ impl KeptStandings {
     /// What was kept, about the limits of the same policies.
     pub(crate) fn of(self, policies: &Policies) -> Standings<'_> {
         let restore = |(place, quota, [owed, wait, window_ends]): KeptStanding| {
-            Some(Standing { limit: policies.limit_at(place)?, quota, owed, wait, window_ends })
+            Some(LimitStanding {
+                limit: policies.limit_at(place)?,
+                quota,
+                owed,
+                wait,
+                window_ends,
+            })
         };
         Standings {
             listed: self.listed.into_iter().filter_map(restore).take(MAX_LISTED).collect(),
@@ -217,7 +223,7 @@ pub fn write(
 #[cold]
 fn set_settled(
     Answers { scope, blocked: _, others }: &Answers,
-    standing: Standing<'_>,
+    standing: LimitStanding<'_>,
     standings: &Standings<'_>,
     reply: &mut impl SetVars,
 ) {
@@ -344,7 +350,7 @@ const MAX_LIST: usize = 1024;
 fn set_headers(
     scope: Scope,
     name: VarName<'_>,
-    standings: &[Standing<'_>],
+    standings: &[LimitStanding<'_>],
     wait: Nanos,
     text: &mut String,
     reply: &mut impl SetVars,
@@ -367,7 +373,7 @@ fn set_headers(
 /// the window ends, as in the variable `reset`. The draft allows 0 for a burst that is full.
 ///
 /// The list has the order of the configuration, so that each member keeps its place.
-fn ratelimit(standings: &[Standing<'_>], text: &mut String) {
+fn ratelimit(standings: &[LimitStanding<'_>], text: &mut String) {
     text.clear();
     for standing in standings {
         let comma = if text.is_empty() { "" } else { ", " };
@@ -379,9 +385,9 @@ fn ratelimit(standings: &[Standing<'_>], text: &mut String) {
 
 /// `"api";q=20;w=2`: the burst, and the seconds in which an empty one is full again; or the count,
 /// and the usual length of its window.
-fn ratelimit_policy(standings: &[Standing<'_>], text: &mut String) {
+fn ratelimit_policy(standings: &[LimitStanding<'_>], text: &mut String) {
     text.clear();
-    for Standing { limit, quota, .. } in standings {
+    for LimitStanding { limit, quota, .. } in standings {
         let comma = if text.is_empty() { "" } else { ", " };
         let window = match &limit.calendar {
             None => window(*quota),
@@ -516,7 +522,7 @@ mod tests {
             let mut standings = Standings::default();
             for (limit, owed, wait, observes) in &limits {
                 let (quota, owed, wait, window_ends) = (limit.quota, *owed, *wait, Nanos::ZERO);
-                let standing = Standing { limit, quota, owed, wait, window_ends };
+                let standing = LimitStanding { limit, quota, owed, wait, window_ends };
                 standings.say(standing, *observes, None);
             }
             let others = vec![Var::Headers, Var::RateLimit, Var::RateLimitPolicy, Var::RetryAfter];
@@ -557,7 +563,7 @@ mod tests {
         let mut standings = Standings::default();
         let owed = Nanos(limit.quota.drain_time().0 / 2);
         let (quota, wait, window_ends) = (limit.quota, Nanos::ZERO, Nanos::ZERO);
-        standings.add(Standing { limit, quota, owed, wait, window_ends }, policy);
+        standings.add(LimitStanding { limit, quota, owed, wait, window_ends }, policy);
         let vars = |standings: &Standings<'_>| {
             let mut written = WrittenAnswer::default();
             let verdict = Some(Verdict::new(0, false, None));
@@ -592,7 +598,7 @@ mod tests {
         let (owed, wait) = (Nanos(70_000_000_000_000_000), Nanos(100_000_000_000_000_000));
         for limit in [&policies.list[0]; 2].into_iter().flat_map(|policy| policy.limits()) {
             let (quota, window_ends) = (limit.quota, Nanos::ZERO);
-            standings.say(Standing { limit, quota, owed, wait, window_ends }, false, None);
+            standings.say(LimitStanding { limit, quota, owed, wait, window_ends }, false, None);
         }
         assert_eq!(standings.listed().len(), MAX_LISTED);
         let mut written = WrittenAnswer::default();
@@ -626,7 +632,7 @@ mod tests {
             reserved.add(place, Some(Reservation { cells: u32::MAX, at, marks }));
             for limit in policy.limits() {
                 let (quota, window_ends) = (limit.quota, Nanos::ZERO);
-                standings.add(Standing { limit, quota, owed, wait, window_ends }, policy);
+                standings.add(LimitStanding { limit, quota, owed, wait, window_ends }, policy);
             }
         }
         let mut written = WrittenAnswer::default();

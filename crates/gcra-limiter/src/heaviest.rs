@@ -102,7 +102,7 @@ impl Estimate {
 
 /// The heaviest clients, and whether they are all the clients.
 #[derive(Debug)]
-pub struct Found {
+pub struct HeavyClients {
     /// The clients that are known to be heavy, the heaviest first.
     pub heaviest: Vec<HeavyClient>,
     /// How many clients there were at least.
@@ -141,7 +141,7 @@ impl Clients {
     }
 
     /// Puts the clients in order, and leaves out those of which too little is known.
-    pub fn found(&self) -> Found {
+    pub fn found(&self) -> HeavyClients {
         let heavy = |(client, of): (&String, &(KeyHash, Under, Estimate))| {
             let (key, under, estimate) = *of;
             HeavyClient { client: client.clone(), key, under, requests: estimate.at_least() }
@@ -150,7 +150,7 @@ impl Clients {
         let (clients, complete) = (heaviest.len(), self.complete);
         heaviest.retain(|heavy| complete || heavy.requests >= NAMED_FROM);
         heaviest.sort_by(|a, b| b.requests.cmp(&a.requests).then_with(|| a.client.cmp(&b.client)));
-        Found { heaviest, clients, complete }
+        HeavyClients { heaviest, clients, complete }
     }
 }
 

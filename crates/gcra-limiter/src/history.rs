@@ -34,7 +34,7 @@ const OTHERS: &str = "(other policies)";
 
 /// What was counted since the start.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Counted {
+pub struct TotalCounts {
     /// By name, in the order of [`OUTCOMES`](crate::verdict::OUTCOMES), and what was
     /// [`NEWLY_BLOCKED`].
     pub policies: Vec<(String, [u64; COUNTS])>,
@@ -70,7 +70,7 @@ struct Counts {
 }
 
 impl Counts {
-    fn of(counted: &Counted) -> Self {
+    fn of(counted: &TotalCounts) -> Self {
         let mut policies: BTreeMap<Arc<str>, _> = BTreeMap::new();
         for (place, (name, counts)) in counted.policies.iter().enumerate() {
             let (name, counts) = match place < POLICIES {
@@ -81,7 +81,7 @@ impl Counts {
             };
             add(policies.entry(name.into()).or_default(), &counts);
         }
-        let Counted { policies: _, notifies, unmatched, latency } = *counted;
+        let TotalCounts { policies: _, notifies, unmatched, latency } = *counted;
         Self { policies, notifies, unmatched, latency }
     }
 
@@ -142,7 +142,7 @@ fn add<const N: usize>(sums: &mut [u64; N], more: &[u64; N]) {
 
 impl History {
     /// Takes note of what was counted until now, `now` after the start of the machine.
-    pub fn beat(&mut self, now: Duration, counted: &Counted) {
+    pub fn beat(&mut self, now: Duration, counted: &TotalCounts) {
         let counts = Counts::of(counted);
         let Some((last, before)) = self.last.replace((now, counts.clone())) else { return };
         let mut rest = counts.since(&before);
@@ -340,11 +340,11 @@ impl Past {
 mod tests {
     use super::*;
 
-    fn counted(allowed: u64, blocked: u64) -> Counted {
-        Counted {
+    fn counted(allowed: u64, blocked: u64) -> TotalCounts {
+        TotalCounts {
             policies: vec![("api".to_owned(), [allowed, 0, blocked, 0, 0])],
             notifies: allowed + blocked,
-            ..Counted::default()
+            ..TotalCounts::default()
         }
     }
 

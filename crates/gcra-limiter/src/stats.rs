@@ -20,8 +20,8 @@ use gcra_table::KeyHash;
 use gcra_text::count::Count;
 use spop_agent::Snapshot;
 
-use crate::heaviest::{Clients, Found, Heaviest, HeavyClient, Under, Window};
-use crate::history::{Counted, History, Past};
+use crate::heaviest::{Clients, Heaviest, HeavyClient, HeavyClients, Under, Window};
+use crate::history::{History, Past, TotalCounts};
 use crate::settlement::{SettledCells, Settlement};
 use crate::undecided::PrintableName;
 use crate::verdict::{COUNTS, DECISIONS, NEWLY_BLOCKED, OUTCOMES, Outcome, UNDECIDED};
@@ -257,7 +257,7 @@ impl PolicyStats {
     }
 
     /// The clients with the most requests of this outcome, the heaviest first.
-    pub fn heaviest(&self, outcome: Outcome, window: Window) -> Found {
+    pub fn heaviest(&self, outcome: Outcome, window: Window) -> HeavyClients {
         let mut clients = Clients::default();
         self.add_to(&mut clients, outcome, window);
         clients.found()
@@ -311,7 +311,7 @@ pub struct Stats {
     readiness: AtomicU8,
     /// In milliseconds after the start.
     last_beat: AtomicU64,
-    pub reloads: Reloads,
+    pub reloads: ReloadCounts,
     /// How many agents of the table have other limits than this one.
     pub differing: AtomicU64,
     /// Requests for actions that were refused because their token was wrong.
@@ -322,7 +322,7 @@ pub struct Stats {
 
 /// How often the configuration was read again.
 #[derive(Debug, Default)]
-pub struct Reloads {
+pub struct ReloadCounts {
     pub ok: AtomicU64,
     /// It had mistakes, and the old one stayed in force.
     pub refused: AtomicU64,
@@ -339,7 +339,7 @@ impl Stats {
             windows: Mutex::new((now, now)),
             readiness: AtomicU8::new(Readiness::Starting as u8),
             last_beat: AtomicU64::new(0),
-            reloads: Reloads::default(),
+            reloads: ReloadCounts::default(),
             wrong_tokens: AtomicU64::new(0),
             differing: AtomicU64::new(0),
             history: Mutex::default(),
@@ -396,7 +396,7 @@ impl Stats {
     /// the machine has been running, and `unmatched` how many messages had no policy.
     pub fn remember(&self, since_boot: Duration, snapshot: &Snapshot, unmatched: u64) {
         let each = self.policies().into_iter();
-        let counted = Counted {
+        let counted = TotalCounts {
             policies: each.map(|(name, policy)| (name, policy.counts())).collect(),
             notifies: snapshot.notifies,
             unmatched,
@@ -464,7 +464,7 @@ struct Minute {
     /// A client that several policies have counted is one client.
     clients: Clients,
     /// The policies, each with its clients.
-    policies: Vec<(String, Found)>,
+    policies: Vec<(String, HeavyClients)>,
 }
 
 impl Minute {
@@ -510,7 +510,8 @@ impl Minute {
 
     /// The policies under which this client was counted, in words.
     fn policies_that_know(&self, client: &str) -> String {
-        let knows = |found: &Found| found.heaviest.iter().any(|heavy| heavy.client == client);
+        let knows =
+            |found: &HeavyClients| found.heaviest.iter().any(|heavy| heavy.client == client);
         let names = self.policies.iter().filter(|(_, found)| knows(found)).map(|(name, _)| name);
         match &names.collect::<Vec<_>>()[..] {
             [one] => format!("policy {one}"),

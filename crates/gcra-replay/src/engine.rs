@@ -4,7 +4,7 @@
 use std::io;
 use std::num::NonZeroUsize;
 
-use gcra_limiter::answer::{Standing, Standings};
+use gcra_limiter::answer::{LimitStanding, Standings};
 use gcra_limiter::counting::write_client;
 use gcra_limiter::decide::local::decide;
 use gcra_limiter::limit_bucket::{LimitBucket, lacks_a_key};
@@ -37,7 +37,7 @@ pub(crate) struct Step<'s, 'p> {
     pub verdict: Verdict,
     pub key: KeyHash,
     /// The answers of its limits, in their order; empty if the rule is not made of limits.
-    pub standings: &'s [Standing<'p>],
+    pub standings: &'s [LimitStanding<'p>],
 }
 
 /// The verdict of all policies on a message together.

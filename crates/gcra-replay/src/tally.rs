@@ -1,7 +1,7 @@
 //! What came of the requests of a log: by policy, limit, client and time.
 
 use ahash::AHashMap;
-use gcra_limiter::answer::Standing;
+use gcra_limiter::answer::LimitStanding;
 use gcra_limiter::question::{Question, Unanswerable};
 use gcra_limiter::verdict::{Outcome, Reason, Verdict};
 use gcra_policy::{Limit, Policy};
@@ -260,7 +260,8 @@ impl LogTally {
                 Some(Reason::Denied) => policy.denied += 1,
                 Some(Reason::Limit | Reason::Store) | None => policy.by_limit += 1,
             }
-            for Standing { limit, wait, .. } in standings.iter().filter(|it| it.wait > Nanos::ZERO)
+            for LimitStanding { limit, wait, .. } in
+                standings.iter().filter(|it| it.wait > Nanos::ZERO)
             {
                 let address = address(limit);
                 let found = policy.limits.iter().position(|it| it.address == address);

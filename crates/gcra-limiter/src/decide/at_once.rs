@@ -11,7 +11,7 @@ use gcra_lease::{Charge as StoreCharge, Charged, HostTime, Micros};
 use gcra_policy::{Limit, MAX_LIMITS, Policy};
 use gcra_table::{Nanos, Reading, Time, WallReading};
 
-use crate::answer::{Standing, Standings};
+use crate::answer::{LimitStanding, Standings};
 use crate::borrower::loan::Loan;
 use crate::decide::attempt::{Attempt, MustWait, Patience, SharedDecision};
 use crate::decide::charges::{AtOnce, Done, MOST_STEPS, UnderWay};
@@ -34,7 +34,7 @@ type Steps = ArrayVec<Step, MOST_STEPS>;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SettledInStore<'p> {
     /// `None` for a bucket from before a change.
-    pub standing: Option<Standing<'p>>,
+    pub standing: Option<LimitStanding<'p>>,
     pub charge: StoreCharge,
     pub charged: Charged,
 }
@@ -133,7 +133,7 @@ impl<'p> SharedQuestion<'p, '_, '_> {
         claims: &[Claim<'p>],
         at_once: &AtOnce,
         now: Time,
-    ) -> ArrayVec<Standing<'p>, MAX_LIMITS> {
+    ) -> ArrayVec<LimitStanding<'p>, MAX_LIMITS> {
         let is_denied = at_once.is_denied();
         // A request that is denied waits from its denial on. Later it may be free already.
         let moment = match at_once.done.last() {
@@ -210,7 +210,7 @@ impl<'p> SharedQuestion<'p, '_, '_> {
             }
             // Nobody waits for a response.
             let standing = self.standing(claim, done, began, self.table.now());
-            let standing = Standing { wait: Nanos::ZERO, ..standing };
+            let standing = LimitStanding { wait: Nanos::ZERO, ..standing };
             let standing = (done.place < own).then_some(standing);
             said.push(SettledInStore { standing, charge, charged });
         }
@@ -444,7 +444,12 @@ impl<'p> SharedQuestion<'p, '_, '_> {
     }
 
     /// Charges the penalty of a request that is denied by a limit, as for limits of this machine.
-    fn punish_at_once(&self, claim: &Claim<'p>, loan: Option<&Loan>, standing: &mut Standing<'p>) {
+    fn punish_at_once(
+        &self,
+        claim: &Claim<'p>,
+        loan: Option<&Loan>,
+        standing: &mut LimitStanding<'p>,
+    ) {
         let policy = self.policy();
         let Claim { limit, quota, .. } = *claim;
         let has_none = policy.observes || limit.key.is_some() || limit.calendar.is_some();
@@ -468,7 +473,7 @@ impl<'p> SharedQuestion<'p, '_, '_> {
         done: &Done,
         began: WallReading,
         now: Time,
-    ) -> Standing<'p> {
+    ) -> LimitStanding<'p> {
         let Claim { limit, quota, .. } = *claim;
         let taken = done.taken(now);
         // A request that costs nothing is allowed, and learns how long one of a cell would wait.
@@ -497,7 +502,7 @@ impl<'p> SharedQuestion<'p, '_, '_> {
         let used = quota.emission_interval().saturating_mul((quota.burst() - left).into());
         let owed = if left > 0 { owed.min(used) } else { owed };
         let wait = if is_denied { done.wait(now, asked) } else { Nanos::ZERO };
-        Standing { limit, quota, owed, wait, window_ends: Nanos::ZERO }
+        LimitStanding { limit, quota, owed, wait, window_ends: Nanos::ZERO }
     }
 }
 
@@ -524,7 +529,7 @@ fn after_charges(at_once: &AtOnce, is_oversize: bool, cells: u32, now: Time) -> 
 fn add<'p>(
     standings: Option<&mut Standings<'p>>,
     policy: &Policy,
-    said: impl IntoIterator<Item = Standing<'p>>,
+    said: impl IntoIterator<Item = LimitStanding<'p>>,
 ) {
     if let Some(standings) = standings {
         said.into_iter().for_each(|standing| standings.add(standing, policy));

@@ -9,7 +9,7 @@ use gcra_policy::{Limit, MAX_LIMITS};
 use gcra_table::{LeaseKey, LeaseNeed, Nanos, Reading, Table};
 use spop_agent::Message;
 
-use crate::answer::{Standing, Standings};
+use crate::answer::{LimitStanding, Standings};
 use crate::borrower::loan::Loan;
 use crate::borrower::waiting::Waits;
 use crate::borrower::{Asking, Borrower};
@@ -211,7 +211,7 @@ impl<'p> SharedQuestion<'p, '_, '_> {
         now: HostTime,
         attempt: &Attempt,
         denied: Option<(usize, Nanos)>,
-    ) -> ArrayVec<Standing<'p>, MAX_LIMITS> {
+    ) -> ArrayVec<LimitStanding<'p>, MAX_LIMITS> {
         let standing = |(place, claim): (usize, &Claim<'p>)| {
             let Claim { limit, quota, key, .. } = *claim;
             let wait = denied.filter(|(limit, _)| *limit == place).map(|(_, wait)| wait);
@@ -225,7 +225,7 @@ impl<'p> SharedQuestion<'p, '_, '_> {
             let owed = Nanos(owed * quota.emission_interval().0);
             // No limit that is lent counts in windows.
             let (wait, window_ends) = (wait.unwrap_or(Nanos::ZERO), Nanos::ZERO);
-            Standing { limit, quota, owed, wait, window_ends }
+            LimitStanding { limit, quota, owed, wait, window_ends }
         };
         claims.iter().enumerate().map(standing).collect()
     }

@@ -8,7 +8,7 @@ use gcra_policy::{Limit, MAX_LIMITS, Penalty, Policy, Rule};
 use gcra_table::{Admission, Decision, KeyHash, Nanos, Quota, Reading, Table, Time, Window};
 use spop_agent::Message;
 
-use crate::answer::{Standing, Standings};
+use crate::answer::{LimitStanding, Standings};
 use crate::earlier_policies::LimitedClient;
 use crate::limit_bucket::{LimitBucket, lacks_a_key};
 use crate::policies_in_force::{DecisionPath, InForce, Usual};
@@ -84,7 +84,7 @@ pub(crate) fn decide_usual(
 #[derive(Clone, Copy, Debug)]
 pub struct Foreseen<'p> {
     /// What the client owes and how long it has to wait, as long as it sends no request.
-    pub standing: Standing<'p>,
+    pub standing: LimitStanding<'p>,
     /// The wait in the answer to the message, which has the penalty in it.
     pub wait_if_asked: Nanos,
     /// What the key's bucket owes; `None` if there is no bucket. The client owes more than its
@@ -189,7 +189,7 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
         limits: &'p [Limit],
         share: impl Fn(Quota) -> Option<(Quota, Time)>,
         charges: bool,
-    ) -> (Option<Reason>, ArrayVec<Standing<'p>, MAX_LIMITS>) {
+    ) -> (Option<Reason>, ArrayVec<LimitStanding<'p>, MAX_LIMITS>) {
         let claim = |limit: &'p Limit| {
             let (key, message) = (self.question.key, self.message.as_ref());
             let LimitBucket { key, quota: whole } =
@@ -256,7 +256,7 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
     }
 
     /// What a client with this standing would owe with the cells of the message.
-    fn owed_with_cells(&self, standing: &Standing<'_>) -> Nanos {
+    fn owed_with_cells(&self, standing: &LimitStanding<'_>) -> Nanos {
         let interval = standing.quota.emission_interval();
         standing.owed.saturating_add(interval.saturating_mul(self.question.cells.into()))
     }
@@ -266,7 +266,7 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
     fn charge_claims(
         &mut self,
         claims: &[LocalClaim<'p>],
-    ) -> (ArrayVec<Standing<'p>, MAX_LIMITS>, Option<Reason>) {
+    ) -> (ArrayVec<LimitStanding<'p>, MAX_LIMITS>, Option<Reason>) {
         match claims {
             [claim] if self.question.cells > 0 => {
                 let (mut standing, reason, _) = self.charge(*claim);
@@ -280,7 +280,7 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
     }
 
     /// Charges one bucket, unless it denies the cells.
-    fn charge(&mut self, claim: LocalClaim<'p>) -> (Standing<'p>, Option<Reason>, Undo) {
+    fn charge(&mut self, claim: LocalClaim<'p>) -> (LimitStanding<'p>, Option<Reason>, Undo) {
         if let Some(calendar) = claim.calendar {
             return self.count(claim, calendar);
         }
@@ -296,7 +296,7 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
         &mut self,
         claim: LocalClaim<'p>,
         calendar: &Calendar,
-    ) -> (Standing<'p>, Option<Reason>, Undo) {
+    ) -> (LimitStanding<'p>, Option<Reason>, Undo) {
         let LocalClaim { key, quota, .. } = claim;
         let cells = self.question.cells;
         let mut at = self.table.wall_reading();
@@ -328,7 +328,7 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
     fn charge_all(
         &mut self,
         claims: &[LocalClaim<'p>],
-    ) -> (ArrayVec<Standing<'p>, MAX_LIMITS>, Option<Reason>) {
+    ) -> (ArrayVec<LimitStanding<'p>, MAX_LIMITS>, Option<Reason>) {
         let mut standings = ArrayVec::<_, MAX_LIMITS>::new();
         let mut reason = None;
         for claim in claims {
@@ -380,7 +380,7 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
     fn look_at(
         &self,
         claims: &[LocalClaim<'p>],
-    ) -> (ArrayVec<Standing<'p>, MAX_LIMITS>, Option<Reason>) {
+    ) -> (ArrayVec<LimitStanding<'p>, MAX_LIMITS>, Option<Reason>) {
         let mut reason = None;
         let look = |claim: &LocalClaim<'p>| {
             let (standing, denied) = self.look(*claim);
@@ -391,7 +391,7 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
     }
 
     /// What a charge would say now.
-    fn look(&self, claim: LocalClaim<'p>) -> (Standing<'p>, Option<Reason>) {
+    fn look(&self, claim: LocalClaim<'p>) -> (LimitStanding<'p>, Option<Reason>) {
         if let Some(calendar) = claim.calendar {
             return self.look_in_window(claim, calendar);
         }
@@ -411,7 +411,7 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
         &self,
         claim: LocalClaim<'p>,
         calendar: &Calendar,
-    ) -> (Standing<'p>, Option<Reason>) {
+    ) -> (LimitStanding<'p>, Option<Reason>) {
         let at = self.table.wall_reading();
         let used = self.table.counted_in(claim.key, calendar.window(at)).unwrap_or(0);
         let (cells, most) = (self.question.cells, claim.quota.burst());
@@ -437,7 +437,7 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
         &self,
         LocalClaim { limit, quota, .. }: LocalClaim<'p>,
         owed: Nanos,
-    ) -> (Standing<'p>, Option<Reason>) {
+    ) -> (LimitStanding<'p>, Option<Reason>) {
         let cells = self.question.cells;
         // A debt is how far the TAT is ahead of now. So at the moment 0 the TAT is the debt.
         let (now, tat) = (Time::ZERO, Time::ZERO.saturating_add(owed));
@@ -446,13 +446,13 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
             Admission::Early { wait } => (wait, self.can_block().then_some(Reason::Limit)),
             Admission::Oversize => (quota.drain_time(), Some(Reason::Oversize)),
         };
-        (Standing { limit, quota, owed, wait, window_ends: Nanos::ZERO }, reason)
+        (LimitStanding { limit, quota, owed, wait, window_ends: Nanos::ZERO }, reason)
     }
 
     /// Charges the penalty to a client that asks while it is blocked, up to the ceiling, and
     /// brings its standing up to date: a client that waits as long as its answer says must pass.
     #[cold]
-    fn punish(&mut self, claim: LocalClaim<'p>, standing: &mut Standing<'p>) {
+    fn punish(&mut self, claim: LocalClaim<'p>, standing: &mut LimitStanding<'p>) {
         let Some(penalty) = self.penalty_of(claim.limit) else { return };
         let LocalClaim { quota, key, least_tat, .. } = claim;
         let quota = quota.up_to_cap();
@@ -472,7 +472,7 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
     }
 
     /// What a client with this standing would owe after its penalty, if one would be charged.
-    fn owed_when_punished(&self, standing: &Standing<'p>) -> Option<Nanos> {
+    fn owed_when_punished(&self, standing: &LimitStanding<'p>) -> Option<Nanos> {
         let penalty = self.penalty_of(standing.limit)?;
         let (now, tat) = (Time::ZERO, Time::ZERO.saturating_add(standing.owed));
         match standing.quota.up_to_cap().admit(tat, now, penalty.cells) {
@@ -484,12 +484,12 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
 
 /// What a share of a limit says, as if the limit said it, whose quota is `whole`: as many cells
 /// are left as the share has.
-fn of_share(standing: Standing<'_>, whole: Quota) -> Standing<'_> {
-    let Standing { limit, quota: share, owed, wait, window_ends } = standing;
+fn of_share(standing: LimitStanding<'_>, whole: Quota) -> LimitStanding<'_> {
+    let LimitStanding { limit, quota: share, owed, wait, window_ends } = standing;
     let left = if wait > Nanos::ZERO { 0 } else { share.remaining(owed) };
     let used = whole.burst().saturating_sub(left);
     let used = Nanos(whole.emission_interval().0.saturating_mul(used.into()));
-    Standing { limit, quota: whole, owed: owed.max(used), wait, window_ends }
+    LimitStanding { limit, quota: whole, owed: owed.max(used), wait, window_ends }
 }
 
 /// Why a bucket denied the cells, if it did.
@@ -503,12 +503,12 @@ fn reason_of(decision: &Decision) -> Option<Reason> {
 }
 
 /// What a limit says after a charge.
-fn standing_of<'p>(claim: LocalClaim<'p>, decision: &Decision) -> Standing<'p> {
+fn standing_of<'p>(claim: LocalClaim<'p>, decision: &Decision) -> LimitStanding<'p> {
     let LocalClaim { limit, quota, .. } = claim;
     // A cost above the burst is never allowed. One burst later it still is not.
     let never = if decision.is_allowed() { Nanos::ZERO } else { quota.drain_time() };
     let wait = decision.retry_after().unwrap_or(never);
-    Standing { limit, quota, owed: decision.owed(), wait, window_ends: Nanos::ZERO }
+    LimitStanding { limit, quota, owed: decision.owed(), wait, window_ends: Nanos::ZERO }
 }
 
 /// What a limit says that counts in windows, if so many cells are counted in this one.
@@ -517,13 +517,13 @@ pub(crate) fn in_window(
     used: u32,
     ends_in: Nanos,
     is_denied: bool,
-) -> Standing<'_> {
+) -> LimitStanding<'_> {
     // A count is the same for all messages.
     let quota = limit.quota;
     // More were counted if the file allowed more then, or if responses have charged more.
     let owed = quota.emission_interval().saturating_mul(used.min(quota.burst()).into());
     let wait = if is_denied { ends_in } else { Nanos::ZERO };
-    Standing { limit, quota, owed, wait, window_ends: ends_in }
+    LimitStanding { limit, quota, owed, wait, window_ends: ends_in }
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use gcra_policy::{Limit, RuleAt};
 use gcra_table::{KeyHash, Leases, Nanos, Quota, Reading, Table, Time, WallReading, WindowOver};
 use spop_agent::Message;
 
-use crate::answer::{Standing, Standings};
+use crate::answer::{LimitStanding, Standings};
 use crate::borrower::Borrower;
 use crate::cost::cells;
 use crate::decide::at_once::{LOOK, SettledInStore};
@@ -95,7 +95,7 @@ pub(crate) fn settle<'p>(
         if let Some(standings) = &mut standings {
             let owed = table.tat(id, quota).max(least_tat).saturating_since(now.time());
             let (wait, window_ends) = (Nanos::ZERO, Nanos::ZERO);
-            let standing = Standing { limit, quota, owed, wait, window_ends };
+            let standing = LimitStanding { limit, quota, owed, wait, window_ends };
             standings.add(standing, policy);
         }
     }

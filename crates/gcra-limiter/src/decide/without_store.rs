@@ -8,7 +8,7 @@ use gcra_policy::sharing::{Sharing, WithoutStore};
 use gcra_policy::{Limit, MAX_LIMITS};
 use gcra_table::{Nanos, Reading};
 
-use crate::answer::Standing;
+use crate::answer::LimitStanding;
 use crate::borrower::loan::Loan;
 use crate::decide::claim::SharedQuestion;
 use crate::decide::local::LocalCharge;
@@ -61,7 +61,7 @@ impl<'p> SharedQuestion<'p, '_, '_> {
         limits: &'p [Limit],
         now: &mut Reading,
         loan: &Loan,
-    ) -> (Option<Reason>, ArrayVec<Standing<'p>, MAX_LIMITS>) {
+    ) -> (Option<Reason>, ArrayVec<LimitStanding<'p>, MAX_LIMITS>) {
         let since = self.borrower.away_since(self.table, loan).unwrap_or(now.time());
         let away = now.time().saturating_since(since);
         match Instead::of(self.sharing, away) {
