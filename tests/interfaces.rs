@@ -695,6 +695,9 @@ fn layouts_digests_and_fingerprints() {
     let mut content = format!("layout of a table: {}\n", layout(table));
     let leases = layout(&directory.path().join("table.leases"));
     writeln!(content, "layout of a file of leases: {leases}").unwrap();
+    let policies = fs::read_to_string(directory.path().join("table.policies")).unwrap();
+    let policies = policies.split(' ').nth(2).unwrap();
+    writeln!(content, "layout of a file of policies: {policies}").unwrap();
     writeln!(content, "limits of everything.toml: {}", limits_digest(table)).unwrap();
     for text in FIXED {
         let directory = support::directory();

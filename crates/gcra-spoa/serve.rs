@@ -14,6 +14,7 @@ use gcra_admin::server;
 use gcra_admin::server::Answering;
 use gcra_admin::token::Token;
 use gcra_admin::watched::Watched;
+use gcra_inspect::policies_file::Keeper;
 use gcra_limiter::audit_lines::AuditFile;
 use gcra_limiter::borrower::Borrower;
 use gcra_limiter::limiter::Limiter;
@@ -104,6 +105,7 @@ pub(crate) fn serve(config: AgentConfig) -> anyhow::Result<ExitCode> {
         stats,
         counters: agent.counters(),
         undecided,
+        keeper: Arc::new(Keeper::new(&config.table)),
         has_file: file.is_some(),
         admin,
     };

@@ -260,7 +260,7 @@ fn explain_says_what_is_decided_while_the_store_is_away() {
     let (directory, mut server) = (directory(), store());
     let table = directory.path().join("table");
     let (agent, address) = agent(&table, &server, &["--without-store", "closed"]);
-    let command = ["explain", "--rate", "10/h", "ip=192.0.2.99"];
+    let command = ["explain", "ip=192.0.2.99"];
     let is_asked = "the store is asked about a request now, and decides\n";
     wait_until("the agent uses the store", || said(&table, &command).0.contains(is_asked));
     assert_eq!(explained(&address)["asks_store"], true);
@@ -316,7 +316,7 @@ fn commands_say_what_this_machine_holds() {
     let (directory, server) = (directory(), store());
     let table = directory.path().join("table");
     let (agent, address) = agent(&table, &server, &["--without-store", "closed"]);
-    let explain = ["explain", "--rate", "10/h", "ip=192.0.2.1"];
+    let explain = ["explain", "ip=192.0.2.1"];
     wait_until("the agent says which limits it has", || {
         said(&table, &explain).0.contains("the store is asked about a request now, and decides\n")
     });
@@ -328,7 +328,7 @@ fn commands_say_what_this_machine_holds() {
     ] {
         assert!(unknown.contains(words), "{words}: {unknown}");
     }
-    let get = ["table", "get", "--rate", "10/h", "192.0.2.1"];
+    let get = ["table", "get", "192.0.2.1"];
     let (text, status) = said(&table, &get);
     assert!(text.starts_with("192.0.2.1: this machine holds no cells\n"), "{text}");
     assert_eq!(status, Some(1), "nothing is known");
@@ -450,7 +450,6 @@ fn the_store_of_a_file_is_asked_and_cleared() {
     assert_eq!(code, Some(0), "what this machine knows is said");
 }
 
-/// Of the flags of such agents only the numbers can be read from the table.
 #[test]
 fn a_reset_finds_what_agents_with_a_key_have_in_the_store() {
     needs!(valkey());
@@ -461,23 +460,15 @@ fn a_reset_finds_what_agents_with_a_key_have_in_the_store() {
     let mut spop = Spop::connect(&agent.address);
     let args = [("user", Value::from("alice")), ("ip", ip("192.0.2.1"))];
     wait_until("the client is blocked", || spop.is_blocked(&args));
-    let url = server.url();
-    let explain = ["explain", "--ask-store", "--store", &url, "--rate", "10/h"];
-    let explain = [&explain[..], &["--key", "user", "--key", "else ip", "user=alice"]].concat();
+    let explain = ["explain", "--ask-store", "user=alice"];
     let in_store = || json(&table, &explain)["held"][0]["store"].clone();
     wait_until("the store knows what was spent", || in_store()["owed"].as_u64() > Some(0));
 
-    let (text, code) = said(&table, &["table", "reset", "alice"]);
-    assert!(text.contains("in the store: add the --store URL of the agents"), "{text}");
-    assert!(!text.contains("paid off"), "{text}");
-    assert_eq!(code, Some(1));
-    let reset = ["table", "reset", "--store", &url];
-    let (text, code) = said(&table, &[&reset[..], &["bob"]].concat());
+    let (text, code) = said(&table, &["table", "reset", "bob"]);
     assert!(text.contains("the store had nothing"), "{text}");
     assert_eq!(code, Some(1));
-    let (text, code) = said(&table, &[&reset[..], &["alice"]].concat());
+    let (text, code) = said(&table, &["table", "reset", "alice"]);
     assert!(text.contains("alice: the store has forgotten "), "{text}");
-    assert!(text.contains("what the store has under --rate 10/h --burst 10 "), "{text}");
     assert_eq!(code, Some(0), "{text}");
     assert_eq!(in_store()["free"], 10);
 }
@@ -488,21 +479,18 @@ fn the_store_of_flags_is_asked_and_cleared() {
     let (directory, server) = (directory(), store());
     let table = directory.path().join("table");
     let (agent, address) = agent(&table, &server, &[]);
-    wait_until("the agent says which limits it has", || {
-        said(&table, &["explain", "ip=192.0.2.1"]).0.contains("--rate 10/h --burst 10 --store")
-    });
-    let (text, code) = said(&table, &["table", "reset", "192.0.2.1"]);
-    assert!(text.contains("what clients owe is in the store; add the --store URL"), "{text}");
-    assert_eq!(code, Some(2));
-    let (url, rate) = (server.url(), ["--rate", "10/h"]);
-    let (text, code) = said(&table, &["explain", "--ask-store", "ip=192.0.2.1"]);
-    assert!(text.contains("--ask-store does not know the store; write --store URL"), "{text}");
-    assert_eq!(code, Some(2));
-    let asked = ["explain", "--ask-store", "--store", &url, "ip=192.0.2.1"];
-    let (text, code) = said(&table, &asked);
-    assert!(text.contains("in the store: nothing is owed or lent"), "{text}");
-    assert_eq!(code, Some(0));
-    let explain = [&["explain", "--store", &url, "ip=192.0.2.1"], &rate[..]].concat();
-    let reset = ["table", "reset", "--store", &url, "192.0.2.1"];
+    let info = json(&table, &["table", "info"]);
+    assert_eq!(info["flags"], "--rate 10/h --burst 10 --store URL");
+    let url = server.url();
+    for asked in [
+        &["explain", "--ask-store", "ip=192.0.2.1"][..],
+        &["explain", "--ask-store", "--store", &url, "ip=192.0.2.1"],
+    ] {
+        let (text, code) = said(&table, asked);
+        assert!(text.contains("in the store: nothing is owed or lent"), "{text}");
+        assert_eq!(code, Some(0));
+    }
+    let explain = ["explain", "--ask-store", "ip=192.0.2.1"];
+    let reset = ["table", "reset", "192.0.2.1"];
     asks_and_clears(&table, &agent, &address, &explain, &reset);
 }

@@ -436,7 +436,7 @@ impl Actions {
                 decided: Some(decided(in_force, table, shared, client.question, &message)),
                 ..Explanation::default()
             };
-            add_list(&mut explanation, &in_force.policies.list);
+            add_list(&mut explanation, &in_force.policies);
             let words = explanation.in_words();
             Some(Explained { explanation, words })
         };

@@ -26,7 +26,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use spop_agent::{Message, Value};
 
-use crate::key_meanings::{exact_key, ungrouped};
+use crate::key_meanings::exact_key;
 use crate::lease_state::{Held, Stored};
 use crate::outage_words::{Away, is_used};
 use crate::store_reader::InStore;
@@ -247,7 +247,6 @@ pub fn explain_all(
 /// The args, each with a value as HAProxy can send it for one of these policies. The error is a
 /// sentence.
 fn checked(args: &[NamedValue], policies: &[&Policy]) -> Result<Vec<NamedValue>, String> {
-    let is_by_file = policies.iter().any(|policy| policy.message.is_some());
     let mut checked: Vec<NamedValue> = Vec::new();
     for NamedValue { name, value } in args {
         let is_it = |known: &[u8]| *known == *name.as_bytes();
@@ -274,8 +273,7 @@ fn checked(args: &[NamedValue], policies: &[&Policy]) -> Result<Vec<NamedValue>,
                  {name}={value}"
             ));
         }
-        let value = if is_by_file { value.clone() } else { ungrouped(value.clone())? };
-        checked.push(NamedValue { name: name.clone(), value });
+        checked.push(NamedValue { name: name.clone(), value: value.clone() });
     }
     Ok(checked)
 }

@@ -42,11 +42,11 @@ pub(crate) const TABLE_OF_UNIT: &str = "/run/gcra-spoa/gcra-spoa.table";
 /// Which policies the clients belong to.
 #[derive(Debug, clap::Args)]
 pub struct Of {
-    /// The file that the agents were started with, unless that was --rate
+    /// A configuration file [default: what the agents have in force]
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// The policy in the file [default: each one whose key has as many parts as KEY]
-    #[arg(long, value_name = "NAME", requires = "config")]
+    /// The policy [default: each one whose key has as many parts as KEY]
+    #[arg(long, value_name = "NAME")]
     pub policy: Option<String>,
 }
 
@@ -95,13 +95,12 @@ ip=192.0.2.7,path=/login. A value is
             values_help!(),
             "
   else:192.0.2.7         a value that stands for an arg without one, by 'else
-                         ip' in the key; with --config also ip=192.0.2.7
+                         ip' in the key; also ip=192.0.2.7
 'gcra-spoa explain' prints the KEY of a client. Write a backslash before a comma
 or backslash within a value. If a KEY begins with '-', write '--' and all KEYs
-behind the flags. With --config, addresses are grouped and strings are put in
-lower case as the policy does. Without --config, an IPv6 address also stands for
-its /64 network, because the configurations in haproxy/ cut addresses to that. A
-value without a name also stands for the same value in a fallback of its arg.
+behind the flags. Addresses are grouped and strings are put in lower case as the
+policy does. A value without a name also stands for the same value in a fallback
+of its arg.
 "
         )
     };

@@ -4,23 +4,23 @@
 //! at other buckets, and say that all is well about a client that is blocked. So it is refused
 //! where that is known, and notes the difference where the policies are similar.
 
-use gcra_policy::file::document;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::OnceLock;
 
 use anyhow::bail;
 use gcra_limiter::counting::write_client;
+use gcra_limiter::message_key::hash_key;
 use gcra_limiter::policies_in_force::InForce;
 use gcra_limiter::question::Question;
+use gcra_policy::file::document;
 use gcra_policy::key::{Key, NamedValue, OwnedValue};
-use gcra_policy::rate_flags::RateFlags;
-use gcra_policy::rate_words::numbers_in_words;
+use gcra_policy::origin::MOST_TEXT;
 use gcra_policy::secrets::Readers;
-use gcra_policy::sharing::Sharing;
-use gcra_policy::{KeyParts, Limit, Policies, Policy};
-use gcra_table::{Leases, Quota, Registered, Table};
+use gcra_policy::{Limit, Policies, Policy};
+use gcra_table::{KeyHash, Leases, Table};
 use gcra_text::count::Count;
 use gcra_text::output::{Mistakes, WrongUsage, print_note};
 use gcra_text::table_error::TableError;
@@ -30,6 +30,7 @@ use spop_agent::Message;
 use crate::explanation::{key_parts, of_a_group, written_key};
 use crate::key_meanings;
 use crate::key_meanings::Meaning;
+use crate::policies_file::{Chosen, Kept, KeptError};
 use crate::process_state::is_used;
 use gcra_limiter::written_message::WrittenMessage;
 
@@ -40,10 +41,10 @@ pub struct Inspected {
     pub in_force: Arc<InForce>,
     /// What the machine holds of shared limits, if there is anything.
     pub leases: Option<Arc<Leases>>,
-    /// The file that the policies come from; `None` if they come from the command line.
+    /// The file that the policies come from; `None` if they come from flags.
     pub file: Option<PathBuf>,
-    /// Whether the policies are all that agents have, and not only a rate.
-    is_whole: bool,
+    /// What agents have or had beside that, once it was asked for.
+    others: OnceLock<Vec<Policies>>,
 }
 
 /// A client of a policy.
@@ -71,6 +72,22 @@ pub enum Wanted {
     All,
 }
 
+/// Where a command gets the limits from.
+#[derive(Debug)]
+pub enum LimitsFrom<'c> {
+    /// What the agents keep beside the table.
+    OfAgents,
+    File(&'c Path),
+    Flags(Box<Policies>),
+}
+
+impl<'c> LimitsFrom<'c> {
+    /// Those of the file that the command line names, or else those of the agents.
+    pub fn of(config: Option<&'c Path>) -> Self {
+        config.map_or(Self::OfAgents, Self::File)
+    }
+}
+
 /// How the agents of a table get their limits.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sources {
@@ -88,30 +105,25 @@ impl Sources {
         }
         sources
     }
-
-    /// What the register has from all agents that have used the table.
-    fn of_all_times(table: &Table) -> Self {
-        let mut sources = Self::default();
-        for Registered { limit, .. } in table.registered() {
-            sources.flags |= limit == 0;
-            sources.file |= limit != 0;
-        }
-        sources
-    }
 }
 
-/// Opens the table at `path`, unless its agents get their limits in another way than the command
-/// line says: from a file, or from flags. If no agent says that now, this is about those that used
-/// it last. `what` is the command, for the sentence about that.
-///
-/// # Errors
-///
-/// There is no such table, or the command line does not fit its agents.
-fn open(path: &Path, by_file: bool, what: &str) -> anyhow::Result<Table> {
-    let table = Table::inspect(path).map_err(TableError)?;
-    let (now, shown) = (Sources::of(&table), path.display());
+/// Fails if the agents of the table get their limits in another way than the command line says:
+/// from a file, or from flags. If no agent says that now, this is about those that used it last,
+/// as far as they have kept something. `what` is the command, for the sentence about that.
+fn check_sources(
+    table: &Table,
+    path: &Path,
+    kept: Option<&Chosen<'_>>,
+    by_file: bool,
+    what: &str,
+) -> anyhow::Result<()> {
+    let (now, shown) = (Sources::of(table), path.display());
     let is_now = now.flags || now.file;
-    let sources = if is_now { now } else { Sources::of_all_times(&table) };
+    let last = kept.map_or_else(Sources::default, |chosen| {
+        let file = chosen.entry.origin().file().is_some();
+        Sources { flags: !file, file }
+    });
+    let sources = if is_now { now } else { last };
     let who = match is_now {
         true => format!("the agents of table {shown} have"),
         false => format!("table {shown} was last used by agents that had"),
@@ -123,14 +135,84 @@ fn open(path: &Path, by_file: bool, what: &str) -> anyhow::Result<Table> {
     match (by_file, sources) {
         (false, Sources { flags: false, file: true }) => bail!(WrongUsage(format!(
             "{who} their limits from a file, and the keys of its buckets depend on that; write \
-             '{what} --config FILE' with the file of the agents{otherwise}"
+             '{what}' without --rate, or with --config FILE and the file of the agents{otherwise}"
         ))),
         (true, Sources { flags: true, file: false }) => bail!(WrongUsage(format!(
             "{who} their limit from --rate, and not from a file; write '{what}' without \
              --config{otherwise}"
         ))),
-        _ => Ok(table),
+        _ => Ok(()),
     }
+}
+
+/// What the agents keep, for a command that can do without it.
+///
+/// # Errors
+///
+/// It is known what they have, and cannot be used.
+pub(crate) fn policies_of_agents(
+    table: &Table,
+    path: &Path,
+) -> anyhow::Result<Option<(Policies, Option<PathBuf>)>> {
+    let kept = Kept::read(table, path);
+    let chosen = kept.as_ref().ok().and_then(|kept| kept.chosen(table, path));
+    chosen.map(|chosen| of_agents(&kept, Some(chosen), path, "")).transpose()
+}
+
+/// Where policies come from, in sentences: "is not a key of any policy in ...".
+pub(crate) fn source(file: Option<&Path>) -> String {
+    let file = file.map(|file| file.display().to_string());
+    file.unwrap_or_else(|| "the flags of the agents".to_owned())
+}
+
+/// The policies that the agents keep beside their table, and their file if they have one. `what`
+/// is the command, for the sentence that says what to write.
+fn of_agents(
+    kept: &Result<Kept, KeptError>,
+    chosen: Option<Chosen<'_>>,
+    path: &Path,
+    what: &str,
+) -> anyhow::Result<(Policies, Option<PathBuf>)> {
+    let takes_rate = ["gcra-spoa table get", "gcra-spoa explain"].contains(&what);
+    let or_rate = if takes_rate { ", or their --rate" } else { "" };
+    if let Err(KeptError::Unusable(why)) = kept {
+        bail!(
+            "{why}, so the limits of the agents are not known; name their file with --config\
+             {or_rate}, or remove it: agents that run write another one"
+        );
+    }
+    let Some(Chosen { entry, note }) = chosen else {
+        bail!(WrongUsage(format!(
+            "the limits of the agents of table {} are not known; name their file with --config\
+             {or_rate}",
+            path.display()
+        )));
+    };
+    note.iter().for_each(|note| print_note(note));
+    let file = entry.origin().file().map(Path::to_owned);
+    let unusable = |mut mistakes: Vec<String>| {
+        mistakes.push(format!(
+            "what the agents of table {} have in force cannot be used by this command; name a \
+             copy of their file with --config",
+            path.display()
+        ));
+        Mistakes(mistakes)
+    };
+    Ok(match (entry.policies().map_err(unusable)?, file) {
+        (Some(policies), file) => (policies, file),
+        (None, file) => {
+            let file = file.unwrap_or_default();
+            let policies = read(&file)?;
+            print_note(&format!(
+                "the configuration of the agents has more than {} MiB with its lists, so {} is \
+                 read as it is now{}",
+                MOST_TEXT >> 20,
+                file.display(),
+                if entry.has_limits_of(&policies) { "" } else { "; its limits are others" }
+            ));
+            (policies, Some(file))
+        }
+    })
 }
 
 /// The leases beside a table, if there are any. A note says so if they cannot be opened.
@@ -140,12 +222,6 @@ fn leases_of(table: &Table) -> Option<Arc<Leases>> {
         print_note(&format!("what this machine holds of shared limits is not known: {error}"));
         None
     })
-}
-
-/// A table, with what would be in force if an agent started now with these policies.
-fn with_policies(table: Table, policies: Policies) -> (Arc<Table>, Arc<InForce>) {
-    let in_force = InForce::if_started(policies, &table);
-    (Arc::new(table), Arc::new(in_force))
 }
 
 /// Says so if no agent uses the table.
@@ -160,47 +236,49 @@ pub(crate) fn note_about_no_users(table: &Table, path: &Path) -> Option<String> 
 }
 
 impl Inspected {
-    /// Opens the table, and reads the file or makes the policies of the flags. Notes on standard
-    /// error if these are not the policies of the agents. `keys` are those of the command line,
-    /// and empty if the policies name the args of the keys; `what` is the command, for the
-    /// sentence that says to use it differently.
+    /// Opens the table, and makes the policies: those that its agents keep, or those of the
+    /// command line. Notes on standard error if these are not the policies of the agents. `what`
+    /// is the command, for the sentence that says to use it differently.
     ///
     /// # Errors
     ///
-    /// There is no such table, the file has mistakes, or the agents of the table get their limits
-    /// in the other way.
-    pub fn open(
-        path: PathBuf,
-        file: Option<&Path>,
-        flags: impl FnOnce() -> Result<Policies, String>,
-        keys: &[Key],
-        what: &str,
-    ) -> anyhow::Result<Self> {
-        let policies = match file {
-            Some(file) => read(file)?,
-            None => flags().map_err(WrongUsage)?,
+    /// There is no such table, the file has mistakes, it is not known what the agents have, or
+    /// they get their limits in another way than the command line says.
+    pub fn open(path: PathBuf, limits: LimitsFrom<'_>, what: &str) -> anyhow::Result<Self> {
+        let given = match limits {
+            LimitsFrom::OfAgents => None,
+            LimitsFrom::File(file) => Some((read(file)?, Some(file.to_owned()))),
+            LimitsFrom::Flags(policies) => Some((*policies, None)),
         };
-        let table = open(&path, file.is_some(), what)?;
-        let policies = match file {
-            Some(_) => policies,
-            None => shaped(shared_as_agents_do(policies, &table), keys),
+        let table = Table::inspect(&path).map_err(TableError)?;
+        let kept = Kept::read(&table, &path);
+        let chosen = kept.as_ref().ok().and_then(|kept| kept.chosen(&table, &path));
+        let is_given = given.is_some();
+        let (policies, file) = match given {
+            Some((policies, file)) => {
+                check_sources(&table, &path, chosen.as_ref(), file.is_some(), what)?;
+                (policies, file)
+            }
+            None => of_agents(&kept, chosen, &path, what)?,
         };
-        let (table, in_force) = with_policies(table, policies);
-        let is_whole = file.is_some() || keys.is_empty();
-        let leases = leases_of(&table);
-        let file = file.map(Path::to_owned);
-        let inspected = Self { table, path, in_force, leases, file, is_whole };
-        for note in [inspected.note_about_users(), inspected.note()].into_iter().flatten() {
+        let inspected = Self::of_policies(table, path, policies, file);
+        let differs = if is_given { inspected.note() } else { None };
+        for note in [inspected.note_about_users(), differs].into_iter().flatten() {
             print_note(&note);
         }
         Ok(inspected)
     }
 
-    /// The table with the policies that were read from a file, whatever its agents have.
-    pub(crate) fn of_file(table: Table, path: PathBuf, policies: Policies, file: &Path) -> Self {
-        let (table, in_force) = with_policies(table, policies);
-        let leases = leases_of(&table);
-        Self { table, path, in_force, leases, file: Some(file.to_owned()), is_whole: true }
+    /// The table with these policies, whatever its agents have.
+    pub(crate) fn of_policies(
+        table: Table,
+        path: PathBuf,
+        policies: Policies,
+        file: Option<PathBuf>,
+    ) -> Self {
+        let in_force = Arc::new(InForce::if_started(policies, &table));
+        let (leases, table) = (leases_of(&table), Arc::new(table));
+        Self { table, path, in_force, leases, file, others: OnceLock::new() }
     }
 
     /// What an agent itself has. The keys of a client are those of its policies, whether they come
@@ -212,7 +290,25 @@ impl Inspected {
         leases: Option<Arc<Leases>>,
         source: &str,
     ) -> Self {
-        Self { table, path, in_force, leases, file: Some(source.into()), is_whole: true }
+        let file = Some(source.into());
+        Self { table, path, in_force, leases, file, others: OnceLock::new() }
+    }
+
+    /// The hashes that the key of a client has by what other agents have, or had before a reload.
+    pub(crate) fn other_keys(&self, client: &Client) -> Vec<KeyHash> {
+        let (name, hasher) = (&self.policy(client).name, self.table.hasher());
+        let policies = self.others().iter().flat_map(|others| &others.list);
+        let same = policies.filter(|policy| policy.name == *name);
+        let hash = |policy| Some(hash_key(hasher.clone(), policy, &client.message()?)?.0);
+        same.filter_map(hash).collect()
+    }
+
+    /// What agents have or had before a reload, beside the policies of the command.
+    pub(crate) fn others(&self) -> &[Policies] {
+        self.others.get_or_init(|| {
+            let kept = Kept::read(&self.table, &self.path).unwrap_or_default();
+            kept.others(self.in_force.policies.limits_digest).collect()
+        })
     }
 
     /// The clients that this key means in the policy with this name; without a name, in each
@@ -235,12 +331,8 @@ impl Inspected {
             // Otherwise a reset of one address would also clear what its network owes.
             let is_likely_known =
                 clients.iter().zip(&known).any(|(client, is_known)| *is_known && client.is_likely);
-            // Agents without a file have one of these keys, and it is not known which. Agents with
-            // a file have all of them, and the client can send requests with each.
-            let takes_likely = match (wanted, &self.file) {
-                (Wanted::All, Some(_)) => true,
-                (Wanted::Known, _) | (Wanted::All, None) => !is_any_known,
-            };
+            // The client can send requests with each of these keys.
+            let takes_likely = wanted == Wanted::All || !is_any_known;
             let mut chosen: Vec<_> = clients
                 .into_iter()
                 .zip(known)
@@ -301,12 +393,7 @@ impl Inspected {
         key: &Key,
     ) -> anyhow::Result<Vec<Vec<Client>>> {
         let policies = &self.in_force.policies.list;
-        let Some(file) = self.file.as_deref().map(Path::display) else {
-            let shape = key_meanings::nameless(key);
-            let at = policies.iter().position(|policy| policy.key.args == shape);
-            let clients = self.clients_of(at.unwrap_or_default(), key).map_err(WrongUsage)?;
-            return Ok(vec![clients]);
-        };
+        let file = source(self.file.as_deref());
         let is_meant = |found: &Policy| match policy {
             Some(name) => *name == *found.name,
             None => !found.is_trial,
@@ -323,6 +410,7 @@ impl Inspected {
             return Ok(found.into_iter().filter_map(|(_, clients)| clients.ok()).collect());
         }
         match &found[..] {
+            [(_, Err(mistake))] if self.file.is_none() => bail!(WrongUsage(mistake.clone())),
             [(at, Err(mistake))] => {
                 bail!(WrongUsage(format!("policy '{}': {mistake}", policies[*at].name)))
             }
@@ -351,10 +439,7 @@ impl Inspected {
 
     /// Every client that a key can mean in the policy at this place. The error is a sentence.
     fn clients_of(&self, at: usize, key: &Key) -> Result<Vec<Client>, String> {
-        let meanings = match &self.file {
-            Some(_) => key_meanings::named(key, &self.in_force.policies.list[at].key.args)?,
-            None => key_meanings::unnamed(key)?,
-        };
+        let meanings = key_meanings::named(key, &self.in_force.policies.list[at].key.args)?;
         let typed = meanings.first().map(|first| first.args.clone()).unwrap_or_default();
         let client = |meaning: Meaning| {
             let is_cut = |(arg, typed): (&NamedValue, &NamedValue)| {
@@ -410,8 +495,6 @@ impl Inspected {
         key: &Key,
         has_bucket: impl Fn(&Client) -> bool,
     ) -> Option<String> {
-        // The clients of agents without a file include the network already.
-        self.file.as_ref()?;
         let Some(args) = masked(&client.args) else {
             let is_network = |arg: &NamedValue| matches!(arg.value, OwnedValue::Ip(IpAddr::V6(_)));
             let is_meant = !client.is_likely && client.args.iter().any(is_network);
@@ -472,45 +555,25 @@ impl Inspected {
     /// command says then is not what these agents answer.
     fn note(&self) -> Option<String> {
         let path = self.path.display();
-        let Some(file) = self.file.as_deref().map(Path::display) else {
-            if Sources::of(&self.table).file {
-                return Some(format!(
-                    "some agents of table {path} have their limits from a file; this is not about \
-                     their buckets, which a command with --config finds"
-                ));
-            }
-            let (all, others) = self.agents_with_other_limits();
-            if self.is_whole && others > 0 {
-                return Some(format!(
-                    "{others} of {} of table {path} {} another --rate, --burst, --key or --cost \
-                     than this command; write those of the agents",
-                    Count(all as u64, "agent", "agents"),
-                    if others == 1 { "has" } else { "have" }
-                ));
-            }
-            let has_had = flags_in_words(self.other_quota()?);
-            return Some(format!(
-                "the agents of table {path} were last started with another --rate and --burst: \
-                 {has_had}"
-            ));
-        };
-        const WHY: &str = "was it changed and not reloaded, or is it another file?";
         let (all, others) = self.agents_with_other_limits();
-        if others > 0 {
-            return Some(format!(
-                "{others} of {} of table {path} {} other limits than those of {file}; {WHY}",
-                Count(all as u64, "agent", "agents"),
-                if others == 1 { "has" } else { "have" }
-            ));
+        let agents = Count(all as u64, "agent", "agents");
+        let have = if others == 1 { "has" } else { "have" };
+        match &self.file {
+            None if Sources::of(&self.table).file => Some(format!(
+                "some agents of table {path} have their limits from a file; this is not about \
+                 their buckets, which a command without --rate finds"
+            )),
+            _ if others == 0 => None,
+            None => Some(format!(
+                "{others} of {agents} of table {path} {have} another --rate, --burst, --key or \
+                 --cost than this command; write those of the agents, or none of them"
+            )),
+            Some(file) => Some(format!(
+                "{others} of {agents} of table {path} {have} other limits than those of {}; was \
+                 it changed and not reloaded, or is it another file?",
+                file.display()
+            )),
         }
-        if all > 0 {
-            return None;
-        }
-        let has_had = numbers_in_words(self.other_quota()?);
-        Some(format!(
-            "the agents of table {path} last had other limits than those of {file} ({has_had}); \
-             {WHY}"
-        ))
     }
 
     /// Whether the agents of the table do not know the policy of a client, because all of them
@@ -535,33 +598,15 @@ impl Inspected {
         (limits().count(), limits().filter(|limits| *limits != ours).count())
     }
 
-    /// The quota that a limit of the policies had last, according to the table's register, if it
-    /// is another one.
-    fn other_quota(&self) -> Option<Quota> {
-        let registered = self.table.registered();
-        let last = |id: u64| {
-            let ours = registered.iter().filter(|known| known.limit == id && !known.is_override);
-            ours.max_by_key(|known| known.since)
-        };
-        let limits = self.in_force.policies.list.iter().flat_map(|policy| policy.rule.limits());
-        let mut others = limits
-            .filter(|limit| limit.calendar.is_none())
-            .filter_map(|limit| Some((limit, last(limit.id)?.quota)))
-            .filter(|(limit, last)| limit.quota != *last);
-        others.next().map(|(_, last)| last)
-    }
-
     /// Says that the table does not have all that is counted, for each of these policies that is
     /// shared.
     pub(crate) fn print_which_are_shared<'n>(&self, names: impl Iterator<Item = &'n str>) {
         let names: BTreeSet<_> = names.collect();
         let policies = self.in_force.policies.without_trials();
-        let mut shared: Vec<_> = policies
+        let shared: Vec<_> = policies
             .filter(|policy| policy.shared.is_some() && names.contains(&*policy.name))
             .map(|policy| &policy.name)
             .collect();
-        // The flags have a policy for each key.
-        shared.dedup();
         for name in shared {
             print_note(&format!(
                 "policy '{name}' is shared with other machines; this command knows what this \
@@ -635,52 +680,4 @@ pub fn read(file: &Path) -> Result<Policies, Mistakes> {
         ));
         Mistakes(mistakes)
     })
-}
-
-/// A quota of agents without a file, as the flags that give it where there are some.
-pub(crate) fn flags_in_words(quota: Quota) -> String {
-    let flags = RateFlags::of(quota).map(|flags| flags.to_string());
-    flags.unwrap_or_else(|| numbers_in_words(quota))
-}
-
-/// The flags of the agents of a table, for a command line that has none; a note says so.
-/// `policies` are those of an agent with these flags.
-pub(crate) fn flags_of_agents(
-    path: &Path,
-    policies: impl Fn(&RateFlags) -> Result<Policies, String>,
-) -> anyhow::Result<Option<RateFlags>> {
-    let table = Table::inspect(path).map_err(TableError)?;
-    let flags = RateFlags::of_agents(&table, policies);
-    if let Some(flags) = &flags {
-        print_note(&format!(
-            "the agents of table {} were started with {flags}, so this is about that",
-            path.display()
-        ));
-    }
-    Ok(flags)
-}
-
-/// The policy of the flags, shared as the agents share it: commands have no `--store`.
-fn shared_as_agents_do(policies: Policies, table: &Table) -> Policies {
-    let mut agents = table.processes().into_iter().filter_map(|process| process.profile);
-    let limits = agents.next().map(|profile| profile.limits);
-    let mut ways = Sharing::all_of_flags().map(|shared| policies.shared_as(Some(shared)));
-    let found = ways.find(|shared| Some(shared.limits_digest) == limits);
-    found.unwrap_or(policies)
-}
-
-/// The policy of the flags, once for each shape of a key, so that each key has one whose buckets
-/// are those of the agents. (Which args make the key of an agent without a file is not known.)
-fn shaped(policies: Policies, keys: &[Key]) -> Policies {
-    let [policy] = &policies.list[..] else { return policies };
-    let mut list: Vec<Policy> = Vec::new();
-    for key in keys {
-        let args = key_meanings::nameless(key);
-        if list.iter().all(|known| known.key.args != args) {
-            let mut policy = policy.with_rule(policy.rule.clone());
-            policy.key = KeyParts::exact(args);
-            list.push(policy);
-        }
-    }
-    if list.is_empty() { policies } else { policies.with_list(list) }
 }

@@ -3,11 +3,9 @@
 use std::net::IpAddr;
 use std::slice;
 
-use gcra_policy::key::{Key, NamedValue, OwnedValue, WrittenPart, write_mark};
+use gcra_policy::key::{Key, NamedValue, OwnedValue, write_mark};
 use gcra_policy::key_parts::KeyArg;
 use gcra_text::count::Count;
-use gcra_text::network::VALUE;
-use ipnet::IpNet;
 
 /// The most keys that a KEY can mean.
 const MOST_MEANINGS: usize = 64;
@@ -115,42 +113,6 @@ pub fn named(key: &Key, args: &[KeyArg]) -> Result<Vec<Meaning>, String> {
     choices.meanings(key, shape, with_names)
 }
 
-/// The same for an agent without a file, of whose key only the shape is known: see [`nameless`].
-///
-/// HAProxy may cut IPv6 addresses to their /64 networks, as the configurations in haproxy/ do.
-pub(crate) fn unnamed(key: &Key) -> Result<Vec<Meaning>, String> {
-    let names: Vec<Option<(&str, &str)>> =
-        key.parts.iter().map(|written| written.text.split_once('=')).collect();
-    if let Some((name, value)) = stray_name(&names, |_| false) {
-        return Err(format!(
-            "'{}': without --config the parts of a key have no names; write {value}, or \
-             str:{name}={value} for the text itself",
-            key.text
-        ));
-    }
-    let (mut choices, mut masked) = (Choices::default(), Choices::default());
-    for written in &key.parts {
-        let part = ungrouped(written.text.parse()?)?;
-        let (fallback, of_network) = (written.fallback, part.masked());
-        let other_type = part.as_other_type(&written.text);
-        let mut others = Vec::from_iter(other_type.map(|other| (fallback, other)));
-        if fallback == 0 && part != OwnedValue::Null {
-            others.extend(of_network.iter().chain([&part]).map(|part| (1, part.clone())));
-        }
-        choices.push([(fallback, part.clone())], others);
-        masked.push([(fallback, of_network.unwrap_or(part))], []);
-    }
-    let shape = nameless(key);
-    let mut meanings = choices.meanings(key, &shape, false)?;
-    for meaning in masked.meanings(key, &shape, false)? {
-        if meanings.iter().all(|known| known.args != meaning.args) {
-            let note = format!("counted as {}", masked.text(&shape, false));
-            meanings.insert(1, Meaning { note, ..meaning });
-        }
-    }
-    Ok(meanings)
-}
-
 /// What each part of a KEY can mean.
 #[derive(Debug, Default)]
 struct Choices {
@@ -172,13 +134,6 @@ impl Choices {
 
     fn first(&self) -> Vec<Choice> {
         self.likely.iter().filter_map(|choices| choices.first()).cloned().collect()
-    }
-
-    /// The first choices as a KEY.
-    fn text(&self, shape: &[KeyArg], with_names: bool) -> String {
-        let texts = self.first();
-        let texts = texts.iter().map(|(number, part)| (*number, part.in_key()));
-        exact_key(shape, with_names, texts)
     }
 
     /// Every combination of what is likely, and the first of them with one part that is not.
@@ -252,34 +207,6 @@ pub(crate) fn exact_key(
         }
     };
     args.zip(values).map(part).collect::<Vec<_>>().join(",")
-}
-
-/// The value for an agent without a file. It counts each value by itself, and the group of an IPv6
-/// address is the one that HAProxy cuts it to. The error is a sentence.
-pub(crate) fn ungrouped(part: OwnedValue) -> Result<OwnedValue, String> {
-    match part {
-        OwnedValue::Net(net @ IpNet::V6(_)) if net.prefix_len() == 64 => {
-            Ok(OwnedValue::Ip(net.network()))
-        }
-        OwnedValue::Net(net) => Err(format!(
-            "'{net}' is a network, and agents with --rate count each address by itself; write one \
-             address, or {VALUE}{net} for the text itself"
-        )),
-        part => Ok(part),
-    }
-}
-
-/// Args that a policy can have whose key has the shape of this one: as many parts, of which some
-/// come from fallbacks.
-pub(crate) fn nameless(key: &Key) -> Vec<KeyArg> {
-    let arg = |(number, written): (usize, &WrittenPart)| KeyArg {
-        name: format!("part {number}").into_bytes().into(),
-        fallbacks: (1..=written.fallback.max(1))
-            .map(|fallback| format!("part {number} else {fallback}").into_bytes().into())
-            .collect(),
-        or_null: true,
-    };
-    (1..).zip(&key.parts).map(arg).collect()
 }
 
 /// A name that is not known, in front of an address: that is hardly meant as a string.
@@ -417,36 +344,5 @@ mod tests {
             assert!(text.parse::<Key>().is_err(), "{text}");
             assert!(args_of("ip")(&format!("ip={text}")).is_err(), "{text}");
         }
-        let sentence = unnamed(&"192.0.2.0/24".parse().unwrap()).unwrap_err();
-        assert!(
-            sentence.contains("count each address by itself; write one address"),
-            "{sentence}"
-        );
-    }
-
-    #[test]
-    fn without_a_file_parts_have_no_names() {
-        let unnamed = |text: &str| unnamed(&text.parse().unwrap());
-        let values = unnamed("else2:192.0.2.1,null:,/x?a=b").unwrap().remove(0).args;
-        let expected = [
-            pair("part 1 else 2", "192.0.2.1"),
-            pair("part 2", "null:"),
-            pair("part 3", "/x?a=b"),
-        ];
-        assert_eq!(values, expected);
-        let sentence = unnamed("ip=192.0.2.1").unwrap_err();
-        assert!(sentence.contains("write 192.0.2.1, or str:ip=192.0.2.1"), "{sentence}");
-        let words: Vec<_> = in_words(unnamed("2001:db8::5,a").unwrap());
-        let expected = [
-            ("part 1=2001:db8::5 part 2=a", true, ""),
-            ("part 1=2001:db8:: part 2=a", true, "counted as 2001:db8::,a"),
-            ("part 1=str:2001:db8::5 part 2=a", false, "as str:2001:db8::5,a"),
-            ("part 1 else 1=2001:db8:: part 2=a", false, "as else:2001:db8::,a"),
-            ("part 1 else 1=2001:db8::5 part 2=a", false, "as else:2001:db8::5,a"),
-            ("part 1=2001:db8::5 part 2 else 1=a", false, "as 2001:db8::5,else:a"),
-        ];
-        let expected = expected.map(|(args, likely, note)| (args.into(), likely, note.into()));
-        assert_eq!(words, expected);
-        assert_eq!(unnamed("2001:db8::/64").unwrap()[0].args, [pair("part 1", "2001:db8::")]);
     }
 }

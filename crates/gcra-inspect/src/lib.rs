@@ -14,6 +14,7 @@ pub mod inspected_table;
 pub mod key_meanings;
 pub mod lease_state;
 pub mod outage_words;
+pub mod policies_file;
 pub mod process_list;
 pub mod process_state;
 pub mod remembering_agents;

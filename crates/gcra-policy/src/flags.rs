@@ -1,7 +1,9 @@
 //! The flags that make a policy, and the store that they name.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use gcra_store::Password;
@@ -16,10 +18,10 @@ use crate::file::secrets::Readers;
 use crate::file::sharing::not_shareable;
 use crate::key_parts::KeyParts;
 use crate::limit::{Limit, LimitIdentity, Rule};
+use crate::origin::{OfFlags, OfStore, Origin, text_of};
 use crate::overrides::Overrides;
 use crate::policies::Policies;
 use crate::policy::{Policy, Price};
-use crate::rate_flags::RateFlags;
 use crate::rate_guess::Meant;
 use crate::sharing::{Sharing, WORDS, WithoutStore};
 use crate::store::{StoreSettings, StoreUrl, VARIABLE_RULE, WAITS, is_variable};
@@ -64,11 +66,12 @@ pub struct LimitFlags {
 }
 
 /// What `--rate` may be.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub enum RateArg {
     Deny,
     Unlimited,
-    Rate(Rate),
+    /// A rate, and how it was written.
+    Rate(Rate, String),
 }
 
 impl FromStr for RateArg {
@@ -81,8 +84,18 @@ impl FromStr for RateArg {
             _ if !text.contains(|c: char| c.is_ascii_digit()) => Err(format!(
                 "'{text}' is not a rate; write COUNT/PERIOD, such as 100/s, or deny or unlimited"
             )),
-            _ => parse_rate(text).map(Self::Rate),
+            _ => parse_rate(text).map(|rate| Self::Rate(rate, text.to_owned())),
         }
+    }
+}
+
+impl fmt::Display for RateArg {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Deny => "deny",
+            Self::Unlimited => "unlimited",
+            Self::Rate(_, text) => text,
+        })
     }
 }
 
@@ -198,37 +211,10 @@ pub fn parse_without_store(text: &str) -> Result<WithoutStore, String> {
     WithoutStore::of_word(text).ok_or_else(wrong)
 }
 
-/// The policy of agents that were started without a file, for commands that need its keys only.
-pub fn policies_without_limit() -> Result<Policies, String> {
-    let flags =
-        LimitFlags { rate: Some(RateArg::Unlimited), burst: None, key: Vec::new(), cost: None };
+/// The policy of agents that were started with this rate and burst, and no other flag.
+pub fn policies_of_rate(rate: RateArg, burst: Option<u64>) -> Result<Policies, String> {
+    let flags = LimitFlags { rate: Some(rate), burst, key: Vec::new(), cost: None };
     policies_of_flags(&flags, None, Answers::blocked_only())
-}
-
-/// The policy of agents that were started with `--rate deny`.
-pub fn policies_of_deny() -> Result<Policies, String> {
-    let flags = LimitFlags { rate: Some(RateArg::Deny), burst: None, key: Vec::new(), cost: None };
-    policies_of_flags(&flags, None, Answers::blocked_only())
-}
-
-/// The policy of agents that were started with this rate and burst, and no file.
-pub fn policies_of_rate(rate: Rate, burst: Option<u64>) -> Result<Policies, String> {
-    shared_policies_of_rate(rate, burst, None)
-}
-
-/// The same, for agents that share their limit in this way.
-pub(crate) fn shared_policies_of_rate(
-    rate: Rate,
-    burst: Option<u64>,
-    shared: Option<Sharing>,
-) -> Result<Policies, String> {
-    let flags = LimitFlags { rate: Some(RateArg::Rate(rate)), burst, key: Vec::new(), cost: None };
-    policies_of_flags(&flags, shared, Answers::blocked_only())
-}
-
-/// The policy of agents that were started with these flags and no others.
-pub fn policies_like(flags: &RateFlags) -> Result<Policies, String> {
-    shared_policies_of_rate(flags.rate, Some(flags.burst), flags.shared)
 }
 
 /// The one policy of the flags, which is for every message.
@@ -240,9 +226,11 @@ pub fn policies_of_flags(
     let rate = args.rate.as_ref().ok_or(
         "there is no limit; write --rate COUNT/PERIOD, such as --rate 100/s, or --config FILE",
     )?;
+    let mut numbers = None;
     let rule = match (rate, args.burst) {
-        (RateArg::Rate(rate), burst) => {
+        (RateArg::Rate(rate, _), burst) => {
             let quota = rate.quota(burst).map_err(|error| table_error::rate(&error))?;
+            numbers = Some(quota.burst().into());
             Rule::Limits(vec![Limit::new(
                 "default".to_owned(),
                 LimitIdentity::of_flags(),
@@ -308,7 +296,73 @@ pub fn policies_of_flags(
         trial: None,
         is_trial: false,
     };
-    Ok(Policies::new(vec![policy], answers, Vec::new(), 0))
+    let origin = Origin::Flags(OfFlags {
+        rate: rate.to_string(),
+        burst: numbers,
+        key: args.key.clone(),
+        cost: args.cost.clone(),
+        store: None,
+    });
+    let policies = Policies::new(vec![policy], answers, Vec::new(), 0);
+    Ok(Policies { origin: Some(Arc::new(origin)), ..policies })
+}
+
+impl Policies {
+    /// The same policies of flags, with the store through which they are shared.
+    #[must_use]
+    pub fn with_store(mut self, settings: StoreSettings) -> Self {
+        let shared = self.list.first().and_then(|policy| policy.shared).unwrap_or_default();
+        if let Some(Origin::Flags(flags)) = self.origin.as_deref().cloned() {
+            let store = Some(of_store(&settings, shared.without_store));
+            self.origin = Some(Arc::new(Origin::Flags(OfFlags { store, ..flags })));
+        }
+        Self { store: Some(settings), ..self }
+    }
+}
+
+fn of_store(settings: &StoreSettings, without_store: WithoutStore) -> OfStore {
+    let (password_file, password_env) = match &settings.password {
+        Password::File(file) => (Some(text_of(file)), None),
+        Password::Variable(name) => (None, Some(name.clone())),
+        _ => (None, None),
+    };
+    OfStore {
+        url: settings.url_text.clone(),
+        password_file,
+        password_env,
+        ca: settings.authorities.as_deref().map(text_of),
+        wait_ms: u64::try_from(settings.wait.as_millis()).unwrap_or(u64::MAX),
+        without_store: without_store.word().to_owned(),
+    }
+}
+
+/// The policies of flags that were kept. The error is a sentence.
+pub(crate) fn policies_again(flags: &OfFlags) -> Result<Policies, String> {
+    let OfFlags { rate, burst, key, cost, store } = flags;
+    let limit = LimitFlags {
+        rate: Some(rate.parse()?),
+        burst: *burst,
+        key: key.clone(),
+        cost: cost.clone(),
+    };
+    let Some(store) = store else {
+        return policies_of_flags(&limit, None, Answers::blocked_only());
+    };
+    let OfStore { url, password_file, password_env, ca, wait_ms, without_store } = store;
+    let flags = StoreFlags {
+        store: Some(StoreUrl::parse(url)?),
+        password_file: password_file.as_ref().map(PathBuf::from),
+        password_env: password_env.clone(),
+        ca: ca.as_ref().map(PathBuf::from),
+    };
+    let without_store = WithoutStore::of_word(without_store).unwrap_or_default();
+    let shared = Sharing { without_store, at_once: false };
+    let policies = policies_of_flags(&limit, Some(shared), Answers::blocked_only())?;
+    let wait = Some(Duration::from_millis(*wait_ms));
+    Ok(match flags.settings()? {
+        Some(settings) => policies.with_store(settings.with_wait(wait)),
+        None => policies,
+    })
 }
 
 /// Where the policies come from.

@@ -6,6 +6,7 @@
     reason = "used by this program alone; comments stand where a name does not say enough"
 )]
 
+mod again;
 mod answer_size;
 pub mod answers;
 pub mod bandwidth;
@@ -19,6 +20,7 @@ pub mod key_bytes;
 pub mod key_parts;
 mod limit;
 pub mod limit_from_arg;
+pub mod origin;
 mod overrides;
 mod policies;
 pub mod policy;

@@ -1,6 +1,7 @@
 //! All policies of an agent, with its store and its answers.
 
 use std::iter;
+use std::sync::Arc;
 
 use gcra_table::Table;
 use spop_agent::Message;
@@ -8,8 +9,8 @@ use spop_agent::Message;
 use crate::answers::Answers;
 use crate::digest;
 use crate::limit::{Limit, Rule};
+use crate::origin::Origin;
 use crate::policy::Policy;
-use crate::sharing::Sharing;
 use crate::store::StoreSettings;
 use crate::watch::SeenFile;
 
@@ -28,6 +29,8 @@ pub struct Policies {
     pub warning_count: usize,
     /// The files that they were read from, in their state before that.
     pub files: Vec<SeenFile>,
+    /// What they were read from, unless that is not known.
+    pub origin: Option<Arc<Origin>>,
     /// A digest of all text that they were read from. It is equal where nothing has changed.
     pub text_digest: u64,
     /// A digest of their limits, which other agents can compare with their own. Never 0.
@@ -53,6 +56,7 @@ impl Policies {
             warnings: Vec::new(),
             warning_count: 0,
             files,
+            origin: None,
             text_digest,
             limits_digest,
             switched: Vec::new(),
@@ -116,20 +120,8 @@ impl Policies {
         // No file says this, so the next reload puts the file in force even if it is the same.
         let changed = Self::new(list, self.answers.clone(), self.files.clone(), 0);
         let (store, warnings) = (self.store.clone(), self.warnings.clone());
-        Ok(Some(Self { store, warnings, warning_count: self.warning_count, switched, ..changed }))
-    }
-
-    /// The same answers with other policies, which were not read from any file.
-    pub fn with_list(&self, list: Vec<Policy>) -> Self {
-        let store = self.store.clone();
-        Self { store, ..Self::new(list, self.answers.clone(), Vec::new(), 0) }
-    }
-
-    /// The same policies, of which all are shared in this way, or none.
-    pub fn shared_as(&self, shared: Option<Sharing>) -> Self {
-        let each = self.list.iter();
-        let list = each.map(|policy| Policy { shared, ..policy.with_rule(policy.rule.clone()) });
-        self.with_list(list.collect())
+        let (origin, warning_count) = (self.origin.clone(), self.warning_count);
+        Ok(Some(Self { store, origin, warnings, warning_count, switched, ..changed }))
     }
 
     /// The policies without their trials.

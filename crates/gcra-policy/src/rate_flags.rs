@@ -1,12 +1,10 @@
-//! The `--rate` and `--burst` of agents without a file, found again from a table's register.
+//! The numbers of a quota as people write them: `--rate` and `--burst`.
 
 use std::fmt;
 
-use gcra_table::{Quota, Rate, Table};
+use gcra_table::{Quota, Rate};
 
-use crate::policies::Policies;
 use crate::rate_words::rate_of;
-use crate::sharing::{Sharing, WithoutStore};
 
 /// A rate and a burst as they can be typed. [`Display`](fmt::Display) writes the flags.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -14,62 +12,20 @@ pub struct RateFlags {
     text: String,
     pub rate: Rate,
     pub burst: u64,
-    /// With `--store`: how the limit is shared.
-    pub shared: Option<Sharing>,
 }
 
 impl RateFlags {
     /// The flags that give this quota; `None` if no simple rate does.
     pub fn of(quota: Quota) -> Option<Self> {
         let (text, rate) = rate_of(quota)?;
-        Some(Self { text, rate, burst: quota.burst().into(), shared: None })
-    }
-
-    /// The same flags without a store, and with one in each way that there are flags for.
-    pub fn shared_or_not(&self) -> impl Iterator<Item = Self> {
-        let ways = [None].into_iter().chain(Sharing::all_of_flags().map(Some));
-        ways.map(|shared| Self { shared, ..self.clone() })
-    }
-
-    /// Those of the agents that use a table now; `None` if they have a file, or not all of them
-    /// have the same limits, or it is not known. `policies` are those of an agent with these
-    /// flags: the agents may have `--rate deny` now, or a `--key`. Which store they have is not
-    /// known.
-    pub fn of_agents(
-        table: &Table,
-        policies: impl Fn(&Self) -> Result<Policies, String>,
-    ) -> Option<Self> {
-        let mut profiles = table.processes().into_iter().filter_map(|process| process.profile);
-        let first = profiles.next().filter(|profile| !profile.has_file)?;
-        if !profiles.all(|other| !other.has_file && other.limits == first.limits) {
-            return None;
-        }
-        Self::latest(table)?
-            .shared_or_not()
-            .find(|flags| policies(flags).is_ok_and(|ours| ours.limits_digest == first.limits))
-    }
-
-    /// The numbers that an agent without a file had last, whatever its other flags are.
-    pub fn latest(table: &Table) -> Option<Self> {
-        let by_flags = table.registered().into_iter();
-        let by_flags = by_flags.filter(|known| known.limit == 0 && !known.is_override);
-        Self::of(by_flags.max_by_key(|known| known.since)?.quota)
+        Some(Self { text, rate, burst: quota.burst().into() })
     }
 }
 
 impl fmt::Display for RateFlags {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { text, burst, rate: _, shared } = self;
-        write!(f, "--rate {text} --burst {burst}")?;
-        match shared {
-            None => Ok(()),
-            Some(Sharing { without_store: WithoutStore::Share, .. }) => {
-                f.write_str(" --store URL")
-            }
-            Some(Sharing { without_store, .. }) => {
-                write!(f, " --store URL --without-store {}", without_store.word())
-            }
-        }
+        let Self { text, burst, rate: _ } = self;
+        write!(f, "--rate {text} --burst {burst}")
     }
 }
 

@@ -80,12 +80,6 @@ impl WithoutStore {
 }
 
 impl Sharing {
-    /// All that the flags of a command line can say.
-    pub fn all_of_flags() -> impl Iterator<Item = Self> {
-        let each = WORDS.into_iter().filter_map(WithoutStore::of_word);
-        each.map(|without_store| Self { without_store, at_once: false })
-    }
-
     /// "shared with all machines that use the store; without the store, requests are blocked".
     pub fn in_words(self) -> String {
         let how = if self.at_once { ", which is asked about each request" } else { "" };

@@ -57,8 +57,9 @@ impl AgentConfig {
                     policies.warnings = settings.remarks();
                     policies.warning_count = policies.warnings.len();
                 }
-                let wait = args.store_wait;
-                policies.store = store.map(|store| store.with_wait(wait));
+                if let Some(store) = store {
+                    policies = policies.with_store(store.with_wait(args.store_wait));
+                }
                 Source::Flags(Box::new(policies))
             }
         };

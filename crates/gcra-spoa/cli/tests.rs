@@ -8,11 +8,11 @@ use clap::{CommandFactory as _, Parser as _};
 use gcra_inspect::commands::get_reset::Reset;
 use gcra_inspect::commands::store::StoreSource;
 use gcra_inspect::commands::table::TableCommand;
-use gcra_policy::flags::{self, Source};
-use gcra_policy::rate_flags::RateFlags;
+use gcra_policy::Policies;
+use gcra_policy::flags::Source;
+use gcra_policy::origin::Origin;
 use gcra_policy::sharing::{Sharing, WithoutStore};
 use gcra_store::Password;
-use gcra_table::Rate;
 use spop_agent::Scope;
 
 use super::args::CommandLine;
@@ -172,22 +172,30 @@ fn the_flags_of_a_store_share_the_limit() {
 }
 
 #[test]
-fn the_limits_of_flags_are_found_again_however_they_are_shared() {
-    let flags = RateFlags::of("3/s".parse::<Rate>().unwrap().quota(None).unwrap()).unwrap();
+fn the_limits_of_flags_are_made_again_however_they_are_shared() {
     for (args, shown) in [
         ("", ""),
+        (" --key user --key ip --cost n", " --key user,ip --cost n"),
         (" --store redis://a", " --store URL"),
         (" --store redis://a --without-store share", " --store URL"),
         (" --store redis://a --without-store closed", " --store URL --without-store closed"),
-        (" --store redis://a --without-store open", " --store URL --without-store open"),
+        (
+            " --store rediss://u@a --store-ca c --store-password-env P --store-wait 7ms",
+            " --store URL",
+        ),
     ] {
         let config = parse(&format!("--rate 3/s{args}")).unwrap();
         let Source::Flags(policies) = config.policies else { panic!("not the flags") };
-        let is_it = |found: &RateFlags| {
-            flags::policies_like(found).unwrap().limits_digest == policies.limits_digest
+        let origin = policies.origin.as_deref().unwrap();
+        let Origin::Flags(flags) = origin else { panic!("a file") };
+        assert_eq!(flags.to_string(), format!("--rate 3/s --burst 3{shown}"));
+        let again = origin.policies().unwrap().unwrap();
+        assert_eq!(again.limits_digest, policies.limits_digest, "{args}");
+        assert_eq!(again.origin, policies.origin, "{args}");
+        let password = |policies: &Policies| {
+            policies.store.as_ref().map(|store| (store.password.clone(), store.wait))
         };
-        let found = flags.shared_or_not().find(is_it).unwrap();
-        assert_eq!(found.to_string(), format!("--rate 3/s --burst 3{shown}"));
+        assert_eq!(password(&again), password(&policies), "{args}");
     }
 }
 

@@ -6,6 +6,7 @@ mod audit_reports;
 mod beat;
 mod complaint;
 mod exemptions;
+mod kept_policies;
 mod message_reports;
 mod orders;
 mod reload_loop;
@@ -33,6 +34,7 @@ use self::audit_reports::AuditReports;
 use self::beat::Beat;
 use self::complaint::BEATS_BETWEEN;
 use self::exemptions::Exemptions;
+use self::kept_policies::KeptPolicies;
 use self::message_reports::MessageReports;
 use self::orders::Followed;
 use self::reload_loop::Reloads;
@@ -52,6 +54,7 @@ pub(crate) struct Housekeeping {
     followed: Followed,
     reloads: Reloads,
     beat: Beat,
+    kept: KeptPolicies,
     exemptions: Exemptions,
     warnings: Warnings,
     messages: MessageReports,
@@ -92,6 +95,7 @@ impl Housekeeping {
             followed: Followed::default(),
             reloads: Reloads::new(running(), manager.clone(), startup, watches),
             beat: Beat::new(running()),
+            kept: KeptPolicies::begin(running()),
             exemptions: Exemptions::new(running()),
             warnings: Warnings::new(running(), path),
             messages: MessageReports::new(running()),
@@ -161,6 +165,9 @@ impl Housekeeping {
                 let reloaded_at = self.reloads.reloaded_at();
                 let what = (&*policy, observe);
                 let outcome = self.followed.observe(&self.running, what, at_ns, reloaded_at);
+                if outcome == Ok(true) {
+                    self.kept.follow();
+                }
                 // The client may be gone.
                 let _ = done.send(outcome);
             }
@@ -196,6 +203,7 @@ impl Housekeeping {
     /// What is done once a second.
     fn beat(&mut self) {
         self.beat.begin();
+        self.kept.follow();
         self.warnings.compare_limits();
         self.beat.forget_earlier();
         self.exemptions.follow();

@@ -158,7 +158,7 @@ impl Reloads {
         let running = &self.running;
         let (in_force, stats, table) =
             (running.policies.clone(), running.stats.clone(), running.table.load_full());
-        let has_store = self.startup.store.is_some();
+        let (has_store, keeper) = (self.startup.store.is_some(), running.keeper.clone());
         Some(Work::new(asked, move || {
             let mut looked_at = Vec::new();
             let read = document::read_noting(&file, Readers::OfLog, &mut looked_at);
@@ -169,7 +169,14 @@ impl Reloads {
                 let in_force = in_force.load();
                 // Here and not in the loop, because comparing long lists takes a while as well.
                 let has_changed = policies.text_digest != in_force.policies.text_digest;
-                Ok(has_changed.then(|| Box::new(in_force.replaced_by(policies, &stats, &table))))
+                let next =
+                    has_changed.then(|| Box::new(in_force.replaced_by(policies, &stats, &table)));
+                if let Some(next) = &next {
+                    // Commands find it as soon as the reload has an answer. If this fails, the
+                    // next beat tries it again.
+                    let _ = keeper.keep(&table, next);
+                }
+                Ok(next)
             });
             Found::Read(outcome, looked_at)
         }))

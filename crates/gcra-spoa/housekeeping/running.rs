@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use gcra_inspect::policies_file::Keeper;
 use gcra_limiter::policies_in_force::InForce;
 use gcra_limiter::stats::Stats;
 use gcra_limiter::undecided::Undecided;
@@ -19,6 +20,8 @@ pub(crate) struct Running {
     pub(crate) stats: Arc<Stats>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) undecided: Arc<Undecided>,
+    /// How commands learn what is in force.
+    pub(crate) keeper: Arc<Keeper>,
     /// Whether the policies come from a file, and not from the command line.
     pub(crate) has_file: bool,
     /// Where the agent serves its status.

@@ -8,11 +8,10 @@ use std::time::Duration;
 
 use crate::flags::{At, Of, key_help, key_parser, values_help};
 use anyhow::{anyhow, bail};
-use gcra_limiter::message_key::hash_all_groups;
-use gcra_policy::flags;
-use gcra_policy::key::{Key, OwnedValue};
+use gcra_limiter::message_key::hash_key;
+use gcra_policy::Policy;
+use gcra_policy::key::{Key, NamedValue, OwnedValue};
 use gcra_policy::policy::policy_id;
-use gcra_policy::{KeyParts, Policy};
 use gcra_table::{ExemptError, Exemption, KeyHash, Nanos, Table, Time};
 use gcra_text::count::Count;
 use gcra_text::duration::{Exact, Left};
@@ -24,9 +23,11 @@ use gcra_text::visible::{Visible, quoted};
 use serde_json::{Value, json};
 
 use crate::commands::get_reset::has_bucket;
+use crate::explanation::of_a_group;
 use crate::inspected_table;
-use crate::inspected_table::{Client, Inspected, Wanted};
+use crate::inspected_table::{Client, Inspected, LimitsFrom, Wanted, source};
 use crate::key_meanings;
+use crate::key_meanings::Meaning;
 use crate::process_state::is_used;
 use gcra_limiter::written_message::WrittenMessage;
 
@@ -59,10 +60,9 @@ pub const EXEMPT_HELP: &str = concat!(
     key_help!(),
     "
 Examples:
-  gcra-spoa exempt --config /etc/gcra-spoa/gcra-spoa.toml --for 1h 192.0.2.7
-  gcra-spoa exempt --config /etc/gcra-spoa/gcra-spoa.toml --end 192.0.2.7
   gcra-spoa exempt --for 1h 192.0.2.7
-      For agents that were started with --rate.
+  gcra-spoa exempt --policy login --for 1h 192.0.2.7,alice
+  gcra-spoa exempt --end 192.0.2.7
   gcra-spoa exempt --list
 
 All agents of the table follow within about two seconds. Requests of an exempt
@@ -95,13 +95,8 @@ pub fn run(exempt: &Exempt) -> anyhow::Result<ExitCode> {
         return list(exempt);
     }
     let Exempt { of, at, time, keys, .. } = exempt;
-    let inspected = Inspected::open(
-        at.path(),
-        of.config.as_deref(),
-        flags::policies_without_limit,
-        keys,
-        "gcra-spoa exempt",
-    )?;
+    let limits = LimitsFrom::of(of.config.as_deref());
+    let inspected = Inspected::open(at.path(), limits, "gcra-spoa exempt")?;
     let mut done = false;
     for key in keys {
         done |= match time {
@@ -132,17 +127,6 @@ fn begin(
     {
         print_note(&note);
     }
-    if inspected.file.is_none() && !clients.iter().any(is_known) {
-        // What is counted under a shared limit is not in the table.
-        let unknown = match inspected.leases {
-            Some(_) => String::new(),
-            None => format!("the table does not know {} yet; ", key.text),
-        };
-        print_note(&format!(
-            "{unknown}if the agents' --key has a fallback ('else'), exempt the KEY with else: \
-             before the value as well"
-        ));
-    }
     let is_used = is_used(&inspected.table);
     let has_bucket = |client: &Client| has_bucket(inspected, client);
     for client in clients {
@@ -158,14 +142,8 @@ fn begin(
             client: inspected.name(&client),
         };
         write(inspected, &exemption)?;
-        // Without a file it is not known which policy the agents have; but they have leases only
-        // if they share it.
-        let is_shared = match inspected.file {
-            Some(_) => policy.shared.is_some(),
-            None => inspected.leases.is_some(),
-        };
         let followed = match is_used {
-            true if is_shared => {
+            true if policy.shared.is_some() => {
                 "in all agents of this machine within about two seconds; the policy is shared, so \
                  run this on each machine"
             }
@@ -303,9 +281,12 @@ fn end(exempt: &Exempt, inspected: &Inspected, key: &Key) -> anyhow::Result<bool
     };
     let (exact, others): (Vec<_>, Vec<_>) =
         meant.partition(|exemption| clients.iter().any(|client| is_of(exemption, client)));
-    let former_keys = match &inspected.file {
-        Some(_) if !others.is_empty() => former_keys(inspected, key, clients),
-        _ => Vec::new(),
+    let former_keys = match others.is_empty() {
+        true => Vec::new(),
+        false => {
+            let others = inspected.others().iter().flat_map(|others| &others.list);
+            others.flat_map(|policy| hashes_of(&inspected.table, policy, key)).collect()
+        }
     };
     let is_former = |other: &&&Exemption| {
         let has_exact = exact.iter().any(|exact| exact.policy == other.policy);
@@ -350,32 +331,19 @@ fn end(exempt: &Exempt, inspected: &Inspected, key: &Key) -> anyhow::Result<bool
 
 const ENDED: &str = "the exemption has ended, in all agents within about two seconds";
 
-/// The hashes of all keys that a key of the command line can have meant while the policies made
-/// other keys: of other groups, of strings in the case that they have, or of other args.
-fn former_keys(inspected: &Inspected, key: &Key, clients: &[Client]) -> Vec<KeyHash> {
-    let hasher = inspected.table.hasher();
-    let of_client = |client: &Client| {
-        let message = client.message()?;
-        Some(hash_all_groups(&hasher, inspected.policy(client), &message))
+/// The hashes of all keys that a KEY can mean in a policy.
+fn hashes_of(table: &Table, policy: &Policy, key: &Key) -> Vec<KeyHash> {
+    let meanings = key_meanings::named(key, &policy.key.args).unwrap_or_default();
+    let name = policy.message.as_deref().unwrap_or_default();
+    let written = |args: &[NamedValue]| {
+        let message = WrittenMessage::new(name, args).map_err(|_| String::new())?;
+        Ok((message, ()))
     };
-    let mut keys: Vec<_> = clients.iter().filter_map(of_client).flatten().collect();
-    // The names of args make no difference to a key, so this policy stands for all others.
-    let Some(mut any) = inspected
-        .in_force
-        .policies
-        .list
-        .first()
-        .map(|policy| policy.with_rule(policy.rule.clone()))
-    else {
-        return keys;
+    let hash = |meaning: Meaning| {
+        let (message, ()) = of_a_group(policy, &meaning.args, written).ok()?;
+        Some(hash_key(table.hasher(), policy, &message.message()?)?.0)
     };
-    any.key = KeyParts::exact(key_meanings::nameless(key));
-    let meanings = key_meanings::unnamed(key).unwrap_or_default();
-    for written in meanings.iter().filter_map(|it| WrittenMessage::new(b"", &it.args).ok()) {
-        let hashes = written.message().map(|message| hash_all_groups(&hasher, &any, &message));
-        keys.extend(hashes.unwrap_or_default());
-    }
-    keys
+    meanings.into_iter().filter_map(hash).collect()
 }
 
 /// What is said about a client, with its key and policy.
@@ -436,8 +404,11 @@ pub fn write(inspected: &Inspected, exemption: &Exemption) -> anyhow::Result<()>
 fn command_to_end(exempt: &Exempt, inspected: &Inspected, policy: &Policy, key: &Key) -> String {
     let mut words = vec!["gcra-spoa exempt --end".to_owned()];
     let path = |path: &Path| quoted(&path.display().to_string());
-    if let Some(file) = &inspected.file {
-        words.push(format!("--config {} --policy {}", path(file), policy.name));
+    if let Some(file) = &exempt.of.config {
+        words.push(format!("--config {}", path(file)));
+    }
+    if inspected.file.is_some() {
+        words.push(format!("--policy {}", policy.name));
     }
     if exempt.at.names_table() {
         words.push(format!("--table {}", path(&inspected.path)));
@@ -452,48 +423,36 @@ fn command_to_end(exempt: &Exempt, inspected: &Inspected, policy: &Policy, key: 
 /// Prints the exemptions in force, those that end first in front.
 fn list(exempt: &Exempt) -> anyhow::Result<ExitCode> {
     let Exempt { of, at, .. } = exempt;
-    let flags = flags::policies_without_limit().map(|flags| flags.list).unwrap_or_default();
-    let table = Table::inspect(&at.path()).map_err(TableError)?;
+    let path = at.path();
+    let table = Table::inspect(&path).map_err(TableError)?;
     let mut exemptions = table.exemptions();
     exemptions.sort_by_key(|exemption| exemption.until);
     let now = table.now();
-    let inspected = match &of.config {
-        Some(file) => {
-            let mut policies = inspected_table::read(file)?;
-            // Each policy without its overrides, too: a group may have overrides for the addresses
-            // by which its key would be found.
-            let plain = policies.list.iter().map(|policy| policy.with_rule(policy.rule.clone()));
-            policies.list.extend(plain.collect::<Vec<_>>());
-            Some(Inspected::of_file(table, at.path(), policies, file))
-        }
-        None => None,
+    let known = match &of.config {
+        Some(file) => Some((inspected_table::read(file)?, Some(file.clone()))),
+        None => inspected_table::policies_of_agents(&table, &path)?,
     };
+    let source = known.as_ref().map(|(_, file)| source(file.as_deref())).unwrap_or_default();
     let mut is_any_unknown = false;
     let outputs = exemptions.into_iter().map(|exemption| {
-        let mut of_file = inspected.iter().flat_map(|inspected| &inspected.in_force.policies.list);
-        let by_file = of_file.find(|policy| policy.is_meant_by(&exemption));
-        let known = by_file.or_else(|| flags.iter().find(|policy| policy.is_meant_by(&exemption)));
-        let name = known.map(|policy| &*policy.name);
-        let place = match (name, &of.config) {
+        let mut policies = known.iter().flat_map(|(policies, _)| &policies.list);
+        let policy = policies.find(|policy| policy.is_meant_by(&exemption));
+        let name = policy.map(|policy| &*policy.name);
+        let place = match (name, &known) {
             (Some(name), _) => format!("policy '{name}'"),
-            (None, Some(file)) => format!("a policy that {} does not have", file.display()),
+            (None, Some(_)) => format!("a policy that {source} does not have"),
             (None, None) => {
                 "a policy of a configuration file, which --config FILE names".to_owned()
             }
         };
-        let of_file = by_file.zip(inspected.as_ref());
-        let fit =
-            of_file.and_then(|(policy, inspected)| fit_of(inspected, &policy.name, &exemption));
-        is_any_unknown |= by_file.is_some() && fit.is_none();
-        let file = of.config.as_deref().map(Path::display);
-        let misfit = match (&fit, file) {
-            (Some(Fit::First(client)), Some(file)) => {
-                format!("; only {client} has this key by {file} as it is now")
+        let fit = policy.and_then(|policy| fit_of(&table, policy, &exemption));
+        is_any_unknown |= policy.is_some() && fit.is_none();
+        let misfit = match &fit {
+            Some(Fit::First(client)) => {
+                format!("; only {client} has this key by {source} as it is now")
             }
-            (Some(Fit::Nobody), Some(file)) => {
-                format!("; no client has this key by {file} as it is now")
-            }
-            _ => String::new(),
+            Some(Fit::Nobody) => format!("; no client has this key by {source} as it is now"),
+            Some(Fit::Same) | None => String::new(),
         };
         let Exemption { until, client, .. } = &exemption;
         let left = until.saturating_since(now);
@@ -508,11 +467,10 @@ fn list(exempt: &Exempt) -> anyhow::Result<ExitCode> {
         }
     });
     let outputs: Vec<_> = outputs.collect();
-    if let (true, Some(file)) = (is_any_unknown, &of.config) {
+    if is_any_unknown {
         print_note(&format!(
             "names with a '…' are not whole keys, so it is not known whether a client has such a \
-             key by {} as it is now",
-            file.display()
+             key by {source} as it is now"
         ));
     }
     if outputs.is_empty() && !at.json {
@@ -534,12 +492,14 @@ enum Fit {
 }
 
 /// `None` if the name of the exemption does not say the whole key.
-fn fit_of(inspected: &Inspected, policy: &str, exemption: &Exemption) -> Option<Fit> {
+fn fit_of(table: &Table, policy: &Policy, exemption: &Exemption) -> Option<Fit> {
     let key: Key = exemption.client.parse().ok()?;
+    // Without its overrides, too: a group may have overrides for the addresses by which its key
+    // would be found.
+    let plain = policy.with_rule(policy.rule.clone());
     let is_of = |key: &Key| {
-        let clients = inspected.clients(Some(policy), key, Wanted::All, |_| true);
-        let has_key = |client: &Client| client.question.key == exemption.key;
-        clients.is_ok_and(|clients| clients.iter().any(has_key))
+        let mut hashes = [policy, &plain].into_iter().flat_map(|it| hashes_of(table, it, key));
+        hashes.any(|hash| hash == exemption.key)
     };
     if is_of(&key) {
         return Some(Fit::Same);

@@ -1,9 +1,7 @@
 //! `gcra-spoa explain`: what is decided about a message, and why.
 
 use gcra_policy::answers::Answers;
-use gcra_policy::flags::RateArg;
 use gcra_policy::flags::policies_of_flags;
-use gcra_policy::rate_flags::RateFlags;
 use gcra_policy::store::StoreSettings;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -11,26 +9,27 @@ use std::process::ExitCode;
 use crate::flags::{At, named_value_parser, values_help};
 use gcra_policy::flags::{LimitFlags, StoreFlags};
 use gcra_policy::key::{NamedValue, OwnedValue};
+use gcra_policy::sharing::Sharing;
 use gcra_policy::{Policies, Policy};
 use gcra_text::output::{Output, WrongUsage, print, print_note};
 
 use crate::explanation::{Decided, Explanation, NO_BUCKET_SO, SharedSources, explain_all};
-use crate::inspected_table::{Inspected, flags_of_agents, masked};
+use crate::inspected_table::{Inspected, LimitsFrom, masked};
 use crate::remembering_agents::{NO_LISTED_BUCKET, Remembering};
 use crate::store_reader::InStore;
 
 /// Which message to explain.
 #[derive(Debug, clap::Args)]
 pub struct Explain {
-    /// The file that the agents were started with
+    /// A configuration file [default: what the agents have in force]
     #[arg(long, value_name = "FILE", conflicts_with_all = ["rate", "burst", "key", "cost"])]
     pub config: Option<PathBuf>,
-    /// The spoe-message to explain [default: all messages of the file]
-    #[arg(long, value_name = "NAME", requires = "config")]
+    /// The spoe-message to explain [default: all messages of the policies]
+    #[arg(long, value_name = "NAME")]
     pub message: Option<String>,
     #[command(flatten)]
     pub limit: LimitFlags,
-    /// Ask the store of the file, or of --store, what it has about the client
+    /// Ask the store of the agents, or of --store, what it has about the client
     #[arg(long)]
     pub(crate) ask_store: bool,
     #[command(flatten)]
@@ -48,29 +47,23 @@ impl Explain {
         self.store.settings()
     }
 
-    /// Whether the command line has a limit.
-    pub fn has_flags(&self) -> bool {
-        self.limit.rate.is_some()
-    }
-
-    /// The policies of the flags, with the rate and burst of the agents where those are not
-    /// written. The error is a sentence.
-    pub fn flags(&self, known: Option<&RateFlags>) -> Result<Policies, String> {
-        let (mut flags, mut shared) = (self.limit.clone(), None);
-        match (known, flags.rate) {
-            (Some(known), None) => {
-                flags.rate = Some(RateArg::Rate(known.rate));
-                flags.burst = flags.burst.or(Some(known.burst));
-                shared = known.shared;
-            }
-            (None, None) => {
-                return Err("the limits are not known; name the agents' file with --config, or \
-                            write their --rate"
-                    .to_owned());
-            }
-            (_, Some(_)) => {}
+    /// Where the limits come from. The error is a sentence.
+    pub fn limits(&self) -> Result<LimitsFrom<'_>, String> {
+        let LimitFlags { rate, burst, key, cost } = &self.limit;
+        if let Some(file) = &self.config {
+            return Ok(LimitsFrom::File(file));
         }
-        policies_of_flags(&flags, shared, Answers::blocked_only())
+        if rate.is_some() {
+            let shared = self.store.store.is_some().then(Sharing::default);
+            let policies = policies_of_flags(&self.limit, shared, Answers::blocked_only())?;
+            return Ok(LimitsFrom::Flags(policies.into()));
+        }
+        if burst.is_some() || cost.is_some() || !key.is_empty() {
+            return Err("--burst, --key and --cost belong to a --rate; leave them out, because \
+                        the agents say what they have, or write their --rate as well"
+                .to_owned());
+        }
+        Ok(LimitsFrom::OfAgents)
     }
 }
 
@@ -84,13 +77,14 @@ the order of the spoe-message. VALUE is
     "
 
 Examples:
-  gcra-spoa explain --config /etc/gcra-spoa/gcra-spoa.toml ip=192.0.2.7
-  gcra-spoa explain --config gcra-spoa.toml --message api key=alice plan=gold
-  gcra-spoa explain --rate 100/s --burst 20 ip=192.0.2.7
-  gcra-spoa explain --config gcra-spoa.toml --ask-store ip=192.0.2.7
+  gcra-spoa explain ip=192.0.2.7
+  gcra-spoa explain --message api key=alice plan=gold
+  gcra-spoa explain --ask-store ip=192.0.2.7
+  gcra-spoa explain --config new.toml ip=192.0.2.7
+      As if the agents had this file, and the buckets that they have.
 
-What is said about limits that machines share is what this machine knows. With
---ask-store, or --store URL for agents without a file, the store is asked, too.
+What is said about limits that machines share is what this machine knows; with
+--ask-store, the store is asked, too.
 
 Nothing is charged. Exit status: 0 if a policy decides about a message, 1 if
 none does or something failed, 2 for wrong usage."
@@ -102,27 +96,15 @@ none does or something failed, 2 for wrong usage."
 ///
 /// The table cannot be used, or the command line does not fit its agents.
 pub fn run(command: &Explain) -> anyhow::Result<ExitCode> {
-    let Explain { config, message, at, args, .. } = command;
-    let path = at.path();
-    let known = match config.is_none() && !command.has_flags() {
-        true => flags_of_agents(&path, |known| command.flags(Some(known)))?,
-        false => None,
-    };
-    let inspected = Inspected::open(
-        path,
-        config.as_deref(),
-        || command.flags(known.as_ref()),
-        &[],
-        "gcra-spoa explain",
-    )?;
+    let Explain { message, at, args, .. } = command;
+    let limits = command.limits().map_err(WrongUsage)?;
+    let inspected = Inspected::open(at.path(), limits, "gcra-spoa explain")?;
     let Inspected { table, in_force, leases, .. } = &inspected;
     let settings = match command.store().map_err(WrongUsage)? {
         None if command.ask_store => Some(in_force.policies.store.clone().ok_or_else(|| {
-            let what = match config {
+            let what = match inspected.file {
                 Some(_) => "the file has no store, so --ask-store has no effect; leave it out",
-                None => {
-                    "--ask-store does not know the store; write --store URL, as for the agents"
-                }
+                None => "the agents have no store, so --ask-store has no effect; leave it out",
             };
             WrongUsage(what.into())
         })?),
@@ -143,9 +125,9 @@ pub fn run(command: &Explain) -> anyhow::Result<ExitCode> {
     let (of_networks, mut networks) = cut_to_networks(command, &explanations, explain_with);
     notes.extend(of_networks);
     notes.extend(unknown_strings(args, &explanations));
-    networks.iter_mut().for_each(|it| add_list(it, &in_force.policies.list));
+    networks.iter_mut().for_each(|it| add_list(it, &in_force.policies));
     for explanation in &mut explanations {
-        add_list(explanation, &in_force.policies.list);
+        add_list(explanation, &in_force.policies);
     }
     let mut no_bucket = NO_BUCKET_SO.to_owned();
     let unlisted = || Remembering::unlisted(table, meant(command, &inspected));
@@ -187,13 +169,14 @@ fn is_known(explanation: &Explanation) -> bool {
 }
 
 /// Adds the list that the override comes from.
-pub fn add_list(explanation: &mut Explanation, policies: &[Policy]) {
+pub fn add_list(explanation: &mut Explanation, policies: &Policies) {
     let Explanation { policy: Some(name), decided: Some(decided), .. } = explanation else {
         return;
     };
-    let policy = policies.iter().find(|policy| *policy.name == **name);
+    let policy = policies.list.iter().find(|policy| *policy.name == **name);
     if let (Some(policy), Some(applied)) = (policy, &mut decided.applied_override) {
-        let line = applied.key.as_ref().and_then(|key| policy.line_of(key));
+        let line =
+            applied.key.as_ref().and_then(|key| policy.line_of(key, policies.origin.as_deref()));
         applied.list = line.map(|(path, line)| format!("{}:{line}", path.display()));
     }
 }
@@ -237,7 +220,7 @@ fn cut_to_networks(
             if !is_known(own) {
                 known.push(network);
             }
-        } else if !is_known(own) && command.config.is_some() {
+        } else if !is_known(own) {
             notes.push(format!(
                 "policy '{name}' tells this address apart from the rest of its /64 network; if \
                  HAProxy cuts addresses to that with ipmask(32,64), as haproxy/haproxy.cfg does, \

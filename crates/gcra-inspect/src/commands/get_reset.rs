@@ -3,22 +3,19 @@
 use gcra_policy::store::StoreSettings;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::iter;
-use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use crate::flags::{At, Of, key_help, key_parser, values_help};
 use anyhow::bail;
 use gcra_limiter::decide::claim::SharedClient;
-use gcra_limiter::message_key::{hash_all_groups, hash_all_keys};
 use gcra_limiter::question::Question;
-use gcra_policy::flags::{self, StoreFlags, parse_burst, parse_rate};
+use gcra_policy::flags::{self, RateArg, StoreFlags, parse_burst};
 use gcra_policy::key::Key;
-use gcra_policy::rate_flags::RateFlags;
 use gcra_policy::sharing::lent;
-use gcra_policy::{Limit, Policies, Policy, Rule, RuleAt};
+use gcra_policy::{Limit, Policy, Rule, RuleAt};
 use gcra_store::Standing;
-use gcra_table::{KeyHash, Nanos, Profile, Quota, Rate, Registered, Table, Time, Window};
+use gcra_table::{KeyHash, Nanos, Quota, Registered, Table, Time, Window};
 use gcra_text::count::Count;
 use gcra_text::duration::{Left, Short};
 use gcra_text::output::{Output, WrongUsage, print, print_note};
@@ -27,7 +24,7 @@ use serde_json::{Value, json};
 use spop_agent::Message;
 
 use crate::explanation::{Decided, LimitState, NO_BUCKET, SharedSources, decided};
-use crate::inspected_table::{Client, Inspected, Wanted, flags_in_words, flags_of_agents};
+use crate::inspected_table::{Client, Inspected, LimitsFrom, Wanted};
 use crate::lease_state::Held;
 use crate::remembering_agents::{NO_LISTED_BUCKET, Remembering, unlisted_until};
 use crate::store_reader::InStore;
@@ -39,13 +36,13 @@ pub struct Get {
     pub at: At,
     #[command(flatten)]
     pub of: Of,
-    /// The --rate of agents that were started without --config [default: as the table knows it]
-    #[arg(long, value_parser = parse_rate, value_name = "COUNT/PERIOD")]
-    #[arg(allow_hyphen_values = true, conflicts_with = "config")]
-    pub rate: Option<Rate>,
+    /// The --rate of agents that do not say what they have: those of older versions
+    #[arg(long, value_name = "COUNT/PERIOD", allow_hyphen_values = true)]
+    #[arg(conflicts_with = "config")]
+    pub rate: Option<RateArg>,
     /// The --burst of these agents, if they have one
-    #[arg(long, value_name = "COUNT", value_parser = parse_burst, conflicts_with = "config")]
-    #[arg(allow_negative_numbers = true)]
+    #[arg(long, value_name = "COUNT", value_parser = parse_burst)]
+    #[arg(conflicts_with = "config", requires = "rate", allow_negative_numbers = true)]
     pub burst: Option<u64>,
     /// The keys of the clients; see below
     #[arg(value_name = "KEY", required = true, value_parser = key_parser())]
@@ -77,9 +74,8 @@ pub(crate) const GET_HELP: &str = concat!(
     key_help!(),
     "
 Examples:
-  gcra-spoa table get --config /etc/gcra-spoa/gcra-spoa.toml 192.0.2.7
-  gcra-spoa table get --config gcra-spoa.toml --policy login 192.0.2.7,alice
-  gcra-spoa table get --rate 100/s --burst 20 192.0.2.7
+  gcra-spoa table get 192.0.2.7
+  gcra-spoa table get --policy login 192.0.2.7,alice
 
 Exit status: 0 if a bucket was found, 1 if there is none for any of the keys or
 something failed, 2 for wrong usage."
@@ -89,15 +85,15 @@ pub(crate) const RESET_HELP: &str = concat!(
     key_help!(),
     "
 Examples:
-  gcra-spoa table reset --config /etc/gcra-spoa/gcra-spoa.toml 192.0.2.7
   gcra-spoa table reset 192.0.2.7
-      For agents that were started with --rate.
+  gcra-spoa table reset --policy login 192.0.2.7,alice
 
 The buckets under all limits of the policies are cleared, also those of earlier
 numbers of these limits, with and without overrides, as far as the table knows
 them. What clients owe under limits that machines share is cleared in the store:
-that of the file, or the one that --store names. There the client's present key
-is cleared, and not what it owed as a part of another network before a reload.
+that of the agents, or the one that --store names. There the client's present
+key is cleared, and not what it owed as a part of another network before a
+reload.
 
 Exit status: 0 if a bucket was found, 1 if there is none for any of the keys or
 something failed, 2 for wrong usage."
@@ -110,27 +106,16 @@ something failed, 2 for wrong usage."
 /// The table cannot be used, or the command line does not fit its agents.
 pub fn get(get: &Get) -> anyhow::Result<ExitCode> {
     let Get { at, of, rate, burst, keys } = get;
-    let (path, mut flags) = (at.path(), rate.map(|rate| (rate, *burst)));
-    if of.config.is_none() && rate.is_none() {
-        let known = flags_of_agents(&path, flags::policies_like)?;
-        let known = known.filter(|_| burst.is_none());
-        flags = known.map(|known| (known.rate, Some(known.burst)));
-    }
-    if of.config.is_none() && flags.is_none() {
-        bail!(WrongUsage(
-            "the limit is not known; write --config FILE for agents that were started with a \
-             file, or their --rate and --burst (see 'gcra-spoa table get --help')"
-                .to_owned()
-        ));
-    }
-    let policies = || match flags {
-        Some((rate, burst)) => flags::policies_of_rate(rate, burst),
-        None => flags::policies_without_limit(),
+    let limits = match rate {
+        None => LimitsFrom::of(of.config.as_deref()),
+        Some(rate) => {
+            let policies = flags::policies_of_rate(rate.clone(), *burst).map_err(WrongUsage)?;
+            LimitsFrom::Flags(policies.into())
+        }
     };
-    let inspected =
-        Inspected::open(path, of.config.as_deref(), policies, keys, "gcra-spoa table get")?;
+    let inspected = Inspected::open(at.path(), limits, "gcra-spoa table get")?;
     if let Some(rate) = rate {
-        check_known(&inspected, *rate)?;
+        check_known(&inspected, rate)?;
     }
     let wanted = |it: &&Policy| of.policy.as_deref().is_none_or(|wanted| *it.name == *wanted);
     let policies = || inspected.in_force.policies.list.iter().filter(wanted);
@@ -176,24 +161,16 @@ pub fn decide(inspected: &Inspected, client: &Client) -> Option<Decided> {
 
 /// Fails if no agent was started with this quota: there are no buckets for it, and it would look
 /// as if the keys owed nothing.
-fn check_known(inspected: &Inspected, rate: Rate) -> anyhow::Result<()> {
-    let by_flags = inspected.table.registered().into_iter().filter(|known| known.limit == 0);
-    let by_flags: Vec<_> = by_flags.collect();
+fn check_known(inspected: &Inspected, rate: &RateArg) -> anyhow::Result<()> {
     let quotas = inspected.in_force.policies.list.iter().flat_map(Policy::limits);
     let Some(quota) = quotas.map(|limit| limit.quota).next() else { return Ok(()) };
-    if by_flags.iter().any(|registered| registered.quota == quota) {
+    let registered = inspected.table.registered();
+    if registered.iter().any(|known| known.limit == 0 && known.quota == quota) {
         return Ok(());
     }
-    let mut known: Vec<_> =
-        by_flags.iter().map(|registered| flags_in_words(registered.quota)).collect();
-    known.sort();
-    known.dedup();
-    let known = match &known[..] {
-        [] => "no agent with --rate has used it".to_owned(),
-        _ => format!("write the flags of the agents: {}", known.join("; or ")),
-    };
     bail!(
-        "table {}: no agent has used it with {rate}, up to {} at once; {known}",
+        "table {}: no agent has used it with --rate {rate} and a burst of {}; leave them out, \
+         because agents say what they have",
         inspected.path.display(),
         quota.burst()
     );
@@ -290,24 +267,9 @@ pub fn has_bucket(inspected: &Inspected, client: &Client) -> bool {
 /// The table cannot be used, or the command line does not fit its agents.
 pub fn reset(reset: &Reset) -> anyhow::Result<ExitCode> {
     let Reset { at, of, keys, .. } = reset;
-    let (path, settings) = (at.path(), reset.store().map_err(WrongUsage)?);
-    let mut guessed = None;
-    let flags = || {
-        let of_agents = OfFlags::of(&path);
-        // Only whoever knows that there is a store knows that the limit is shared.
-        guessed = of_agents.latest.clone().filter(|_| settings.is_some());
-        of_agents.policies(guessed.as_ref())
-    };
-    let inspected =
-        Inspected::open(path.clone(), of.config.as_deref(), flags, keys, "gcra-spoa table reset")?;
-    if let Some(flags) = guessed {
-        print_note(&format!(
-            "the agents of table {} have other flags beside --rate and --burst, such as --key or \
-             --cost, so it is not known whether they share their limit; what the store has under \
-             {flags} and their earlier numbers is cleared, and what this machine has",
-            path.display()
-        ));
-    }
+    let settings = reset.store().map_err(WrongUsage)?;
+    let limits = LimitsFrom::of(of.config.as_deref());
+    let inspected = Inspected::open(at.path(), limits, "gcra-spoa table reset")?;
     let remembering = Remembering::of(&inspected.table);
     let has_local = || inspected.in_force.policies.list.iter().any(|it| it.shared.is_none());
     if remembering.is_some() && has_local() {
@@ -422,23 +384,7 @@ pub fn clear(
             let at_once = inspected.policy(&client).shared.is_some_and(|shared| shared.at_once);
             all.after = all.after.max(Some(if at_once { After::Second } else { After::Minute }));
             match clear_in_store(inspected, store, &client, key, &shown) {
-                Ok((mut outputs, mut was_there)) => {
-                    // Without a file it is not certain that the agents share their limit.
-                    if inspected.file.is_none() {
-                        let here = Buckets::of(inspected, &client).clear(inspected)?;
-                        was_there |= !here.is_empty();
-                        if !here.is_empty() {
-                            let remembering = remembering.as_ref();
-                            outputs.extend(cleared_in_words(
-                                inspected,
-                                &client,
-                                key,
-                                &shown,
-                                &here,
-                                remembering,
-                            ));
-                        }
-                    }
+                Ok((outputs, was_there)) => {
                     all.clients.extend(was_there.then(cleared_one));
                     say(Said::Outputs(outputs))?;
                     if remembering.is_some() && !knows_former_keys(inspected) {
@@ -542,55 +488,6 @@ fn unlisted_of(inspected: &Inspected, client: &Client) -> Option<Time> {
     let trial = policy.trial.map(|trial| &inspected.in_force.policies.list[trial]);
     let policies = iter::once(policy).chain(trial).filter(|policy| policy.shared.is_none());
     policies.filter_map(|policy| unlisted_until(&inspected.table, policy)).max()
-}
-
-/// What is known of agents without a file.
-#[derive(Default)]
-struct OfFlags {
-    /// All flags that matter, if they have no others.
-    known: Option<RateFlags>,
-    /// Their policy, if they were started with `--rate deny`.
-    denying: Option<Policies>,
-    /// Their latest numbers, if neither of these is known: they may have `--key` and `--cost`, and
-    /// share their limit.
-    latest: Option<RateFlags>,
-}
-
-impl OfFlags {
-    fn of(path: &Path) -> Self {
-        // If the table cannot be opened, that is said later.
-        Table::inspect(path).map(|table| Self::of_table(&table)).unwrap_or_default()
-    }
-
-    fn of_table(table: &Table) -> Self {
-        let known = RateFlags::of_agents(table, flags::policies_like);
-        let denying = denying(table);
-        let is_unknown = known.is_none() && denying.is_none();
-        let latest = is_unknown.then(|| RateFlags::latest(table)).flatten();
-        Self { known, denying, latest }
-    }
-
-    /// Their policy; what is shared by these flags, if nothing else is known. The buckets on this
-    /// machine are found without it.
-    fn policies(self, guessed: Option<&RateFlags>) -> Result<Policies, String> {
-        let shared = self.known.filter(|flags| flags.shared.is_some());
-        let guessed =
-            guessed.and_then(|flags| flags.shared_or_not().find(|it| it.shared.is_some()));
-        match (shared.or(guessed), self.denying) {
-            (Some(flags), _) => flags::policies_like(&flags),
-            (None, Some(policies)) => Ok(policies),
-            (None, None) => flags::policies_without_limit(),
-        }
-    }
-}
-
-/// The policy of the agents, if they were started with `--rate deny`.
-fn denying(table: &Table) -> Option<Policies> {
-    let policies = flags::policies_of_deny().ok()?;
-    let mut profiles = table.processes().into_iter().filter_map(|process| process.profile);
-    let is_it = |profile: &Profile| !profile.has_file && profile.limits == policies.limits_digest;
-    (profiles.next().is_some_and(|first| is_it(&first)) && profiles.all(|other| is_it(&other)))
-        .then_some(policies)
 }
 
 /// Whether what a client owes is in the store.
@@ -717,20 +614,8 @@ struct Forgiven {
 impl Buckets {
     fn of(inspected: &Inspected, client: &Client) -> Self {
         let policy = inspected.policy(client);
-        let hasher = inspected.table.hasher();
         let mut keys = vec![client.question.key];
-        // Other groups that the client is in hold none of its debts, and hold those of others,
-        // unless agents count or have counted by other overrides or keys.
-        let hash = if Remembering::of(&inspected.table).is_some() {
-            Some(hash_all_groups as fn(_, _, _) -> _)
-        } else if inspected.file.is_some() && inspected.agents_with_other_limits().1 > 0 {
-            Some(hash_all_keys as fn(_, _, _) -> _)
-        } else {
-            None
-        };
-        if let (Some(hash), Some(message)) = (hash, client.message()) {
-            keys.extend(hash(&hasher, policy, &message));
-        }
+        keys.extend(inspected.other_keys(client));
         // What is charged between two resets of one bucket would be forgiven, too.
         let mut seen = HashSet::new();
         keys.retain(|key| seen.insert(*key));
@@ -747,9 +632,6 @@ impl Buckets {
         let in_force = policy.rule(client.question.rule).limits();
         for limit in in_force.iter().filter(|limit| limit.key.is_none()).chain(own()) {
             limits.entry(limit.id).or_insert_with(|| limit.label.to_string());
-        }
-        if inspected.file.is_none() {
-            limits.insert(0, policy.name.to_string());
         }
         let registered = inspected.table.registered().into_iter();
         let registered = registered.map(|Registered { limit, quota, .. }| (limit, quota));
@@ -830,17 +712,6 @@ impl Buckets {
     }
 }
 
-/// What is said of a client without a bucket where agents may share their limit.
-const NOT_HERE: &str = "no bucket on this machine; if the agents share their limit, what the \
-                        client owes is in the store: add the --store URL of the agents";
-
-/// Whether agents without a file may share their limit, and this is not known: there is a file of
-/// leases, and they have other flags beside `--rate` and `--burst`.
-fn may_be_shared(inspected: &Inspected) -> bool {
-    let is_unknown = || OfFlags::of_table(&inspected.table).latest.is_some();
-    inspected.file.is_none() && inspected.leases.is_some() && is_unknown()
-}
-
 fn cleared_in_words(
     inspected: &Inspected,
     client: &Client,
@@ -901,7 +772,6 @@ fn cleared_in_words(
     }
     if outputs.is_empty() {
         let no_bucket = match remembering {
-            _ if may_be_shared(inspected) => NOT_HERE.to_owned(),
             None if is_unlisted => NO_LISTED_BUCKET.to_owned(),
             Some(remembering) => remembering.no_bucket(),
             None => NO_BUCKET.to_owned(),

@@ -4,12 +4,11 @@ use gcra_policy::key::Key;
 use std::process::ExitCode;
 
 use crate::flags::{At, Of, key_help, key_parser, values_help};
-use gcra_policy::flags;
 use gcra_text::output::{Output, print};
 use serde_json::json;
 
 use crate::commands::get_reset::has_bucket;
-use crate::inspected_table::{Client, Inspected, Wanted};
+use crate::inspected_table::{Client, Inspected, LimitsFrom, Wanted};
 
 /// Which clients to name.
 #[derive(Debug, clap::Args)]
@@ -34,7 +33,7 @@ table in it, so that nobody can use the digits to guess the string. Therefore
 the same key has other digits in another table.
 
 Example:
-  gcra-spoa name --config gcra-spoa.toml --policy api sk_live_0123456789abcdef"
+  gcra-spoa name --policy api sk_live_0123456789abcdef"
 );
 
 /// Prints the name of each client in each policy whose key it can be, and returns the exit status.
@@ -44,13 +43,8 @@ Example:
 /// The table cannot be used, or the command line does not fit its agents.
 pub fn run(name: &Name) -> anyhow::Result<ExitCode> {
     let Name { of, at, keys } = name;
-    let inspected = Inspected::open(
-        at.path(),
-        of.config.as_deref(),
-        flags::policies_without_limit,
-        keys,
-        "gcra-spoa name",
-    )?;
+    let limits = LimitsFrom::of(of.config.as_deref());
+    let inspected = Inspected::open(at.path(), limits, "gcra-spoa name")?;
     for key in keys {
         let is_known = |client: &Client| has_bucket(&inspected, client);
         for client in inspected.clients(of.policy.as_deref(), key, Wanted::All, is_known)? {

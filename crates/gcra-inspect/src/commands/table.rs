@@ -11,8 +11,7 @@ use crate::commands::get_reset::{GET_HELP, Get, RESET_HELP, Reset};
 use crate::flags::At;
 use anyhow::bail;
 use gcra_lease::{HostTime, Micros};
-use gcra_policy::flags::{parse_slots, policies_like};
-use gcra_policy::rate_flags::RateFlags;
+use gcra_policy::flags::parse_slots;
 use gcra_table::{Evictions, LeaseCounts, Leases, Nanos, Occupancy, Process, Slots, Table};
 use gcra_text::count::Count;
 use gcra_text::duration::Short;
@@ -23,6 +22,7 @@ use serde_json::{Value, json};
 
 use crate::commands::get_reset;
 use crate::inspected_table::note_about_no_users;
+use crate::policies_file::Kept;
 use crate::process_list::{Unlisted, agents, name, pid_namespace};
 use crate::process_state::{Halt, halt_of, stopped_long_ago};
 
@@ -110,7 +110,7 @@ fn info(path: &Path, table: &Table) -> Output {
     let words = [
         occupancy_in_words(path, table, occupancy),
         trouble_in_words(path, table, interrupted),
-        users_in_words(table, &processes, unlisted),
+        users_in_words(path, table, &processes, unlisted),
         leases_in_words(path, table, &leases),
     ];
     let mut json = info_as_json(path, table, occupancy, &processes, unlisted, interrupted);
@@ -183,7 +183,12 @@ fn trouble_in_words(path: &Path, table: &Table, interrupted: Option<Slots>) -> V
 }
 
 /// The processes that use the table.
-fn users_in_words(table: &Table, processes: &[Process], unlisted: u64) -> Vec<String> {
+fn users_in_words(
+    path: &Path,
+    table: &Table,
+    processes: &[Process],
+    unlisted: u64,
+) -> Vec<String> {
     let listed: Vec<_> = processes
         .iter()
         .map(|process| {
@@ -200,7 +205,7 @@ fn users_in_words(table: &Table, processes: &[Process], unlisted: u64) -> Vec<St
         [one] => format!("used by process {one}"),
         several => format!("used by {} processes: {}", several.len(), several.join(", ")),
     }];
-    let flags = RateFlags::of_agents(table, policies_like);
+    let flags = Kept::flags(table, path);
     lines.extend(flags.map(|flags| format!("limit: {flags}, by the flags of the agents")));
     lines.extend(disagreement_in_words(processes));
     if unlisted > 0 {
@@ -358,7 +363,7 @@ fn info_as_json(
         "processes": processes.iter().map(process).collect::<Vec<_>>(),
         "unlisted": unlisted,
         // What agents without a file were started with.
-        "flags": RateFlags::of_agents(table, policies_like).map(|flags| flags.to_string()),
+        "flags": Kept::flags(table, path),
     })
 }
 

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::collections::hash_map::Entry;
 use std::fmt;
 use std::path::Path;
+use std::sync::Arc;
 
 use ahash::AHashMap;
 use gcra_table::Nanos;
@@ -18,6 +19,7 @@ use crate::file::secrets::Readers;
 use crate::file::settings::{FILE_SETTINGS, SETTINGS, flag};
 use crate::file::sources::{MAX_TOML_BYTES, Sources, read_text};
 use crate::file::{bandwidth, max_delay, settle, store, syntax};
+use crate::origin::{OfFile, Origin};
 use crate::policies::Policies;
 use crate::policy::{Policy, When};
 use crate::store::StoreSettings;
@@ -49,16 +51,24 @@ pub fn read_noting(
     looked_at.push((path.to_owned(), see(path)));
     let text = read_text(path, MAX_TOML_BYTES)
         .map_err(|error| vec![format!("cannot read {}: {error}", path.display())])?;
-    parse_for(readers, path, &text, looked_at)
+    parse_for(readers, Sources::new(path, &text), path, &text, looked_at)
+}
+
+/// The policies of texts that were read before. Of the files, only that of the salt is read.
+pub(crate) fn read_again(file: &OfFile, readers: Readers) -> Result<Policies, Vec<String>> {
+    let (path, text) = (file.path(), file.text());
+    let sources = Sources::new(&path, text).again(file);
+    parse_for(readers, sources, &path, text, &mut Vec::new())
 }
 
 /// As [`read`], for a text that was read from `path`. Lists are looked for beside it.
 pub fn parse(path: &Path, text: &str) -> Result<Policies, Vec<String>> {
-    parse_for(Readers::OfFile, path, text, &mut Vec::new())
+    parse_for(Readers::OfFile, Sources::new(path, text), path, text, &mut Vec::new())
 }
 
 fn parse_for(
     readers: Readers,
+    sources: Sources,
     path: &Path,
     text: &str,
     looked_at: &mut Vec<SeenFile>,
@@ -92,14 +102,15 @@ fn parse_for(
         // Other mistakes are reported, too, except in the same lines.
         reader.leave_out(reported);
     }
-    let mut file = File { reader, sources: Sources::new(path, text) };
+    let mut file = File { reader, sources };
     let (list, answers, store) = file.document(document.get_ref());
     let warning_count = file.reader.warning_count();
-    let (files, digest) = file.sources.finish();
+    let (files, origin, digest) = file.sources.finish();
     looked_at.extend(files);
     let warnings = file.reader.finish()?;
     let policies = Policies::new(list, answers, looked_at.clone(), digest);
-    Ok(Policies { store, warnings, warning_count, ..policies })
+    let origin = Some(Arc::new(Origin::File(origin)));
+    Ok(Policies { store, origin, warnings, warning_count, ..policies })
 }
 
 /// A file while it is read.

@@ -7,12 +7,14 @@ use crate::file::settings::is_setting;
 use crate::file::sources::{MAX_BYTES, Sources, read_text};
 use crate::key_parts::KeyParts;
 use crate::limit::Rule;
+use crate::origin::Origin;
 use crate::overrides::{OVERRIDES, OverrideKey, Overrides};
 use crate::policy::Policy;
 use ahash::AHashMap;
 use gcra_text::count::Count;
 use gcra_text::network::VALUE;
 use ipnet::IpNet;
+use std::borrow::Cow;
 use std::fmt::Display;
 use std::path::Path;
 use toml::de::DeValue;
@@ -383,14 +385,21 @@ fn key(text: &str, lowercase: bool) -> Result<OverrideKey, String> {
 
 impl Policy {
     /// The list that this override comes from, and its line there; `None` if it is one of
-    /// `overrides`, or the list cannot be read any more.
+    /// `overrides`, or the list is neither kept nor can be read any more.
     ///
     /// This reads the lists again, because a list may have a million entries, and their lines are
     /// needed here only.
-    pub fn line_of(&self, wanted: &OverrideKey) -> Option<(&Path, usize)> {
+    pub fn line_of(
+        &self,
+        wanted: &OverrideKey,
+        origin: Option<&Origin>,
+    ) -> Option<(&Path, usize)> {
         // A later entry replaces an earlier one.
         self.overrides.files.iter().rev().find_map(|path| {
-            let text = read_text(path, MAX_BYTES).ok()?;
+            let text = match origin.and_then(|origin| origin.list(path)) {
+                Some(kept) => Cow::Borrowed(kept),
+                None => Cow::Owned(read_text(path, MAX_BYTES).ok()?),
+            };
             let line_of = |(line, entry)| {
                 key(entry, self.key.lowercase).is_ok_and(|key| key == *wanted).then_some(line)
             };

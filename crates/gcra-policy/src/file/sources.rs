@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
+use crate::origin::OfFile;
 use crate::watch::{SeenFile, see};
 
 /// The most bytes that a configuration and the lists that it names have together.
@@ -27,6 +28,10 @@ pub(crate) struct Sources {
     /// How many bytes further lists may have.
     bytes_left: u64,
     digest: DefaultHasher,
+    /// The texts, for whoever makes the same policies later.
+    origin: OfFile,
+    /// The texts that are read again, in the place of the files.
+    again: Option<OfFile>,
 }
 
 impl Sources {
@@ -39,7 +44,14 @@ impl Sources {
             looked_at: Vec::new(),
             bytes_left: MAX_BYTES.saturating_sub(text.len() as u64),
             digest,
+            origin: OfFile::new(path, text),
+            again: None,
         }
+    }
+
+    /// Reads lists from texts that were kept.
+    pub(crate) fn again(self, file: &OfFile) -> Self {
+        Self { again: Some(file.clone()), ..self }
     }
 
     /// Reads a list that the configuration names. Returns its path, and its text or a sentence
@@ -47,9 +59,16 @@ impl Sources {
     pub(crate) fn read_list(&mut self, file: &str) -> (PathBuf, Result<String, String>) {
         let path = self.path(file);
         self.looked_at.push((path.clone(), see(&path)));
-        let text = read_text(&path, self.bytes_left).inspect(|text| {
-            self.bytes_left -= text.len() as u64;
+        let text = match &self.again {
+            None => read_text(&path, self.bytes_left),
+            Some(kept) => {
+                kept.list(&path).map(str::to_owned).ok_or_else(|| "it was not kept".to_owned())
+            }
+        };
+        let text = text.inspect(|text| {
+            self.bytes_left = self.bytes_left.saturating_sub(text.len() as u64);
             text.hash(&mut self.digest);
+            self.origin.add(&path, text);
         });
         (path, text)
     }
@@ -78,9 +97,9 @@ impl Sources {
         (path, read)
     }
 
-    /// The files that were looked at, and the digest of all text that was read.
-    pub(crate) fn finish(self) -> (Vec<SeenFile>, u64) {
-        (self.looked_at, self.digest.finish())
+    /// The files that were looked at, what was read, and the digest of all text of it.
+    pub(crate) fn finish(self) -> (Vec<SeenFile>, OfFile, u64) {
+        (self.looked_at, self.origin, self.digest.finish())
     }
 }
 

@@ -1,0 +1,549 @@
+//! The file beside a table in which its agents keep what is in force: `<table>.policies`.
+//!
+//! It has an entry for each set of limits that an agent has, by the digest that the table's list
+//! of processes has, too. So a command makes the same policies, and needs to be told nothing.
+//! An agent writes the whole file beside the one that is there, and renames it: what has the name
+//! is complete, wherever a writer was killed. docs/internals/POLICIES.md says all of it.
+
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+use std::fs::{self, File, Metadata};
+use std::io::{self, Read as _};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use gcra_limiter::policies_in_force::InForce;
+use gcra_policy::Policies;
+use gcra_policy::origin::Origin;
+use gcra_table::{Process, Table, Time};
+use gcra_text::duration::Left;
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use crate::process_list;
+
+/// The first line, without the checksum. The number changes with the meaning of what follows.
+const TITLE: &str = "gcra-spoa policies 1 ";
+
+/// How many digits of the checksum follow, before the end of the line.
+const DIGITS: usize = 16;
+
+/// The most entries. Those of agents that run have one set of limits, or two during a change.
+const MOST_ENTRIES: usize = 8;
+
+/// The most bytes of a file: a few times the most that the texts of one entry have.
+const MOST_BYTES: usize = 16 << 20;
+
+/// How often a writer tries to be the only one, and how long it waits in between.
+const ATTEMPTS: u32 = 100;
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// What an agent has in force.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct KeptEntry {
+    /// The digest of its limits.
+    limits: u64,
+    /// Since when, by the table's clock.
+    since_ns: u64,
+    /// Until when it matters although no agent has it any more: clients may owe something by it,
+    /// or have exemptions.
+    until_ns: u64,
+    /// The policies that only observe because an action of `--admin` said so.
+    switched: Vec<String>,
+    origin: Origin,
+}
+
+impl KeptEntry {
+    /// What is in force since `now`. `None` if nothing says where it comes from.
+    pub fn new(policies: &Policies, now: Time) -> Option<Self> {
+        Some(Self {
+            limits: policies.limits_digest,
+            since_ns: now.0,
+            until_ns: 0,
+            switched: policies.switched.iter().map(ToString::to_string).collect(),
+            origin: policies.origin.as_deref()?.clone(),
+        })
+    }
+
+    pub fn origin(&self) -> &Origin {
+        &self.origin
+    }
+
+    /// Whether it is for the limits of these policies.
+    pub fn has_limits_of(&self, policies: &Policies) -> bool {
+        self.limits == policies.limits_digest
+    }
+
+    /// The policies. `None` if only the path of their file is known.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong, a sentence each.
+    pub fn policies(&self) -> Result<Option<Policies>, Vec<String>> {
+        let Some(mut policies) = self.origin.policies()? else { return Ok(None) };
+        for name in &self.switched {
+            if let Some(next) = policies.observing(name, true).map_err(|mistake| vec![mistake])? {
+                policies = next;
+            }
+        }
+        Ok(Some(policies))
+    }
+
+    fn is_same(&self, other: &Self) -> bool {
+        (self.limits, &self.switched, &self.origin)
+            == (other.limits, &other.switched, &other.origin)
+    }
+
+    /// "--rate 1/s --burst 1", "those of /etc/gcra-spoa.toml, as it was 5 min ago".
+    fn in_words(&self, now: Time) -> String {
+        match &self.origin {
+            Origin::Flags(flags) => flags.to_string(),
+            Origin::File(_) => {
+                let file = self.origin.file().unwrap_or(Path::new("")).display();
+                let age = Left(now.saturating_since(Time(self.since_ns)).into());
+                format!("the limits of {file} as it was {age} ago")
+            }
+        }
+    }
+}
+
+/// What a table's agents have kept.
+#[derive(Debug, Default, Deserialize, Serialize)]
+pub struct Kept {
+    entries: Vec<KeptEntry>,
+}
+
+/// Why a command cannot use the file.
+#[derive(Debug)]
+pub enum KeptError {
+    /// There is none.
+    Missing,
+    /// A sentence about it.
+    Unusable(String),
+}
+
+/// Which entry a command answers by.
+pub struct Chosen<'k> {
+    pub entry: &'k KeptEntry,
+    /// What to say if others of the agents have other limits.
+    pub note: Option<String>,
+}
+
+impl Kept {
+    /// Reads what the agents of the table at `path` have kept.
+    ///
+    /// # Errors
+    ///
+    /// There is no such file, it is damaged, or somebody else could have written it.
+    pub fn read(table: &Table, path: &Path) -> Result<Self, KeptError> {
+        let name = path_beside(path);
+        let unusable = |why: &str| KeptError::Unusable(format!("{} {why}", name.display()));
+        let cannot = |error: io::Error| unusable(&format!("cannot be read: {error}"));
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = match rustix::fs::open(&name, flags, Mode::empty()) {
+            Ok(file) => File::from(file),
+            Err(Errno::NOENT) => return Err(KeptError::Missing),
+            Err(Errno::LOOP) => return Err(unusable("is a link, and agents write a file")),
+            Err(errno) => return Err(cannot(errno.into())),
+        };
+        let metadata = file.metadata().map_err(cannot)?;
+        let owner = fs::metadata(path).map_err(cannot)?.uid();
+        must_be_of(&metadata, owner).map_err(|why| unusable(&why))?;
+        let (mut bytes, most) = (Vec::new(), MOST_BYTES as u64 + 1);
+        file.take(most).read_to_end(&mut bytes).map_err(cannot)?;
+        Self::from_bytes(table, &bytes).map_err(unusable)
+    }
+
+    fn from_bytes(table: &Table, bytes: &[u8]) -> Result<Self, &'static str> {
+        const DAMAGED: &str = "is damaged, or belongs to another table";
+        if bytes.len() > MOST_BYTES {
+            return Err("is too large");
+        }
+        let rest = bytes
+            .strip_prefix(TITLE.as_bytes())
+            .ok_or("is not a file that agents of this version have written")?;
+        let (digits, rest) = rest.split_at_checked(DIGITS).ok_or(DAMAGED)?;
+        let content = rest.strip_prefix(b"\n").ok_or(DAMAGED)?;
+        if digits != checksum(table, content).as_bytes() {
+            return Err(DAMAGED);
+        }
+        serde_json::from_slice(content).map_err(|_| DAMAGED)
+    }
+
+    /// At most [`MOST_BYTES`]. The oldest entries are left out for that, and at last the texts.
+    fn bounded(&mut self, table: &Table) -> Vec<u8> {
+        loop {
+            let bytes = self.to_bytes(table);
+            if bytes.len() <= MOST_BYTES {
+                return bytes;
+            }
+            // This ends: an entry without texts has a few paths and flags.
+            let has_less = match &mut self.entries[..] {
+                [only] => only.origin.drop_texts(),
+                _ => self.entries.pop().is_some(),
+            };
+            if !has_less {
+                return bytes;
+            }
+        }
+    }
+
+    fn to_bytes(&self, table: &Table) -> Vec<u8> {
+        // There are no maps in it, so this does not fail.
+        let content = serde_json::to_vec(self).unwrap_or_default();
+        let title = format!("{TITLE}{}\n", checksum(table, &content));
+        [title.as_bytes(), &content].concat()
+    }
+
+    /// The entry of the most agents that use the table, because most requests are decided by it;
+    /// of several such entries, or without any agent, the newest. `None` if there are agents, and
+    /// none of them has kept anything.
+    pub fn chosen(&self, table: &Table, path: &Path) -> Option<Chosen<'_>> {
+        let now = table.now();
+        let processes = table.processes();
+        let agents: Vec<&Process> = processes.iter().filter(|it| it.profile.is_some()).collect();
+        let limits = |agent: &Process| agent.profile.map_or(0, |profile| profile.limits);
+        let has =
+            |entry: &KeptEntry| agents.iter().filter(|it| limits(it) == entry.limits).count();
+        let entry = self.entries.iter().max_by_key(|entry| (has(entry), entry.since_ns))?;
+        if has(entry) == 0 && !agents.is_empty() {
+            return None;
+        }
+        let all: BTreeSet<u64> = agents.iter().map(|agent| limits(agent)).collect();
+        let about = |digest: u64| {
+            let names = agents.iter().filter(|agent| limits(agent) == digest);
+            let names: Vec<_> = names.map(|agent| process_list::name(agent)).collect();
+            process_list::agents(&names)
+        };
+        let each = all.iter().map(|digest| {
+            let (who, have) = about(*digest);
+            let entry = self.entries.iter().find(|entry| entry.limits == *digest);
+            let what = entry.map(|entry| entry.in_words(now));
+            format!("{who} {have} {}", what.unwrap_or_else(|| "limits not known here".to_owned()))
+        });
+        let note = (all.len() > 1).then(|| {
+            format!(
+                "the agents of table {} have different limits: {}; this is about {}",
+                path.display(),
+                each.collect::<Vec<_>>().join(", "),
+                about(entry.limits).0
+            )
+        });
+        Some(Chosen { entry, note })
+    }
+
+    /// What is or was in force beside the limits with this digest.
+    pub fn others(&self, limits: u64) -> impl Iterator<Item = Policies> {
+        let others = self.entries.iter().filter(move |entry| entry.limits != limits);
+        others.filter_map(|entry| entry.policies().ok().flatten())
+    }
+
+    /// The flags of agents without a file, if the entry that is chosen has some.
+    pub fn flags(table: &Table, path: &Path) -> Option<String> {
+        let kept = Self::read(table, path).ok()?;
+        match kept.chosen(table, path)?.entry.origin() {
+            Origin::Flags(flags) => Some(flags.to_string()),
+            Origin::File(_) => None,
+        }
+    }
+}
+
+/// Where the agents of the table at `path` keep what is in force.
+pub fn path_beside(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".policies");
+    name.into()
+}
+
+/// What only those know who can read the table, and what each change of the content changes.
+fn checksum(table: &Table, content: &[u8]) -> String {
+    let mut hasher = table.hasher();
+    hasher.write(TITLE.as_bytes());
+    hasher.write(content);
+    format!("{:0DIGITS$x}", hasher.finish().get())
+}
+
+/// Fails unless only this user or root can have written the file. The error is the rest of a
+/// sentence.
+fn must_be_of(metadata: &Metadata, owner: u32) -> Result<(), String> {
+    if !metadata.is_file() {
+        return Err("is not a regular file".to_owned());
+    }
+    if ![0, owner].contains(&metadata.uid()) {
+        return Err(format!(
+            "belongs to the user {}, and the table to the user {owner}",
+            metadata.uid()
+        ));
+    }
+    if metadata.mode() & 0o022 != 0 || metadata.nlink() > 1 {
+        return Err("can be written by others than the table's user".to_owned());
+    }
+    Ok(())
+}
+
+/// How an agent keeps what it has in force.
+#[derive(Debug)]
+pub struct Keeper {
+    table: PathBuf,
+    seen: Mutex<Option<OwnEntry>>,
+}
+
+/// A file that has this agent's entry.
+#[derive(Debug)]
+struct OwnEntry {
+    stamp: Stamp,
+    limits: u64,
+    switched: Vec<Box<str>>,
+    origin: Arc<Origin>,
+}
+
+/// What changes when another file takes the place.
+type Stamp = (u64, u64, i64, i64);
+
+fn stamp(path: &Path) -> io::Result<Stamp> {
+    let found = fs::symlink_metadata(path)?;
+    Ok((found.ino(), found.size(), found.mtime(), found.mtime_nsec()))
+}
+
+impl Keeper {
+    /// For the table at `path`.
+    pub fn new(path: &Path) -> Self {
+        Self { table: path.to_owned(), seen: Mutex::new(None) }
+    }
+
+    /// Whether the file is still the one that has these policies, or it is being written.
+    pub fn has(&self, policies: &Policies) -> bool {
+        let Some(origin) = &policies.origin else { return true };
+        let Ok(seen) = self.seen.try_lock() else { return true };
+        seen.as_ref().is_some_and(|seen| {
+            (seen.limits, &seen.switched) == (policies.limits_digest, &policies.switched)
+                && Arc::ptr_eq(&seen.origin, origin)
+                && stamp(&path_beside(&self.table)).is_ok_and(|now| now == seen.stamp)
+        })
+    }
+
+    /// Writes what is in force, unless the file has it. What no agent has and what does not matter
+    /// any more leaves the file.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be written. The error names it.
+    pub fn keep(&self, table: &Table, in_force: &InForce) -> io::Result<()> {
+        let name = path_beside(&self.table);
+        self.keep_as(&name, table, in_force)
+            .map_err(|error| io::Error::other(format!("{}: {error}", name.display())))
+    }
+
+    fn keep_as(&self, name: &Path, table: &Table, in_force: &InForce) -> io::Result<()> {
+        let (policies, now) = (&in_force.policies, table.now());
+        let (Some(own), Some(origin)) = (KeptEntry::new(policies, now), &policies.origin) else {
+            return Ok(());
+        };
+        // Another thread of this process may be at it.
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let beside = Beside::lock(name)?;
+        let mut kept = Kept::read(table, &self.table).unwrap_or_default();
+        let former = seen.as_ref().map(|seen| seen.limits);
+        let is_new = former.is_some_and(|former| former != own.limits);
+        if is_new || !kept.entries.iter().any(|entry| entry.is_same(&own)) {
+            kept.put(own, former, table, in_force);
+            beside.put(&kept.bounded(table), name)?;
+        }
+        *seen = Some(OwnEntry {
+            stamp: stamp(name)?,
+            limits: policies.limits_digest,
+            switched: policies.switched.clone(),
+            origin: origin.clone(),
+        });
+        Ok(())
+    }
+}
+
+impl Kept {
+    /// Adds the entry of an agent that had the `former` limits before.
+    fn put(&mut self, own: KeptEntry, former: Option<u64>, table: &Table, in_force: &InForce) {
+        let now = table.now().0;
+        let exempt_until = table.exemptions().iter().map(|exemption| exemption.until.0).max();
+        let remembered_until = in_force.earlier.remembered_until().0;
+        let agents = table.processes();
+        let of_agents = agents.iter().filter_map(|agent| Some(agent.profile?.limits));
+        let of_agents: BTreeSet<u64> = of_agents.collect();
+        self.entries.retain_mut(|entry| {
+            let is_former = entry.until_ns > now || Some(entry.limits) == former;
+            let until = if is_former { remembered_until } else { 0 };
+            entry.until_ns = entry.until_ns.max(until).max(exempt_until.unwrap_or(0));
+            let matters = entry.until_ns > now || of_agents.contains(&entry.limits);
+            entry.limits != own.limits && matters
+        });
+        self.entries.push(own);
+        // The newest come first, and leave last.
+        self.entries.sort_by_key(|entry| Reverse(entry.since_ns));
+        self.entries.truncate(MOST_ENTRIES);
+    }
+}
+
+/// A file that is written before it gets the name. One process has it at a time.
+struct Beside {
+    path: PathBuf,
+    file: File,
+}
+
+impl Beside {
+    fn lock(of: &Path) -> io::Result<Self> {
+        let mut path = of.as_os_str().to_owned();
+        path.push(".new");
+        let path = PathBuf::from(path);
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        // Each attempt waits for another writer, which writes once.
+        for _ in 0..ATTEMPTS {
+            let file = rustix::fs::open(&path, flags | OFlags::NONBLOCK, Mode::RUSR | Mode::WUSR)?;
+            let file = File::from(file);
+            let metadata = file.metadata()?;
+            let user = rustix::process::geteuid().as_raw();
+            if !metadata.is_file() || metadata.uid() != user || metadata.nlink() > 1 {
+                return Err(io::Error::other(format!("{} is of somebody else", path.display())));
+            }
+            match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                // The one that had the lock before may have given the file its name.
+                Ok(())
+                    if fs::symlink_metadata(&path).is_ok_and(|it| it.ino() == metadata.ino()) =>
+                {
+                    return Ok(Self { path, file });
+                }
+                Ok(()) => {}
+                Err(Errno::WOULDBLOCK | Errno::INTR) => thread::sleep(PAUSE),
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Err(io::Error::other("other agents write it all the time"))
+    }
+
+    /// Writes it, and gives it the name.
+    fn put(&self, bytes: &[u8], name: &Path) -> io::Result<()> {
+        // Whatever a writer that was killed has left, and whatever the umask took away.
+        self.file.set_len(0)?;
+        rustix::fs::fchmod(&self.file, Mode::RUSR | Mode::WUSR)?;
+        self.file.write_all_at(bytes, 0)?;
+        fs::rename(&self.path, name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use gcra_policy::file::document;
+    use gcra_table::Slots;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn table() -> Table {
+        Table::in_memory(Slots::new(8).unwrap()).unwrap()
+    }
+
+    fn kept() -> Kept {
+        let text = "[policy.api]\nlimits = \"3/d\"\nkey = [\"ip\"]\n";
+        let policies = document::parse(Path::new("/etc/gcra-spoa.toml"), text).unwrap();
+        Kept { entries: vec![KeptEntry::new(&policies, Time(7)).unwrap()] }
+    }
+
+    #[test]
+    fn what_was_written_is_read_by_those_who_have_the_same_table() {
+        let (one, other, kept) = (table(), table(), kept());
+        let bytes = kept.to_bytes(&one);
+        let read = Kept::from_bytes(&one, &bytes).unwrap();
+        assert_eq!(read.entries, kept.entries);
+        let policies = read.entries[0].policies().unwrap().unwrap();
+        assert_eq!(policies.limits_digest, kept.entries[0].limits);
+        assert!(Kept::from_bytes(&other, &bytes).unwrap_err().contains("another table"));
+    }
+
+    #[test]
+    fn damage_at_any_place_is_noticed() {
+        let table = table();
+        let bytes = kept().to_bytes(&table);
+        for at in 0..bytes.len() {
+            let mut damaged = bytes.clone();
+            damaged[at] ^= 1;
+            assert!(Kept::from_bytes(&table, &damaged).is_err(), "byte {at}");
+            assert!(Kept::from_bytes(&table, &bytes[..at]).is_err(), "{at} bytes");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn bytes_that_nobody_has_written_are_refused(bytes: Vec<u8>, content: Vec<u8>) {
+            let table = table();
+            prop_assert!(Kept::from_bytes(&table, &bytes).is_err());
+            // Also with the right checksum.
+            let title = format!("{TITLE}{}\n", checksum(&table, &content));
+            let _ = Kept::from_bytes(&table, &[title.as_bytes(), &content].concat());
+        }
+    }
+
+    /// So it is whole, too, when its writer is killed at any moment.
+    #[test]
+    fn whoever_reads_while_others_write_finds_a_whole_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let (table, name) = (table(), directory.path().join("table.policies"));
+        let bytes = kept().to_bytes(&table);
+        let write = || Beside::lock(&name).unwrap().put(&bytes, &name).unwrap();
+        write();
+        let is_over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let writers = [(); 2].map(|()| scope.spawn(|| (0..500).for_each(|_| write())));
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    Kept::from_bytes(&table, &fs::read(&name).unwrap()).unwrap();
+                }
+            });
+            let ended = writers.map(thread::ScopedJoinHandle::join);
+            is_over.store(true, Ordering::Relaxed);
+            assert!(ended.iter().all(Result::is_ok));
+        });
+    }
+
+    /// A control character takes six bytes.
+    #[test]
+    fn what_is_too_large_as_json_is_written_without_its_texts() {
+        let directory = tempfile::tempdir().unwrap();
+        let (table, path) = (table(), directory.path().join("gcra.toml"));
+        std::fs::write(directory.path().join("list"), format!("# {}", "\u{1}".repeat(3 << 20)))
+            .unwrap();
+        let text = "[policy.api]\nlimits = \"3/d\"\nkey = [\"ip\"]\n[[policy.api.lists]]\n\
+                    file = \"list\"\nlimits = \"4/d\"\n";
+        let policies = document::parse(&path, text).unwrap();
+        let own = KeptEntry::new(&policies, Time(7)).unwrap();
+        let mut kept = Kept { entries: vec![own.clone(), own] };
+        let read = Kept::from_bytes(&table, &kept.bounded(&table)).unwrap();
+        assert_eq!(read.entries.len(), 1);
+        assert!(read.entries[0].policies().unwrap().is_none(), "the path is left");
+        assert_eq!(read.entries[0].origin().file(), Some(&*path));
+    }
+
+    #[test]
+    fn entries_have_a_bound_and_the_newest_stay() {
+        let (table, mut kept) = (table(), Kept::default());
+        for burst in 1..=20 {
+            let text = format!("[policy.api]\nlimits = \"3/d burst {burst}\"\nkey = [\"ip\"]\n");
+            let policies = document::parse(Path::new("/etc/gcra-spoa.toml"), &text).unwrap();
+            let in_force = InForce::if_started(policies, &table);
+            let own = KeptEntry::new(&in_force.policies, Time(burst)).unwrap();
+            kept.entries.iter_mut().for_each(|entry| entry.until_ns = u64::MAX);
+            kept.put(own, None, &table, &in_force);
+        }
+        let since: Vec<_> = kept.entries.iter().map(|entry| entry.since_ns).collect();
+        assert_eq!(since, (13..=20).rev().collect::<Vec<_>>());
+        kept.entries.iter_mut().for_each(|entry| entry.until_ns = 0);
+        let text = "[policy.api]\nlimits = \"4/d\"\nkey = [\"ip\"]\n";
+        let policies = document::parse(Path::new("/etc/gcra-spoa.toml"), text).unwrap();
+        let in_force = InForce::if_started(policies, &table);
+        kept.put(KeptEntry::new(&in_force.policies, Time(21)).unwrap(), None, &table, &in_force);
+        assert_eq!(kept.entries.len(), 1, "no agent has the others");
+    }
+}

@@ -1,0 +1,358 @@
+//! What agents keep beside the table (`<table>.policies`), and commands that need to be told
+//! nothing.
+
+use std::fs::{self, Permissions};
+use std::net::IpAddr;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use std::thread;
+use std::time::Duration;
+
+use spop_codec::Value;
+use tempfile::TempDir;
+
+use crate::support::spop::Spop;
+use crate::support::{Agent, Process, agent_binary, directory, wait_until};
+
+struct Scene {
+    directory: TempDir,
+}
+
+impl Scene {
+    fn new() -> Self {
+        Self { directory: directory() }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn write(&self, name: &str, text: &str) -> String {
+        fs::write(self.path(name), text).unwrap();
+        self.path(name).to_str().unwrap().to_owned()
+    }
+
+    fn start(&self, flags: &[&str]) -> Agent {
+        Agent::start(&self.path("table"), flags)
+    }
+
+    fn kept(&self) -> PathBuf {
+        self.path("table.policies")
+    }
+
+    fn output(&self, args: &[&str]) -> Output {
+        let mut command = Command::new(agent_binary());
+        command.args(args).arg("--table").arg(self.path("table")).output().unwrap()
+    }
+
+    /// What a command prints on both outputs, notes first, and its exit status.
+    fn said(&self, args: &[&str]) -> (String, i32) {
+        let output = self.output(args);
+        let text = [output.stderr, output.stdout].concat();
+        (String::from_utf8(text).unwrap(), output.status.code().unwrap())
+    }
+}
+
+fn ip(text: &str) -> Value<'static> {
+    text.parse::<IpAddr>().unwrap().into()
+}
+
+const COMMANDS: [&[&str]; 5] = [
+    &["explain", "ip=192.0.2.7"],
+    &["table", "get", "192.0.2.7"],
+    &["table", "reset", "192.0.2.7"],
+    &["exempt", "--for", "1h", "192.0.2.7"],
+    &["name", "192.0.2.7"],
+];
+
+#[test]
+fn commands_know_the_flags_of_agents() {
+    let scene = Scene::new();
+    let agent = scene.start(&["--rate", "2/d", "--key", "user,else ip", "--cost", "n"]);
+    let mut spop = Spop::connect(&agent.address);
+    let args = [("ip", ip("192.0.2.7")), ("path", "/".into())];
+    assert_eq!(spop.allowed(&args, 5), 2);
+    let (text, _) = scene.said(&["explain", "ip=192.0.2.7", "n=int64:1"]);
+    assert!(text.starts_with("policy 'default' decides: a request now is blocked"), "{text}");
+    let (text, status) = scene.said(&["table", "get", "ip=192.0.2.7"]);
+    assert!(text.starts_with("ip=192.0.2.7: blocked; ") && status == 0, "{text}");
+    let (text, status) = scene.said(&["table", "reset", "192.0.2.7"]);
+    assert!(text.contains(" was forgiven") && status == 0, "{text}");
+    assert_eq!(spop.allowed(&args, 5), 2);
+    let (text, status) = scene.said(&["exempt", "--for", "1h", "ip=192.0.2.7"]);
+    let table = scene.path("table");
+    let end =
+        format!("; to end it: gcra-spoa exempt --end --table {} ip=192.0.2.7\n", table.display());
+    assert!(text.ends_with(&end), "{text}");
+    assert_eq!(status, 0);
+    assert_eq!(scene.said(&["name", "ip=192.0.2.7"]).0, "else:192.0.2.7\n");
+    let (text, _) = scene.said(&["table", "info"]);
+    let flags = "\nlimit: --rate 2/d --burst 2 --key user,else ip --cost n, by the flags";
+    assert!(text.contains(flags), "{text}");
+}
+
+#[test]
+fn commands_know_the_text_that_agents_have_read() {
+    let scene = Scene::new();
+    let config = |limit: &str| {
+        format!(
+            "[policy.api]\nlimits = \"{limit}\"\nkey = [\"ip\"]\n\
+             [[policy.api.lists]]\nfile = \"partners.txt\"\nlimits = \"9/d\"\n"
+        )
+    };
+    let file = scene.write("gcra.toml", &config("3/d"));
+    scene.write("partners.txt", "192.0.2.99\n");
+    let agent = scene.start(&["--config", &file]);
+    let mut spop = Spop::connect(&agent.address);
+    let blocked = |spop: &mut Spop| {
+        (0..20).position(|_| {
+            matches!(&spop.ask(&[("api", &[("ip", ip("192.0.2.7"))])])[..], [(_, _, true)])
+        })
+    };
+    assert_eq!(blocked(&mut spop), Some(3));
+    // Neither what was not reloaded nor what is gone makes a difference.
+    scene.write("gcra.toml", &config("5/d"));
+    fs::remove_file(scene.path("partners.txt")).unwrap();
+    let (text, status) = scene.said(&["table", "get", "--policy", "api", "192.0.2.7"]);
+    assert!(text.starts_with("192.0.2.7: policy 'api', 3 per day, up to 3"), "{text}");
+    assert_eq!(status, 0);
+    let (text, _) = scene.said(&["explain", "--message", "api", "ip=192.0.2.99"]);
+    let list = scene.path("partners.txt");
+    assert!(text.contains(&format!("192.0.2.99, from {}:1: 9 per day", list.display())), "{text}");
+    let (text, status) = scene.said(&["table", "get", "--policy", "web", "192.0.2.7"]);
+    let none = format!("there is no policy 'web' in {file}; it has api");
+    assert!(text.contains(&none) && status == 2, "{text}");
+
+    scene.write("partners.txt", "");
+    assert_eq!(scene.said(&["reload", &file]).1, 0);
+    let (text, _) = scene.said(&["explain", "ip=192.0.2.7"]);
+    assert!(text.contains("5 per day, up to 5 at once"), "{text}");
+    assert_eq!(scene.said(&["table", "reset", "192.0.2.7"]).1, 0);
+    assert_eq!(blocked(&mut spop), Some(5));
+    // The command line is still obeyed.
+    let other = scene.write("other.toml", &config("7/d"));
+    let (text, _) = scene.said(&["explain", "--config", &other, "ip=192.0.2.7"]);
+    assert!(text.contains("7 per day") && text.contains("has other limits than those"), "{text}");
+}
+
+/// The policies have had another key, by which a client owes something and is exempt.
+#[test]
+fn a_reset_knows_the_groups_from_before_a_reload() {
+    let scene = Scene::new();
+    let config = |prefix: u8| {
+        format!("[policy.api]\nlimits = \"3/d\"\nkey = [\"ip\"]\nipv4_prefix = {prefix}\n")
+    };
+    let file = scene.write("gcra.toml", &config(24));
+    let agent = scene.start(&["--config", &file]);
+    let mut spop = Spop::connect(&agent.address);
+    let mut allowed = |client: &str, most| {
+        let args = [("ip", ip(client))];
+        let mut is_allowed = || matches!(&spop.ask(&[("api", &args)])[..], [(_, _, false)]);
+        (0..most).filter(|_| is_allowed()).count()
+    };
+    assert_eq!(allowed("192.0.2.7", 9), 3);
+    assert_eq!(scene.said(&["exempt", "--for", "1h", "198.51.100.7"]).1, 0);
+    scene.write("gcra.toml", &config(32));
+    assert_eq!(scene.said(&["reload", &file]).1, 0);
+    assert_eq!(allowed("192.0.2.7", 9), 0, "it owes what its network owed");
+    let (text, status) = scene.said(&["table", "reset", "192.0.2.7"]);
+    assert!(text.contains("also what it owed before the reload") && status == 0, "{text}");
+    assert_eq!(allowed("192.0.2.7", 9), 3);
+    let (text, status) = scene.said(&["exempt", "--end", "198.51.100.7"]);
+    assert!(
+        text.contains("the exemption of 198.51.100.0/24, from before") && status == 0,
+        "{text}"
+    );
+}
+
+#[test]
+fn agents_that_differ_are_named_and_the_most_decide() {
+    let scene = Scene::new();
+    let file = scene.write("gcra.toml", "[policy.api]\nlimits = \"3/d\"\nkey = [\"ip\"]\n");
+    let old = [scene.start(&["--config", &file]), scene.start(&["--config", &file])];
+    scene.write("gcra.toml", "[policy.api]\nlimits = \"4/d\"\nkey = [\"ip\"]\n");
+    let new = scene.start(&["--config", &file]);
+    let (text, _) = scene.said(&["explain", "ip=192.0.2.7"]);
+    assert!(text.contains("3 per day, up to 3 at once"), "two of three: {text}");
+    let [one, two] = old.each_ref().map(|agent| agent.process.id());
+    for words in [
+        "have different limits: ".to_owned(),
+        format!("agent {} has the limits of {file} as it was ", new.process.id()),
+        format!("; this is about agents {} and {}", one.min(two), one.max(two)),
+    ] {
+        assert!(text.contains(&words), "{words}: {text}");
+    }
+    let [first, second] = old;
+    first.stop();
+    let (text, _) = scene.said(&["explain", "ip=192.0.2.7"]);
+    assert!(text.contains("4 per day, up to 4 at once"), "the newest of two: {text}");
+    second.stop();
+    let (text, _) = scene.said(&["explain", "ip=192.0.2.7"]);
+    assert!(text.contains("4 per day") && !text.contains("different limits"), "{text}");
+    // Nobody has the old limits any more when an agent writes the next time.
+    scene.write("gcra.toml", "[policy.api]\nlimits = \"5/d\"\nkey = [\"ip\"]\n");
+    assert_eq!(scene.said(&["reload", &file]).1, 0);
+    assert!(!fs::read_to_string(scene.kept()).unwrap().contains("3/d"));
+    new.stop();
+    let (text, _) = scene.said(&["explain", "ip=192.0.2.7"]);
+    assert!(text.contains("5 per day") && text.contains("no agent uses the table"), "{text}");
+}
+
+/// Whoever can read the table was able to read the configuration.
+#[test]
+fn only_the_user_of_the_table_can_read_it_and_no_password_is_in_it() {
+    let scene = Scene::new();
+    let (password, salt) = ("open-sesame-0123456789", "0123456789abcdef-and-more");
+    scene.write("password", password);
+    scene.write("salt", salt);
+    let file = scene.write(
+        "gcra.toml",
+        "[store]\nurl = \"redis://127.0.0.1:1\"\npassword_file = \"password\"\n\
+         salt_file = \"salt\"\n[policy.api]\nlimits = \"3/d\"\nkey = [\"key\"]\nshared = true\n\
+         [policy.api.overrides]\n\"sk_live_0123456789\" = \"9/d\"\n",
+    );
+    fs::set_permissions(&file, Permissions::from_mode(0o600)).unwrap();
+    let _agent = scene.start(&["--config", &file]);
+    let text = fs::read_to_string(scene.kept()).unwrap();
+    assert!(text.contains("sk_live_0123456789"));
+    assert!(!text.contains(password) && !text.contains(salt));
+    let (kept, table) =
+        (fs::metadata(scene.kept()).unwrap(), fs::metadata(scene.path("table")).unwrap());
+    assert_eq!((kept.mode() & 0o7777, kept.uid()), (0o600, table.uid()));
+    assert_eq!(table.mode() & 0o7777, 0o600, "no other table is used");
+}
+
+#[test]
+fn what_others_could_have_written_is_refused_and_mended() {
+    let scene = Scene::new();
+    let agent = scene.start(&["--rate", "3/d"]);
+    let good = fs::read(scene.kept()).unwrap();
+    let mut flipped = good.clone();
+    *flipped.last_mut().unwrap() ^= 1;
+    // The agent writes the file anew as soon as it sees another one; it must not see these.
+    agent.process.signal(rustix::process::Signal::STOP);
+    let put = |bytes: &[u8], mode: u32| {
+        fs::remove_file(scene.kept()).unwrap();
+        fs::write(scene.kept(), bytes).unwrap();
+        fs::set_permissions(scene.kept(), Permissions::from_mode(mode)).unwrap();
+    };
+    let refused = |why: &str| {
+        for command in COMMANDS {
+            let (text, status) = scene.said(command);
+            assert!(text.contains(why), "{command:?}: {text}");
+            assert!(text.contains("name their file with --config"), "{text}");
+            assert_eq!((text.lines().count(), status), (1, 1), "{text}");
+        }
+    };
+    for damaged in [&flipped[..], &good[..good.len() - 1], &good[..30]] {
+        put(damaged, 0o600);
+        refused("is damaged, or belongs to another table");
+    }
+    for foreign in [&b""[..], b"gcra-spoa policies 2 ", b"{}"] {
+        put(foreign, 0o600);
+        refused("is not a file that agents of this version have written");
+    }
+    put(&good, 0o620);
+    refused("can be written by others");
+    fs::remove_file(scene.kept()).unwrap();
+    fs::write(scene.path("good"), &good).unwrap();
+    symlink(scene.path("good"), scene.kept()).unwrap();
+    refused("is a link, and agents write a file");
+    fs::remove_file(scene.kept()).unwrap();
+    fs::create_dir(scene.kept()).unwrap();
+    refused("is not a regular file");
+    fs::remove_dir(scene.kept()).unwrap();
+    fs::write(scene.kept(), &good).unwrap();
+    put(&good, 0o600);
+    if rustix::process::geteuid().is_root() {
+        std::os::unix::fs::chown(scene.kept(), Some(1234), None).unwrap();
+        refused("belongs to the user 1234, and the table to the user 0");
+    }
+    put(&flipped, 0o600);
+    agent.process.signal(rustix::process::Signal::CONT);
+    wait_until("the agent has written it anew", || scene.said(COMMANDS[0]).1 == 0);
+}
+
+#[test]
+fn a_file_that_was_removed_comes_back_and_a_resize_keeps_it() {
+    let scene = Scene::new();
+    let agent = scene.start(&["--rate", "3/d"]);
+    fs::remove_file(scene.kept()).unwrap();
+    wait_until("it is there again", || scene.said(COMMANDS[0]).1 == 0);
+    assert_eq!(scene.said(&["table", "resize", "--slots", "8192"]).1, 0);
+    for command in COMMANDS {
+        let (text, _) = scene.said(command);
+        assert!(!text.contains("not known"), "{command:?}: {text}");
+    }
+    agent.stop();
+    fs::remove_file(scene.kept()).unwrap();
+    for (command, or_rate) in COMMANDS.iter().zip([true, true, false, false, false]) {
+        let (text, status) = scene.said(command);
+        assert!(text.contains(" are not known; name their file with --config"), "{text}");
+        assert_eq!(text.contains(", or their --rate"), or_rate, "{command:?}: {text}");
+        assert_eq!(status, 2, "{command:?}");
+    }
+    let (text, _) = scene.said(&["explain", "--rate", "3/d", "ip=192.0.2.7"]);
+    assert!(text.contains("a request now is allowed"), "{text}");
+}
+
+#[test]
+fn a_configuration_that_is_too_large_is_read_from_its_file() {
+    let scene = Scene::new();
+    // Comments count, too.
+    let list = format!("partner-7\n{}", format!("# {}\n", "x".repeat(1000)).repeat(4300));
+    assert!(list.len() > 4 << 20);
+    scene.write("list.txt", &list);
+    let file = scene.write(
+        "gcra.toml",
+        "[policy.api]\nlimits = \"3/d\"\nkey = [\"key\"]\n\
+         [[policy.api.lists]]\nfile = \"list.txt\"\nlimits = \"9/d\"\n",
+    );
+    let _agent = scene.start(&["--config", &file]);
+    assert!(fs::metadata(scene.kept()).unwrap().len() < 1024);
+    let (text, status) = scene.said(&["explain", "key=partner-7"]);
+    let note = format!("has more than 4 MiB with its lists, so {file} is read as it is now");
+    assert!(text.contains(&note) && text.contains("9 per day") && status == 0, "{text}");
+    assert!(!text.contains("its limits are others"), "{text}");
+    scene.write("list.txt", "");
+    let (text, _) = scene.said(&["explain", "key=partner-7"]);
+    assert!(text.contains(&format!("{note}; its limits are others")), "{text}");
+}
+
+/// The file is a whole one at every moment, whatever its writers are killed in the middle of.
+#[test]
+fn a_writer_that_is_killed_leaves_a_whole_file() {
+    let scene = Scene::new();
+    let list: String = (0..20_000).map(|n| format!("partner-{n}\n")).collect();
+    scene.write("list.txt", &list);
+    let config = |limit: usize| {
+        let text = format!(
+            "[policy.api]\nlimits = \"{limit}/d\"\nkey = [\"ip\"]\n\
+             [[policy.api.lists]]\nfile = \"list.txt\"\nlimits = \"99/d\"\n"
+        );
+        scene.write(&format!("{limit}.toml"), &text)
+    };
+    let stays = scene.start(&["--config", &config(7)]);
+    let mut is_written = 0;
+    let beside = scene.path("table.policies.new");
+    let inode = || fs::metadata(scene.kept()).unwrap().ino();
+    for attempt in 1..16_u64 {
+        let file = config(100 + usize::try_from(attempt).unwrap());
+        let mut command = Command::new(agent_binary());
+        command.args(["--listen", "127.0.0.1:0", "--config", &file, "--table"]);
+        // What the writer before it has left is taken over; but then nothing shows when it begins.
+        let (_, before) = (fs::remove_file(&beside), inode());
+        let mut killed = Process::start("killed", command.arg(scene.path("table")));
+        wait_until("it writes", || beside.exists() || inode() != before);
+        // At another moment each time.
+        thread::sleep(Duration::from_millis(attempt * attempt));
+        killed.kill();
+        let text = fs::read_to_string(scene.kept()).unwrap();
+        is_written += usize::from(text.contains(&format!("\\\"{}/d\\\"", 100 + attempt)));
+        let (text, status) = scene.said(&["table", "get", "192.0.2.7"]);
+        assert!(text.contains("policy 'api': no bucket") && status == 1, "{text}");
+    }
+    assert!(is_written > 0, "no writer was done before it was killed");
+    stays.stop();
+}
