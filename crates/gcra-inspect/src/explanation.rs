@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 use spop_agent::{Message, Value};
 
 use crate::key_meanings::exact_key;
-use crate::lease_state::{Held, Stored};
+use crate::lease_state::{Held, HeldNow, Stored};
 use crate::outage_words::{Away, is_used};
 use crate::store_reader::InStore;
 use gcra_limiter::written_message::WrittenMessage;
@@ -47,6 +47,15 @@ pub struct Explanation {
     pub decided: Option<Decided>,
 }
 
+/// What kind of rule a client has.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RuleKind {
+    Limits,
+    Deny,
+    Unlimited,
+}
+
 /// What the policy for a message says.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Decided {
@@ -58,8 +67,7 @@ pub struct Decided {
     pub cells: u32,
     #[serde(rename = "override")]
     pub(crate) applied_override: Option<AppliedOverride>,
-    /// "limits", "deny" or "unlimited".
-    pub rule: String,
+    pub rule: RuleKind,
     pub limits: Vec<LimitState>,
     /// The limits of `observe`, which never block.
     pub observed: Vec<LimitState>,
@@ -343,11 +351,10 @@ pub fn decided(
         cells: question.cells,
         applied_override: applied_override(policy, question.rule, message),
         rule: match policy.rule(question.rule) {
-            Rule::Limits(_) => "limits",
-            Rule::Deny => "deny",
-            Rule::Unlimited => "unlimited",
-        }
-        .to_owned(),
+            Rule::Limits(_) => RuleKind::Limits,
+            Rule::Deny => RuleKind::Deny,
+            Rule::Unlimited => RuleKind::Unlimited,
+        },
         limits: own.limits,
         observed,
         without_store: policy.shared.filter(|_| is_shared).map(Sharing::without_store_in_words),
@@ -411,18 +418,18 @@ impl Said {
                 }
             }
         }
-        let any = |now: &str| held.iter().any(|held| held.now == now);
+        let any = |now: HeldNow| held.iter().any(|held| held.now == now);
         // As the agents do: what can never be allowed is a stronger reason.
-        let reason = any("oversize").then_some(Reason::Oversize);
-        let reason = reason.or_else(|| any("blocked").then_some(Reason::Limit));
-        let asks = held.iter().position(|held| held.now == "asks").filter(|_| reason.is_none());
+        let reason = any(HeldNow::Oversize).then_some(Reason::Oversize);
+        let reason = reason.or_else(|| any(HeldNow::Blocked).then_some(Reason::Limit));
+        let asks =
+            held.iter().position(|held| held.now == HeldNow::Asks).filter(|_| reason.is_none());
         if let Some(place) = asks
             && let Some((away, reason, wait)) =
                 without_store(in_force, table, shared, question, message, (limits, place))
         {
-            held.iter_mut().filter(|held| held.now == "asks").for_each(|held| {
-                "away".clone_into(&mut held.now);
-            });
+            let asking = held.iter_mut().filter(|held| held.now == HeldNow::Asks);
+            asking.for_each(|held| held.now = HeldNow::Away);
             return Self {
                 verdict: Verdict::new(question.policy, policy.observes, reason),
                 wait,
@@ -437,7 +444,7 @@ impl Said {
         let delay = held.iter().map(|held| Nanos::from_millis(held.delay_ms)).max();
         let verdict = Verdict::new(question.policy, policy.observes, reason);
         let verdict = verdict.after(delay.unwrap_or_default());
-        let waits = held.iter().zip(limits).filter(|(held, _)| held.now == "blocked");
+        let waits = held.iter().zip(limits).filter(|(held, _)| held.now == HeldNow::Blocked);
         let wait_of = |held: &Held| Nanos::from_millis(held.blocked_ms);
         let longest = waits.map(|(held, limit)| (wait_of(held), limit)).max_by_key(|it| it.0);
         let (wait, wait_if_asked) = longest.map_or_else(Default::default, |(wait, limit)| {
@@ -449,7 +456,7 @@ impl Said {
             // Beyond the ceiling nothing more is charged.
             (wait, if longer > most { wait } else { longer })
         });
-        let asked = |held: &Held| held.now != "asks" || held.store.is_some();
+        let asked = |held: &Held| held.now != HeldNow::Asks || held.store.is_some();
         let store_is_there = match shared.store {
             Some(_) => held.iter().all(asked),
             None => {
@@ -865,8 +872,10 @@ impl Decided {
             return away.in_words(self.blocked, self.would_block, self.retry_after_ms);
         }
         let Some(reason) = &self.reason else {
-            return match (&*self.rule, self.cells, self.retry_after_ms) {
-                ("unlimited", ..) => "every request is allowed, by \"unlimited\"".to_owned(),
+            return match (self.rule, self.cells, self.retry_after_ms) {
+                (RuleKind::Unlimited, ..) => {
+                    "every request is allowed, by \"unlimited\"".to_owned()
+                }
                 (_, cells, _) if self.settled_by.is_some() && !self.asks_store => {
                     let message = self.settled_by.as_deref().unwrap_or_default();
                     let reserves = match cells {

@@ -17,6 +17,21 @@ use gcra_text::duration::{Left, nanoseconds};
 use serde::{Deserialize, Serialize};
 use spop_agent::Message;
 
+/// What is decided now by what this machine holds.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HeldNow {
+    Allowed,
+    Blocked,
+    /// A request costs more than a burst.
+    Oversize,
+    /// The store is asked, and decides.
+    #[default]
+    Asks,
+    /// The store would have to be asked, and is away.
+    Away,
+}
+
 /// What this machine holds of a client under one shared limit.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct Held {
@@ -24,9 +39,7 @@ pub struct Held {
     pub limit: String,
     /// "10 per second, up to 20 at once".
     pub text: String,
-    /// "allowed", "blocked", "oversize"; "asks": the store is asked, and decides; or "away": the
-    /// store would have to be asked, and is away.
-    pub now: String,
+    pub now: HeldNow,
     /// Cells that can be spent without asking.
     pub cells: u32,
     pub burst: u32,
@@ -137,12 +150,16 @@ impl Held {
         let bucket = LimitBucket::of(table, limit, key, Some(message));
         let (text, burst) = (limit.in_words_for(message), bucket.quota.burst());
         let label = limit.label.to_string();
-        let (now_asks, counts) = ("asks".to_owned(), limit.calendar.is_some());
-        let nothing =
-            Self { limit: label, text, burst, now: now_asks, at_once, counts, ..Self::default() };
-        let nothing = match cells > burst {
-            true => Self { now: "oversize".to_owned(), ..nothing },
-            false => nothing,
+        let counts = limit.calendar.is_some();
+        let now_by_cost = if cells > burst { HeldNow::Oversize } else { HeldNow::Asks };
+        let nothing = Self {
+            limit: label,
+            text,
+            burst,
+            now: now_by_cost,
+            at_once,
+            counts,
+            ..Self::default()
         };
         let Some(leases) = leases.filter(|_| !at_once) else { return nothing };
         let key = bucket.lease_key(limit);
@@ -161,12 +178,11 @@ impl Held {
         let asking = holding.is_asking(now, patience);
         Self {
             now: match look {
-                _ if cells > burst => "oversize",
-                Look::Enough => "allowed",
-                Look::Blocked { .. } => "blocked",
-                Look::Waiting { .. } | Look::Lacking => "asks",
-            }
-            .to_owned(),
+                _ if cells > burst => HeldNow::Oversize,
+                Look::Enough => HeldNow::Allowed,
+                Look::Blocked { .. } => HeldNow::Blocked,
+                Look::Waiting { .. } | Look::Lacking => HeldNow::Asks,
+            },
             cells: held,
             valid_ms: if held > 0 { left(holding.valid_until()) } else { 0 },
             unreported: holding.unreported(),
@@ -186,7 +202,7 @@ impl Held {
         limit: &Limit,
         message: &Message<'_>,
     ) {
-        let Some(stored) = self.store.filter(|_| self.at_once && self.now == "asks") else {
+        let Some(stored) = self.store.filter(|_| self.at_once && self.now == HeldNow::Asks) else {
             return;
         };
         // One that its response will charge needs a cell, whatever it reserves.
@@ -209,7 +225,7 @@ impl Held {
             }
         };
         let is_blocked = wait > Nanos::ZERO;
-        self.now = if is_blocked { "blocked" } else { "allowed" }.to_owned();
+        self.now = if is_blocked { HeldNow::Blocked } else { HeldNow::Allowed };
         self.blocked_ms = wait.millis_ceil();
         self.delay_ms = if is_blocked { 0 } else { delay.millis_ceil() };
     }

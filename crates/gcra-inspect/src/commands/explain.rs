@@ -13,7 +13,9 @@ use gcra_policy::sharing::Sharing;
 use gcra_policy::{Policies, Policy};
 use gcra_text::output::{Output, WrongUsage, print, print_note};
 
-use crate::explanation::{Decided, Explanation, NO_BUCKET_SO, SharedSources, explain_all};
+use crate::explanation::{
+    Decided, Explanation, NO_BUCKET_SO, RuleKind, SharedSources, explain_all,
+};
 use crate::inspected_table::{Inspected, LimitsFrom, masked};
 use crate::remembering_agents::{NO_LISTED_BUCKET, Remembering};
 use crate::store_reader::InStore;
@@ -275,7 +277,7 @@ fn unknown_strings(args: &[NamedValue], explanations: &[Explanation]) -> Vec<Str
         return Vec::new();
     }
     let is_in_key = |name: &str| {
-        let mut parts = decided().filter(|it| it.rule == "limits").flat_map(|it| &it.key);
+        let mut parts = decided().filter(|it| it.rule == RuleKind::Limits).flat_map(|it| &it.key);
         parts.any(|part| part.arg.as_deref() == Some(name))
     };
     let is_meant =

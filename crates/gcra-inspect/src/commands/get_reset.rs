@@ -23,7 +23,7 @@ use gcra_text::table_error;
 use serde_json::{Value, json};
 use spop_agent::Message;
 
-use crate::explanation::{Decided, LimitState, NO_BUCKET, SharedSources, decided};
+use crate::explanation::{Decided, LimitState, NO_BUCKET, RuleKind, SharedSources, decided};
 use crate::inspected_table::{Client, Inspected, LimitsFrom, Wanted};
 use crate::lease_state::Held;
 use crate::remembering_agents::{NO_LISTED_BUCKET, Remembering, unlisted_until};
@@ -134,7 +134,7 @@ pub fn get(get: &Get) -> anyhow::Result<ExitCode> {
             let shown = inspected.shown(&client, key);
             let Some(decided) = decide(&inspected, &client) else { continue };
             names.insert(&*inspected.policy(&client).name);
-            found |= decided.has_bucket() || decided.rule != "limits";
+            found |= decided.has_bucket() || decided.rule != RuleKind::Limits;
             let has_bucket = |client: &Client| has_bucket(&inspected, client);
             if let Some(note) = inspected.note_about_mask(&client, key, has_bucket) {
                 print_note(&note);
@@ -210,10 +210,12 @@ fn outputs(
         (place, "") => format!(" {place}:"),
         (place, limit) => format!(" {place}, {limit}{entry}:"),
     };
-    let rule = match &*decided.rule {
-        "deny" => Some("every request is blocked, because the limit is \"deny\""),
-        "unlimited" => Some("every request is allowed, because the limit is \"unlimited\""),
-        _ => None,
+    let rule = match decided.rule {
+        RuleKind::Deny => Some("every request is blocked, because the limit is \"deny\""),
+        RuleKind::Unlimited => {
+            Some("every request is allowed, because the limit is \"unlimited\"")
+        }
+        RuleKind::Limits => None,
     };
     if let Some(rule) = rule {
         let words = format!("{shown}:{} {rule}{entry}{exempt}", place(""));

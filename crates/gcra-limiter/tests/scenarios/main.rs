@@ -23,7 +23,7 @@ use std::sync::atomic::Ordering;
 
 use arc_swap::ArcSwap;
 use clap::Parser as _;
-use gcra_inspect::explanation::{Explanation, SharedSources, explain};
+use gcra_inspect::explanation::{Explanation, RuleKind, SharedSources, explain};
 use gcra_inspect::key_meanings::named;
 use gcra_limiter::heaviest::Window;
 use gcra_limiter::limiter::Limiter;
@@ -1484,7 +1484,7 @@ fn difference(explanation: &Explanation, answer: &Answer) -> Option<&'static str
     if decided.delay_ms != delay {
         return Some("delay_ms");
     }
-    if decided.rule == "limits" && decided.retry_after_ms_if_asked != wait {
+    if decided.rule == RuleKind::Limits && decided.retry_after_ms_if_asked != wait {
         return Some("retry_after_ms");
     }
     // A limit that is only observed gives the verdict where no limit in force does.
