@@ -7,7 +7,7 @@ use std::{env, fs};
 
 use env_logger::{Builder, Env};
 use gcra_admin::log_lines;
-use gcra_admin::log_lines::Kept;
+use gcra_admin::log_lines::KeptLines;
 use log::Level;
 
 /// Starts logging. `RUST_LOG` chooses the levels that are written; those for `/events` are kept in
@@ -24,7 +24,7 @@ pub(crate) fn start() {
     let logger = builder.build();
     let most = logger.filter().max(log_lines::LEVEL);
     // It fails only if there is a log already.
-    if log::set_boxed_logger(Box::new(Kept(logger))).is_ok() {
+    if log::set_boxed_logger(Box::new(KeptLines(logger))).is_ok() {
         log::set_max_level(most);
     }
 }

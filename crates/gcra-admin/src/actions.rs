@@ -28,7 +28,7 @@ use gcra_inspect::commands::explain::add_list;
 use gcra_inspect::commands::get_reset;
 use gcra_inspect::commands::get_reset::Said;
 use gcra_inspect::explanation::{Explanation, SharedSources, decided};
-use gcra_inspect::inspected_table::{Client, Inspected, Wanted};
+use gcra_inspect::inspected_table::{Inspected, InspectedClient, WantedClients};
 use gcra_inspect::process_list;
 use gcra_inspect::process_list::is_this_process;
 use gcra_inspect::process_state::stopped_long_ago;
@@ -424,11 +424,11 @@ impl Actions {
         let Inspected { table, in_force, leases, .. } = &inspected;
         let borrower = self.watched.borrower();
         let shared = SharedSources { leases: leases.as_deref(), store: None, borrower };
-        let is_known = |client: &Client| {
+        let is_known = |client: &InspectedClient| {
             get_reset::decide(&inspected, client).is_some_and(|decided| decided.is_known())
         };
-        let clients = inspected.clients(None, &key, Wanted::Known, is_known);
-        let explained = |client: &Client| {
+        let clients = inspected.clients(None, &key, WantedClients::Known, is_known);
+        let explained = |client: &InspectedClient| {
             let (message, policy) = (client.message()?, inspected.policy(client));
             let mut explanation = Explanation {
                 message: String::from_utf8_lossy(message.name).into_owned(),
@@ -752,12 +752,13 @@ fn exempt(
     time: Duration,
     by: &str,
 ) -> anyhow::Result<Done> {
-    let is_exempt = |client: &Client| exempt::is_exempt(inspected, client);
-    let is_known = |client: &Client| is_exempt(client) || get_reset::has_bucket(inspected, client);
+    let is_exempt = |client: &InspectedClient| exempt::is_exempt(inspected, client);
+    let is_known =
+        |client: &InspectedClient| is_exempt(client) || get_reset::has_bucket(inspected, client);
     let begins = time > Duration::ZERO;
     let (clients, mut said) = match begins {
         true => {
-            let clients = inspected.clients(policy, key, Wanted::All, is_known);
+            let clients = inspected.clients(policy, key, WantedClients::All, is_known);
             let clients = clients.map_err(|error| exempt::about_network(key, error))?;
             let note = exempt::check(inspected, key, &clients)?;
             (clients, Vec::from_iter(note))

@@ -7,9 +7,9 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer, Serialize};
 
 /// Counts by name.
-pub type Counts = BTreeMap<String, u64>;
+pub type NamedCounts = BTreeMap<String, u64>;
 
-pub(crate) fn named<'a>(numbers: impl IntoIterator<Item = (&'a str, u64)>) -> Counts {
+pub(crate) fn named<'a>(numbers: impl IntoIterator<Item = (&'a str, u64)>) -> NamedCounts {
     numbers.into_iter().map(|(name, number)| (name.to_owned(), number)).collect()
 }
 
@@ -41,7 +41,7 @@ pub struct Family {
     pub name: &'static str,
     pub kind: &'static str,
     pub help: &'static str,
-    /// The label with the names of [`Counts`].
+    /// The label with the names of [`NamedCounts`].
     pub label: &'static str,
 }
 
@@ -117,7 +117,7 @@ impl Sum for Amount {
     }
 }
 
-impl Sum for Counts {
+impl Sum for NamedCounts {
     fn add(&mut self, other: &Self) {
         for (name, count) in other {
             match self.get_mut(name) {
@@ -198,7 +198,7 @@ impl<T: Samples> Samples for Option<T> {
     }
 }
 
-impl Samples for Counts {
+impl Samples for NamedCounts {
     fn each(&self, mut sample: impl FnMut(&str, Option<&str>, f64)) {
         for (name, count) in self {
             sample("", Some(name), float(*count));

@@ -122,9 +122,9 @@ pub fn merged(agents: impl Iterator<Item = Vec<Event>>) -> Vec<Event> {
 }
 
 /// A log that keeps what it writes.
-pub struct Kept<L>(pub L);
+pub struct KeptLines<L>(pub L);
 
-impl<L: Log> Log for Kept<L> {
+impl<L: Log> Log for KeptLines<L> {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         metadata.level() <= LEVEL || self.0.enabled(metadata)
     }

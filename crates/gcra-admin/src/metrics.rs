@@ -49,7 +49,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::family::{Counts, counter};
+    use crate::family::{NamedCounts, counter};
 
     #[test]
     fn each_family_has_its_own_number_and_name() {
@@ -64,7 +64,7 @@ mod tests {
     fn help_and_values_of_labels_are_escaped() {
         let family = counter(1, "n", "a \\ \"b\"\nc").by("of");
         let mut metrics = Metrics::default();
-        let counts: Counts = [("x\\\"\nü".to_owned(), 3)].into();
+        let counts: NamedCounts = [("x\\\"\nü".to_owned(), 3)].into();
         metrics.add(&family, &[("policy", "p\"")], &counts);
         let wanted = "# HELP n a \\\\ \"b\"\\nc\n# TYPE n counter\n\
                       n{policy=\"p\\\"\",of=\"x\\\\\\\"\\nü\"} 3\n";
@@ -74,7 +74,7 @@ mod tests {
     #[test]
     fn a_family_without_samples_is_left_out() {
         let mut metrics = Metrics::default();
-        metrics.add(&counter(1, "n", "").by("of"), &[], &Counts::new());
+        metrics.add(&counter(1, "n", "").by("of"), &[], &NamedCounts::new());
         metrics.add(&counter(2, "n", ""), &[], &None::<u64>);
         assert_eq!(metrics.into_text(), "");
     }

@@ -24,7 +24,7 @@ use spop_agent::{Latency as LatencyCounts, Snapshot};
 use crate::agreement::differing;
 use crate::client_waits::{Of, Waiting};
 use crate::family::{
-    Amount, Counts, Family, Labels, Metrics, Samples, Sum, counter, float, gauge, histogram,
+    Amount, Family, Labels, Metrics, NamedCounts, Samples, Sum, counter, float, gauge, histogram,
     named, part, some, sum,
 };
 use crate::store_status::{StoreSource, StoreStatus};
@@ -116,7 +116,7 @@ part! {
         let counts = it.scan.and_then(|scan| scan.leases);
         StoreStatus::of(&StoreSource::of(borrower, it.table.now(), counts))
     }), sum;
-    config_reloads: Counts = named([
+    config_reloads: NamedCounts = named([
         ("ok", it.stats.reloads.ok.load(Ordering::Relaxed)),
         ("refused", it.stats.reloads.refused.load(Ordering::Relaxed)),
     ]), sum
@@ -166,7 +166,7 @@ part! {
     buffered_bytes: u64 = it.buffered_bytes, sum
         => gauge(25, "gcra_buffered_bytes",
             "Bytes of incomplete frames and unread answers that all connections keep.");
-    ended: Counts = named([
+    ended: NamedCounts = named([
         ("closed", it.closed),
         ("disconnected", it.disconnected),
         ("health_check", it.health_checks),
@@ -178,7 +178,7 @@ part! {
         ("failed", it.failed),
     ]), sum
         => counter(22, "gcra_connections_total", "Connections that ended, by how.").by("end");
-    protocol_errors: Counts = PROTOCOL_ERRORS
+    protocol_errors: NamedCounts = PROTOCOL_ERRORS
         .map(|status| (status.to_string(), it.protocol_error_statuses[status]))
         .collect(), sum
         => counter(23, "gcra_protocol_errors_total",
@@ -193,7 +193,7 @@ part! {
     id: String = id_of(it.table);
     slots: u64 = it.table.slots().get().into();
     /// How many slots are in each state. Empty if the slots have not been counted.
-    states: Counts = it.scan.map_or_else(Counts::new, |scan| states(scan.occupancy))
+    states: NamedCounts = it.scan.map_or_else(NamedCounts::new, |scan| states(scan.occupancy))
         => gauge(26, "gcra_table_slots",
             "Slots of the shared table by state, counted at most every 10 s.").by("state");
     /// How old the numbers of states are.
@@ -226,7 +226,7 @@ part! {
     PolicyStatus of it: &OfPolicy<'_>;
 
     name: String = it.name.to_owned();
-    decisions: Counts = named(OUTCOMES.into_iter().zip(it.counts)), sum
+    decisions: NamedCounts = named(OUTCOMES.into_iter().zip(it.counts)), sum
         => counter(5, "gcra_decisions_total",
             "Messages by policy and outcome. A blocked one was answered with blocked=true.")
             .by("outcome");
@@ -245,19 +245,19 @@ part! {
     /// What messages said about limits whose numbers are in an arg: how many said a valid limit,
     /// one that was lowered, an invalid one, and none. Empty if the policy has no such limit.
     #[serde(default)]
-    limit_args: Counts = it.limit_args(), sum
+    limit_args: NamedCounts = it.limit_args(), sum
         => counter(8, "gcra_limit_args_total",
             "Messages by policy and what the arg with the numbers of a limit was: valid, lowered \
              to the highest limit, invalid, or missing.").by("value");
     /// How many messages of responses have settled requests, by how. Empty if none has.
     #[serde(default)]
-    settled: Counts = it.if_settled(it.stats.settled()), sum
+    settled: NamedCounts = it.if_settled(it.stats.settled()), sum
         => counter(9, "gcra_settled_total",
             "Messages of responses by policy that have settled requests, by outcome.")
             .by("outcome");
     /// How many cells these have charged and given back. Empty if no message has settled requests.
     #[serde(default)]
-    settled_cells: Counts = it.if_settled(it.stats.settled_cells()), sum
+    settled_cells: NamedCounts = it.if_settled(it.stats.settled_cells()), sum
         => counter(10, "gcra_settled_cells_total",
             "Cells that responses have charged and given back, by policy and kind.").by("kind");
     /// The clients with the most requests that were blocked.
@@ -280,7 +280,7 @@ part! {
     shared: Option<String> = it.shared().map(str::to_owned), first;
     /// The decisions that were made without the store, by outcome. Empty if it is not shared.
     #[serde(default)]
-    without_store: Counts = it.without_store(), sum
+    without_store: NamedCounts = it.without_store(), sum
         => counter(49, "gcra_store_fallback_total",
             "Messages that were decided without the store, by policy and outcome.").by("verdict");
 }
@@ -305,7 +305,7 @@ impl OfPolicy<'_> {
         self.known.map(|of| &of.in_force.policies.list[of.place])
     }
 
-    fn limit_args(&self) -> Counts {
+    fn limit_args(&self) -> NamedCounts {
         let counts = self.stats.limit_args();
         let reads = |policy: &Policy| policy.limits().any(|limit| limit.by_arg.is_some());
         let is_shown = self.policy().is_some_and(reads) || counts.iter().any(|count| *count > 0);
@@ -313,7 +313,7 @@ impl OfPolicy<'_> {
         named(counts.filter(|_| is_shown))
     }
 
-    fn if_settled<const N: usize>(&self, counts: [(&str, u64); N]) -> Counts {
+    fn if_settled<const N: usize>(&self, counts: [(&str, u64); N]) -> NamedCounts {
         let settles = self.policy().is_some_and(|policy| policy.settle().is_some());
         let is_shown = settles || self.stats.settled().iter().any(|(_, count)| *count > 0);
         named(counts.into_iter().filter(|_| is_shown))
@@ -323,7 +323,7 @@ impl OfPolicy<'_> {
         Some(self.policy()?.shared?.without_store.word())
     }
 
-    fn without_store(&self) -> Counts {
+    fn without_store(&self) -> NamedCounts {
         let counts = self.stats.without_store();
         let was_shared = counts.iter().any(|(_, count)| *count > 0);
         let is_shown = self.has_store && (self.shared().is_some() || was_shared);
@@ -464,7 +464,7 @@ fn id_of(table: &Table) -> String {
     format!("{:016x}", hash.hash_one(table.hash(b"gcra-spoa id of the table")))
 }
 
-fn states(Occupancy { live, idle, pending, sealed, .. }: Occupancy) -> Counts {
+fn states(Occupancy { live, idle, pending, sealed, .. }: Occupancy) -> NamedCounts {
     named([("live", live), ("idle", idle), ("pending", pending), ("sealed", sealed)])
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::family::{Amount, Counts, Sum as _};
+use crate::family::{Amount, NamedCounts, Sum as _};
 use crate::status::{
     ClientRow, Connections, ExactLists, LatencyStatus, Notifies, PolicyStatus, Status, TOP,
 };
@@ -23,7 +23,7 @@ pub(crate) struct Together {
     pub connections: Connections,
     /// `None` if no agent has a store.
     pub store: Option<StoreStatus>,
-    pub config_reloads: Counts,
+    pub config_reloads: NamedCounts,
 }
 
 impl Together {

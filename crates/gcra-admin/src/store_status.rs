@@ -10,7 +10,8 @@ use gcra_table::{LeaseCounts, Time};
 use serde::{Deserialize, Serialize};
 
 use crate::family::{
-    Amount, Counts, Family, Labels, Metrics, Sum, counter, every, gauge, most, named, part, sum,
+    Amount, Family, Labels, Metrics, NamedCounts, Sum, counter, every, gauge, most, named, part,
+    sum,
 };
 
 part! {
@@ -63,7 +64,7 @@ part! {
         => counter(43, "gcra_store_away_total",
             "Asks that were not sent, because no server could be used or too many were under \
              way.");
-    clock_leaps: Counts = named([
+    clock_leaps: NamedCounts = named([
         ("forward", it.counters.leaps_forward),
         ("back", it.counters.leaps_back),
     ]), sum
@@ -88,7 +89,7 @@ part! {
 
     entries: u64 = it.borrower.leases().entries(), most;
     /// How many entries are in each state. Empty if they have not been counted.
-    states: Counts = it.leases.map_or_else(Counts::new, states), first
+    states: NamedCounts = it.leases.map_or_else(NamedCounts::new, states), first
         => gauge(53, "gcra_lease_entries",
             "Entries of the file of leases by state, counted at most every 10 s.").by("state");
     /// Cells that can be spent, when the entries were counted.
@@ -131,7 +132,7 @@ impl<'a> StoreSource<'a> {
     }
 }
 
-fn states(counts: LeaseCounts) -> Counts {
+fn states(counts: LeaseCounts) -> NamedCounts {
     let LeaseCounts { in_use, blocked, free, over, announced, .. } = counts;
     named([
         ("in_use", in_use),
@@ -152,7 +153,7 @@ fn each(faults: &mut Vec<String>, more: &Vec<String>) {
 }
 
 /// What the first agent that has counted says.
-fn first(first: &mut Counts, other: &Counts) {
+fn first(first: &mut NamedCounts, other: &NamedCounts) {
     if first.is_empty() {
         first.clone_from(other);
     }

@@ -41,7 +41,7 @@ pub(crate) const TABLE_OF_UNIT: &str = "/run/gcra-spoa/gcra-spoa.table";
 
 /// Which policies the clients belong to.
 #[derive(Debug, clap::Args)]
-pub struct Of {
+pub struct PolicyFlags {
     /// A configuration file [default: what the agents have in force]
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,

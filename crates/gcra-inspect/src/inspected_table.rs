@@ -49,7 +49,7 @@ pub struct Inspected {
 
 /// A client of a policy.
 #[derive(Debug)]
-pub struct Client {
+pub struct InspectedClient {
     /// A request of this client, without the cost and the arg of `when`.
     message: WrittenMessage,
     /// The args of the key, as they are written.
@@ -65,7 +65,7 @@ pub struct Client {
 
 /// Which of the clients that a KEY can mean a command is about.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Wanted {
+pub enum WantedClients {
     /// Those that the table knows; if there are none, the one that is most likely.
     Known,
     /// Also those that the table does not know yet.
@@ -295,7 +295,7 @@ impl Inspected {
     }
 
     /// The hashes that the key of a client has by what other agents have, or had before a reload.
-    pub(crate) fn other_keys(&self, client: &Client) -> Vec<KeyHash> {
+    pub(crate) fn other_keys(&self, client: &InspectedClient) -> Vec<KeyHash> {
         let (name, hasher) = (&self.policy(client).name, self.table.hasher());
         let policies = self.others().iter().flat_map(|others| &others.list);
         let same = policies.filter(|policy| policy.name == *name);
@@ -321,9 +321,9 @@ impl Inspected {
         &self,
         policy: Option<&str>,
         key: &Key,
-        wanted: Wanted,
-        is_known: impl Fn(&Client) -> bool,
-    ) -> anyhow::Result<Vec<Client>> {
+        wanted: WantedClients,
+        is_known: impl Fn(&InspectedClient) -> bool,
+    ) -> anyhow::Result<Vec<InspectedClient>> {
         let by_policy = self.possible_clients(policy, key)?.into_iter();
         let chosen = by_policy.flat_map(|clients| {
             let known: Vec<_> = clients.iter().map(&is_known).collect();
@@ -332,7 +332,7 @@ impl Inspected {
             let is_likely_known =
                 clients.iter().zip(&known).any(|(client, is_known)| *is_known && client.is_likely);
             // The client can send requests with each of these keys.
-            let takes_likely = wanted == Wanted::All || !is_any_known;
+            let takes_likely = wanted == WantedClients::All || !is_any_known;
             let mut chosen: Vec<_> = clients
                 .into_iter()
                 .zip(known)
@@ -342,7 +342,7 @@ impl Inspected {
                 })
                 .map(|(client, _)| client)
                 .collect();
-            if wanted == Wanted::Known && !is_any_known {
+            if wanted == WantedClients::Known && !is_any_known {
                 chosen.truncate(1);
                 chosen.iter_mut().for_each(|client| client.note.clear());
             }
@@ -362,15 +362,15 @@ impl Inspected {
         &self,
         policy: Option<&str>,
         key: &Key,
-        is_known: impl Fn(&Client) -> bool,
-    ) -> anyhow::Result<(Vec<Client>, Vec<String>)> {
-        let known = self.clients(policy, key, Wanted::Known, is_known)?;
+        is_known: impl Fn(&InspectedClient) -> bool,
+    ) -> anyhow::Result<(Vec<InspectedClient>, Vec<String>)> {
+        let known = self.clients(policy, key, WantedClients::Known, is_known)?;
         let (cut, rest): (Vec<_>, Vec<_>) = known.into_iter().partition(|client| client.is_cut);
         // Agents without a file group nothing, so HAProxy does.
         if cut.is_empty() || (self.file.is_none() && rest.is_empty()) {
             return Ok((if rest.is_empty() { cut } else { rest }, Vec::new()));
         }
-        let note = |client: &Client| {
+        let note = |client: &InspectedClient| {
             let written = client.message().map(|it| written_key(self.policy(client), &it));
             format!(
                 "the table also knows {0}, which other clients share; if HAProxy cuts addresses \
@@ -380,7 +380,7 @@ impl Inspected {
         };
         let notes = cut.iter().filter(|_| self.file.is_some()).map(note).collect();
         let clients = match rest.is_empty() {
-            true => self.clients(policy, key, Wanted::Known, |_| false)?,
+            true => self.clients(policy, key, WantedClients::Known, |_| false)?,
             false => rest,
         };
         Ok((clients, notes))
@@ -391,7 +391,7 @@ impl Inspected {
         &self,
         policy: Option<&str>,
         key: &Key,
-    ) -> anyhow::Result<Vec<Vec<Client>>> {
+    ) -> anyhow::Result<Vec<Vec<InspectedClient>>> {
         let policies = &self.in_force.policies.list;
         let file = source(self.file.as_deref());
         let is_meant = |found: &Policy| match policy {
@@ -438,7 +438,7 @@ impl Inspected {
     }
 
     /// Every client that a key can mean in the policy at this place. The error is a sentence.
-    fn clients_of(&self, at: usize, key: &Key) -> Result<Vec<Client>, String> {
+    fn clients_of(&self, at: usize, key: &Key) -> Result<Vec<InspectedClient>, String> {
         let meanings = key_meanings::named(key, &self.in_force.policies.list[at].key.args)?;
         let typed = meanings.first().map(|first| first.args.clone()).unwrap_or_default();
         let client = |meaning: Meaning| {
@@ -446,13 +446,15 @@ impl Inspected {
                 typed.value.masked().as_ref() == Some(&arg.value)
             };
             let is_cut = meaning.args.iter().zip(&typed).any(is_cut);
-            Ok(Client { is_cut, ..self.client(at, key, meaning)? })
+            Ok(InspectedClient { is_cut, ..self.client(at, key, meaning)? })
         };
-        let found: Vec<Result<Client, String>> = meanings.into_iter().map(client).collect();
-        let is_good =
-            |client: &Result<Client, String>| client.as_ref().is_ok_and(|client| client.is_likely);
+        let found: Vec<Result<InspectedClient, String>> =
+            meanings.into_iter().map(client).collect();
+        let is_good = |client: &Result<InspectedClient, String>| {
+            client.as_ref().is_ok_and(|client| client.is_likely)
+        };
         if found.iter().any(is_good) {
-            let mut clients: Vec<Client> = Vec::new();
+            let mut clients: Vec<InspectedClient> = Vec::new();
             for client in found.into_iter().flatten() {
                 if clients.iter().all(|known| known.question.key != client.question.key) {
                     clients.push(client);
@@ -466,7 +468,7 @@ impl Inspected {
 
     /// The client with the key of this meaning in the policy at this place. The error is a
     /// sentence.
-    fn client(&self, at: usize, key: &Key, meaning: Meaning) -> Result<Client, String> {
+    fn client(&self, at: usize, key: &Key, meaning: Meaning) -> Result<InspectedClient, String> {
         let policy = &self.in_force.policies.list[at];
         let name = policy.message.as_deref().unwrap_or_default();
         let Meaning { args, is_likely, note } = meaning;
@@ -483,7 +485,7 @@ impl Inspected {
             })?;
             Ok((message, question))
         })?;
-        Ok(Client { message, args, question, is_likely, is_cut: false, note })
+        Ok(InspectedClient { message, args, question, is_likely, is_cut: false, note })
     }
 
     /// What to know about a client with an IPv6 address that an override or the prefix of the
@@ -491,9 +493,9 @@ impl Inspected {
     /// `has_bucket` says whether a client has a bucket.
     pub(crate) fn note_about_mask(
         &self,
-        client: &Client,
+        client: &InspectedClient,
         key: &Key,
-        has_bucket: impl Fn(&Client) -> bool,
+        has_bucket: impl Fn(&InspectedClient) -> bool,
     ) -> Option<String> {
         let Some(args) = masked(&client.args) else {
             let is_network = |arg: &NamedValue| matches!(arg.value, OwnedValue::Ip(IpAddr::V6(_)));
@@ -535,7 +537,7 @@ impl Inspected {
     }
 
     /// The policy that a client is of.
-    pub fn policy(&self, client: &Client) -> &Policy {
+    pub fn policy(&self, client: &InspectedClient) -> &Policy {
         &self.in_force.policies.list[client.question.policy]
     }
 
@@ -578,7 +580,7 @@ impl Inspected {
 
     /// Whether the agents of the table do not know the policy of a client, because all of them
     /// have other limits and no agent has registered a limit of this policy.
-    pub(crate) fn is_unknown_policy(&self, client: &Client) -> bool {
+    pub(crate) fn is_unknown_policy(&self, client: &InspectedClient) -> bool {
         let (all, others) = self.agents_with_other_limits();
         let registered = self.table.registered();
         let is_registered = |limit: &Limit| registered.iter().any(|it| it.limit == limit.id);
@@ -616,7 +618,7 @@ impl Inspected {
     }
 
     /// The name of a client in logs, in `top` and in /status.
-    pub fn name(&self, client: &Client) -> String {
+    pub fn name(&self, client: &InspectedClient) -> String {
         let mut name = String::new();
         let Question { key, .. } = client.question;
         write_client(&mut name, self.policy(client), key, client.message());
@@ -625,7 +627,7 @@ impl Inspected {
 
     /// A key as it was written, with what is meant by it and what the policy makes of it, if that
     /// is something else.
-    pub fn shown(&self, client: &Client, key: &Key) -> String {
+    pub fn shown(&self, client: &InspectedClient, key: &Key) -> String {
         let parts = client.message().map(|message| key_parts(self.policy(client), &message));
         let parts = parts.unwrap_or_default();
         let mut notes = Vec::from_iter(Some(client.note.clone()).filter(|note| !note.is_empty()));
@@ -640,7 +642,7 @@ impl Inspected {
     }
 
     /// "policy 'api'" where the policies come from a file, else nothing.
-    pub(crate) fn policy_in_words(&self, client: &Client) -> String {
+    pub(crate) fn policy_in_words(&self, client: &InspectedClient) -> String {
         match &self.file {
             Some(_) => format!("policy '{}'", self.policy(client).name),
             None => String::new(),
@@ -648,7 +650,7 @@ impl Inspected {
     }
 }
 
-impl Client {
+impl InspectedClient {
     /// A message of this client. (It is always there.)
     pub fn message(&self) -> Option<Message<'_>> {
         self.message.message()

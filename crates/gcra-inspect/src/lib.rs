@@ -9,6 +9,7 @@
 pub mod agent_client;
 pub mod commands;
 pub mod explanation;
+mod explanation_words;
 pub mod flags;
 pub mod inspected_table;
 pub mod key_meanings;

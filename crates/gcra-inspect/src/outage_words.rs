@@ -1,4 +1,4 @@
-//! [`Away`]: what happens to a request now because the store is away, in words.
+//! [`OutageWords`]: what happens to a request now because the store is away, in words.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ const NO_SHARE_YET: &str =
 
 /// What happens to a request now that would have to ask the store.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
-pub struct Away {
+pub struct OutageWords {
     /// For how long the store has been away, as an agent says; or for how long no agent of this
     /// machine has used it.
     pub(crate) for_ms: u64,
@@ -37,7 +37,7 @@ pub fn is_used(leases: &Leases, table: &Table) -> bool {
     leases.any_part_used_ago(HostTime::from(table.now())) <= NOTED_EVERY
 }
 
-impl Away {
+impl OutageWords {
     /// What an agent foresees. `least_burst` is that of the policy's limits.
     pub fn of_agent(foreseen: &ForeseenWithoutStore, least_burst: u32) -> Self {
         let ForeseenWithoutStore { away, instead, machines, reason, .. } = foreseen;

@@ -10,7 +10,7 @@ use gcra_admin::top::command::Top;
 use gcra_inspect::commands::audit::{AUDIT_HELP, Audit};
 use gcra_inspect::commands::exempt::{EXEMPT_HELP, Exempt};
 use gcra_inspect::commands::explain::{EXPLAIN_HELP, Explain};
-use gcra_inspect::commands::name::{NAME_HELP, Name};
+use gcra_inspect::commands::name::{NAME_HELP, NameArgs};
 use gcra_inspect::commands::store::StoreCommand;
 use gcra_inspect::commands::table::TableCommand;
 use gcra_inspect::flags::{At, ConfigFile};
@@ -265,7 +265,7 @@ pub(super) enum Command {
     Exempt(Exempt),
     /// Print how logs, top and /status name a client
     #[command(after_help = NAME_HELP)]
-    Name(Name),
+    Name(NameArgs),
     /// Say what limits would have done to the requests in HAProxy's logs
     ///
     /// Every request is decided by the code that agents decide with, at the time that the log

@@ -17,8 +17,8 @@ use gcra_admin::top::command::Top;
 use gcra_inspect::commands::audit::Audit;
 use gcra_inspect::commands::exempt::Exempt;
 use gcra_inspect::commands::explain::Explain;
-use gcra_inspect::commands::name::Name;
-use gcra_inspect::commands::store::{StoreCommand, StoreSource};
+use gcra_inspect::commands::name::NameArgs;
+use gcra_inspect::commands::store::{SettingsFrom, StoreCommand};
 use gcra_inspect::commands::table::TableCommand;
 use gcra_inspect::flags::At;
 use gcra_replay::args::Replay;
@@ -46,9 +46,9 @@ pub(crate) enum Task {
     /// To allow a client everything for a while.
     Exempt(Exempt),
     /// To name a client as logs do.
-    Name(Name),
+    Name(NameArgs),
     /// To look at a store.
-    StoreCheck { store: StoreSource, json: bool },
+    StoreCheck { store: SettingsFrom, json: bool },
     /// To check what agents have allowed.
     Audit(Audit),
     /// To say what limits would have done.

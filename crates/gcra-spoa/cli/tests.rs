@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{CommandFactory as _, Parser as _};
 use gcra_inspect::commands::get_reset::Reset;
-use gcra_inspect::commands::store::StoreSource;
+use gcra_inspect::commands::store::SettingsFrom;
 use gcra_inspect::commands::table::TableCommand;
 use gcra_policy::Policies;
 use gcra_policy::flags::Source;
@@ -205,13 +205,13 @@ fn a_store_to_check_is_named_or_in_a_file() {
         let args = ["gcra-spoa", "store", "check"].into_iter().chain(args.split(' '));
         cli::parse(args.map(OsString::from))
     };
-    let Ok(Task::StoreCheck { store: StoreSource::File(file), json: false }) =
+    let Ok(Task::StoreCheck { store: SettingsFrom::File(file), json: false }) =
         task("--config x.toml")
     else {
         panic!("no file")
     };
     assert_eq!(file, Path::new("x.toml"));
-    let Ok(Task::StoreCheck { store: StoreSource::Flags(settings), json: true }) =
+    let Ok(Task::StoreCheck { store: SettingsFrom::Flags(settings), json: true }) =
         task("--json --store redis+cluster://a,b --store-password-env P")
     else {
         panic!("no flags")

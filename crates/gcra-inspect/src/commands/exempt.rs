@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use crate::flags::{At, Of, key_help, key_parser, values_help};
+use crate::flags::{At, PolicyFlags, key_help, key_parser, values_help};
 use anyhow::{anyhow, bail};
 use gcra_limiter::message_key::hash_key;
 use gcra_policy::Policy;
@@ -25,7 +25,7 @@ use serde_json::{Value, json};
 use crate::commands::get_reset::has_bucket;
 use crate::explanation::of_a_group;
 use crate::inspected_table;
-use crate::inspected_table::{Client, Inspected, LimitsFrom, Wanted, source};
+use crate::inspected_table::{Inspected, InspectedClient, LimitsFrom, WantedClients, source};
 use crate::key_meanings;
 use crate::key_meanings::Meaning;
 use crate::process_state::is_used;
@@ -35,7 +35,7 @@ use gcra_limiter::written_message::WrittenMessage;
 #[derive(Debug, clap::Args)]
 pub struct Exempt {
     #[command(flatten)]
-    pub of: Of,
+    pub of: PolicyFlags,
     #[command(flatten)]
     pub at: At,
     /// How long, from now on: a whole number and a unit (s, m, h or d), from 10s to 7d
@@ -115,9 +115,10 @@ fn begin(
     key: &Key,
 ) -> anyhow::Result<bool> {
     let Exempt { of, at, .. } = exempt;
-    let is_known = |client: &Client| is_exempt(inspected, client) || has_bucket(inspected, client);
+    let is_known =
+        |client: &InspectedClient| is_exempt(inspected, client) || has_bucket(inspected, client);
     let clients = inspected
-        .clients(of.policy.as_deref(), key, Wanted::All, is_known)
+        .clients(of.policy.as_deref(), key, WantedClients::All, is_known)
         .map_err(|error| about_network(key, error))?;
     if let Some(note) = check(inspected, key, &clients)? {
         print_note(&note);
@@ -128,7 +129,7 @@ fn begin(
         print_note(&note);
     }
     let is_used = is_used(&inspected.table);
-    let has_bucket = |client: &Client| has_bucket(inspected, client);
+    let has_bucket = |client: &InspectedClient| has_bucket(inspected, client);
     for client in clients {
         if let Some(note) = inspected.note_about_mask(&client, key, has_bucket) {
             print_note(&note);
@@ -166,10 +167,10 @@ fn begin(
 fn about_policies(
     inspected: &Inspected,
     key: &Key,
-    clients: &[Client],
-    is_known: impl Fn(&Client) -> bool,
+    clients: &[InspectedClient],
+    is_known: impl Fn(&InspectedClient) -> bool,
 ) -> Option<String> {
-    let names = |clients: &mut dyn Iterator<Item = &Client>| {
+    let names = |clients: &mut dyn Iterator<Item = &InspectedClient>| {
         let mut names: Vec<_> = clients.map(|client| &*inspected.policy(client).name).collect();
         names.dedup();
         names
@@ -217,7 +218,7 @@ pub fn about_network(key: &Key, error: anyhow::Error) -> anyhow::Error {
 pub fn check(
     inspected: &Inspected,
     key: &Key,
-    clients: &[Client],
+    clients: &[InspectedClient],
 ) -> anyhow::Result<Option<String>> {
     let Some(file) = inspected.file.as_deref().map(Path::display) else { return Ok(None) };
     if let Some(client) = clients.first()
@@ -234,8 +235,8 @@ pub fn check(
     if text.starts_with(VALUE) || text.starts_with("strhex:") {
         return Ok(None);
     }
-    let is_for_addresses = |client: &&Client| inspected.policy(client).is_for_addresses();
-    let has_fallback = |client: &Client| inspected.policy(client).key.names().count() > 1;
+    let is_for_addresses = |client: &&InspectedClient| inspected.policy(client).is_for_addresses();
+    let has_fallback = |client: &InspectedClient| inspected.policy(client).key.names().count() > 1;
     if let Some(client) = clients.first()
         && clients.iter().all(|it| is_for_addresses(&it) && !has_fallback(it))
     {
@@ -246,7 +247,7 @@ pub fn check(
         )));
     }
     // What the store counts is not in the table.
-    let is_known = |client: &Client| {
+    let is_known = |client: &InspectedClient| {
         let shared = inspected.policy(client).shared;
         has_bucket(inspected, client) || shared.is_some_and(|shared| shared.at_once)
     };
@@ -276,7 +277,7 @@ fn end(exempt: &Exempt, inspected: &Inspected, key: &Key) -> anyhow::Result<bool
             clients
         });
     let clients = found.as_deref().unwrap_or_default();
-    let is_of = |exemption: &Exemption, client: &Client| {
+    let is_of = |exemption: &Exemption, client: &InspectedClient| {
         inspected.policy(client).is_meant_by(exemption) && exemption.key == client.question.key
     };
     let (exact, others): (Vec<_>, Vec<_>) =
@@ -347,7 +348,7 @@ fn hashes_of(table: &Table, policy: &Policy, key: &Key) -> Vec<KeyHash> {
 }
 
 /// What is said about a client, with its key and policy.
-fn place(inspected: &Inspected, client: &Client, key: &Key, said: &str) -> String {
+fn place(inspected: &Inspected, client: &InspectedClient, key: &Key, said: &str) -> String {
     let shown = inspected.shown(client, key);
     match inspected.policy_in_words(client) {
         policy if policy.is_empty() => format!("{shown}: {said}"),
@@ -371,7 +372,7 @@ fn in_json(
     })
 }
 
-pub fn is_exempt(inspected: &Inspected, client: &Client) -> bool {
+pub fn is_exempt(inspected: &Inspected, client: &InspectedClient) -> bool {
     let policy = inspected.policy(client);
     let is_ours = |exemption: &Exemption| {
         policy.is_meant_by(exemption) && exemption.key == client.question.key

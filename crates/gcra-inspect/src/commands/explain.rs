@@ -13,9 +13,8 @@ use gcra_policy::sharing::Sharing;
 use gcra_policy::{Policies, Policy};
 use gcra_text::output::{Output, WrongUsage, print, print_note};
 
-use crate::explanation::{
-    Decided, Explanation, NO_BUCKET_SO, RuleKind, SharedSources, explain_all,
-};
+use crate::explanation::{Decided, Explanation, RuleKind, SharedSources, explain_all};
+use crate::explanation_words::NO_BUCKET_SO;
 use crate::inspected_table::{Inspected, LimitsFrom, masked};
 use crate::remembering_agents::{NO_LISTED_BUCKET, Remembering};
 use crate::store_reader::InStore;

@@ -6,7 +6,7 @@ use std::iter;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use crate::flags::{At, Of, key_help, key_parser, values_help};
+use crate::flags::{At, PolicyFlags, key_help, key_parser, values_help};
 use anyhow::bail;
 use gcra_limiter::decide::claim::SharedClient;
 use gcra_limiter::question::Question;
@@ -23,8 +23,9 @@ use gcra_text::table_error;
 use serde_json::{Value, json};
 use spop_agent::Message;
 
-use crate::explanation::{Decided, LimitState, NO_BUCKET, RuleKind, SharedSources, decided};
-use crate::inspected_table::{Client, Inspected, LimitsFrom, Wanted};
+use crate::explanation::{Decided, LimitState, RuleKind, SharedSources, decided};
+use crate::explanation_words::NO_BUCKET;
+use crate::inspected_table::{Inspected, InspectedClient, LimitsFrom, WantedClients};
 use crate::lease_state::Held;
 use crate::remembering_agents::{NO_LISTED_BUCKET, Remembering, unlisted_until};
 use crate::store_reader::InStore;
@@ -35,7 +36,7 @@ pub struct Get {
     #[command(flatten)]
     pub at: At,
     #[command(flatten)]
-    pub of: Of,
+    pub of: PolicyFlags,
     /// The --rate of agents that do not say what they have: those of older versions
     #[arg(long, value_name = "COUNT/PERIOD", allow_hyphen_values = true)]
     #[arg(conflicts_with = "config")]
@@ -55,7 +56,7 @@ pub struct Reset {
     #[command(flatten)]
     pub at: At,
     #[command(flatten)]
-    pub of: Of,
+    pub of: PolicyFlags,
     #[command(flatten)]
     pub store: StoreFlags,
     /// The keys of the clients; see below
@@ -128,14 +129,17 @@ pub fn get(get: &Get) -> anyhow::Result<ExitCode> {
         remembering.as_ref().map_or_else(|| NO_BUCKET.to_owned(), Remembering::no_bucket);
     let (mut found, mut names) = (false, BTreeSet::new());
     for key in keys {
-        let is_known =
-            |client: &Client| decide(&inspected, client).is_some_and(|decided| decided.is_known());
-        for client in inspected.clients(of.policy.as_deref(), key, Wanted::Known, is_known)? {
+        let is_known = |client: &InspectedClient| {
+            decide(&inspected, client).is_some_and(|decided| decided.is_known())
+        };
+        for client in
+            inspected.clients(of.policy.as_deref(), key, WantedClients::Known, is_known)?
+        {
             let shown = inspected.shown(&client, key);
             let Some(decided) = decide(&inspected, &client) else { continue };
             names.insert(&*inspected.policy(&client).name);
             found |= decided.has_bucket() || decided.rule != RuleKind::Limits;
-            let has_bucket = |client: &Client| has_bucket(&inspected, client);
+            let has_bucket = |client: &InspectedClient| has_bucket(&inspected, client);
             if let Some(note) = inspected.note_about_mask(&client, key, has_bucket) {
                 print_note(&note);
             }
@@ -151,7 +155,7 @@ pub fn get(get: &Get) -> anyhow::Result<ExitCode> {
     Ok(if found { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-pub fn decide(inspected: &Inspected, client: &Client) -> Option<Decided> {
+pub fn decide(inspected: &Inspected, client: &InspectedClient) -> Option<Decided> {
     let Inspected { table, in_force, leases, .. } = inspected;
     let shared = SharedSources { leases: leases.as_deref(), ..SharedSources::default() };
     let decided =
@@ -179,7 +183,7 @@ fn check_known(inspected: &Inspected, rate: &RateArg) -> anyhow::Result<()> {
 /// What `get` says about one client of a policy: a line for each limit.
 fn outputs(
     inspected: &Inspected,
-    client: &Client,
+    client: &InspectedClient,
     key: &Key,
     shown: &str,
     decided: &Decided,
@@ -258,7 +262,7 @@ fn outputs(
 }
 
 /// Whether a client of agents without a file has a bucket under any of their limits.
-pub fn has_bucket(inspected: &Inspected, client: &Client) -> bool {
+pub fn has_bucket(inspected: &Inspected, client: &InspectedClient) -> bool {
     Buckets::of(inspected, client).any_exists(&inspected.table)
 }
 
@@ -363,7 +367,7 @@ pub fn clear(
     mut say: impl FnMut(Said) -> anyhow::Result<()>,
 ) -> anyhow::Result<Cleared> {
     let remembering = Remembering::of(&inspected.table);
-    let is_known = |client: &Client| {
+    let is_known = |client: &InspectedClient| {
         has_bucket(inspected, client)
             || decide(inspected, client)
                 .is_some_and(|decided| decided.held.iter().any(|held| held.known))
@@ -449,7 +453,11 @@ fn note_about_others(policy: &Policy) -> Option<String> {
 
 /// What to say if the limits have had more numbers than the table could keep, so that a client may
 /// owe something under some that are not known.
-fn note_about_missing(inspected: &Inspected, client: &Client, shown: &str) -> Option<String> {
+fn note_about_missing(
+    inspected: &Inspected,
+    client: &InspectedClient,
+    shown: &str,
+) -> Option<String> {
     let policy = inspected.policy(client);
     let own = policy.rule(client.question.rule).limits().iter();
     let on_trial = policy.trial.map(|trial| inspected.in_force.policies.list[trial].rule.limits());
@@ -485,7 +493,7 @@ fn note_about_missing(inspected: &Inspected, client: &Client, shown: &str) -> Op
 
 /// Until when a client may owe something under earlier numbers of its policy or the trial of it,
 /// which the table has had no space for. What is in the store is found there.
-fn unlisted_of(inspected: &Inspected, client: &Client) -> Option<Time> {
+fn unlisted_of(inspected: &Inspected, client: &InspectedClient) -> Option<Time> {
     let policy = inspected.policy(client);
     let trial = policy.trial.map(|trial| &inspected.in_force.policies.list[trial]);
     let policies = iter::once(policy).chain(trial).filter(|policy| policy.shared.is_none());
@@ -493,7 +501,7 @@ fn unlisted_of(inspected: &Inspected, client: &Client) -> Option<Time> {
 }
 
 /// Whether what a client owes is in the store.
-fn is_shared(inspected: &Inspected, client: &Client) -> bool {
+fn is_shared(inspected: &Inspected, client: &InspectedClient) -> bool {
     let policy = inspected.policy(client);
     let rule = policy.rule(client.question.rule);
     policy.shared.is_some() && matches!(rule, Rule::Limits(_))
@@ -512,7 +520,7 @@ fn no_store() -> WrongUsage {
 fn clear_in_store(
     inspected: &Inspected,
     store: &InStore,
-    client: &Client,
+    client: &InspectedClient,
     key: &Key,
     shown: &str,
 ) -> anyhow::Result<(Vec<Output>, bool)> {
@@ -614,7 +622,7 @@ struct Forgiven {
 }
 
 impl Buckets {
-    fn of(inspected: &Inspected, client: &Client) -> Self {
+    fn of(inspected: &Inspected, client: &InspectedClient) -> Self {
         let policy = inspected.policy(client);
         let mut keys = vec![client.question.key];
         keys.extend(inspected.other_keys(client));
@@ -716,7 +724,7 @@ impl Buckets {
 
 fn cleared_in_words(
     inspected: &Inspected,
-    client: &Client,
+    client: &InspectedClient,
     key: &Key,
     shown: &str,
     cleared: &BTreeMap<String, Forgiven>,

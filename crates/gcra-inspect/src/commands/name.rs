@@ -3,18 +3,18 @@
 use gcra_policy::key::Key;
 use std::process::ExitCode;
 
-use crate::flags::{At, Of, key_help, key_parser, values_help};
+use crate::flags::{At, PolicyFlags, key_help, key_parser, values_help};
 use gcra_text::output::{Output, print};
 use serde_json::json;
 
 use crate::commands::get_reset::has_bucket;
-use crate::inspected_table::{Client, Inspected, LimitsFrom, Wanted};
+use crate::inspected_table::{Inspected, InspectedClient, LimitsFrom, WantedClients};
 
 /// Which clients to name.
 #[derive(Debug, clap::Args)]
-pub struct Name {
+pub struct NameArgs {
     #[command(flatten)]
-    pub of: Of,
+    pub of: PolicyFlags,
     #[command(flatten)]
     pub at: At,
     /// The keys of the clients; see below
@@ -25,7 +25,7 @@ pub struct Name {
 pub const NAME_HELP: &str = concat!(
     key_help!(),
     "
-Logs, 'gcra-spoa top' and /status show addresses and numbers as they are. Of a
+Logs, 'gcra-spoa top' and /status show addresses and numbers as they are. PolicyFlags a
 string they show at most the first 4 characters (a quarter of it, if that is
 less), its length in bytes, and, behind the whole name, 6 hexadecimal digits of
 a hash of the whole key: sk_l…(24)#2dd53f. The hash has the secret key of the
@@ -41,13 +41,13 @@ Example:
 /// # Errors
 ///
 /// The table cannot be used, or the command line does not fit its agents.
-pub fn run(name: &Name) -> anyhow::Result<ExitCode> {
-    let Name { of, at, keys } = name;
+pub fn run(name: &NameArgs) -> anyhow::Result<ExitCode> {
+    let NameArgs { of, at, keys } = name;
     let limits = LimitsFrom::of(of.config.as_deref());
     let inspected = Inspected::open(at.path(), limits, "gcra-spoa name")?;
     for key in keys {
-        let is_known = |client: &Client| has_bucket(&inspected, client);
-        for client in inspected.clients(of.policy.as_deref(), key, Wanted::All, is_known)? {
+        let is_known = |client: &InspectedClient| has_bucket(&inspected, client);
+        for client in inspected.clients(of.policy.as_deref(), key, WantedClients::All, is_known)? {
             let name = inspected.name(&client);
             let words = match inspected.policy_in_words(&client) {
                 policy if policy.is_empty() => name.clone(),

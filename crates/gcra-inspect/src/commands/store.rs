@@ -43,18 +43,18 @@ pub struct StoreCheck {
 
 /// Where the settings of a store come from.
 #[derive(Debug)]
-pub enum StoreSource {
+pub enum SettingsFrom {
     Flags(Box<StoreSettings>),
     File(PathBuf),
 }
 
 impl StoreCheck {
     /// clap takes care that there is one of the two.
-    pub fn source(self) -> Result<StoreSource, String> {
+    pub fn source(self) -> Result<SettingsFrom, String> {
         let settings = self.store.settings()?;
         Ok(match settings {
-            Some(settings) => StoreSource::Flags(Box::new(settings)),
-            None => StoreSource::File(self.config.unwrap_or_default()),
+            Some(settings) => SettingsFrom::Flags(Box::new(settings)),
+            None => SettingsFrom::File(self.config.unwrap_or_default()),
         })
     }
 }
@@ -77,13 +77,13 @@ Examples:
 /// # Errors
 ///
 /// A file that is named cannot be read, or has no store.
-pub fn run(source: StoreSource, json: bool) -> anyhow::Result<ExitCode> {
+pub fn run(source: SettingsFrom, json: bool) -> anyhow::Result<ExitCode> {
     let (settings, policies) = match source {
-        StoreSource::Flags(settings) => {
+        SettingsFrom::Flags(settings) => {
             print_warnings(&settings.remarks());
             (*settings, None)
         }
-        StoreSource::File(file) => match document::read(&file, Readers::OfFile) {
+        SettingsFrom::File(file) => match document::read(&file, Readers::OfFile) {
             Err(mistakes) => return Ok(print_mistakes(&mistakes)),
             Ok(policies) => {
                 print_warnings(&policies.warnings);
