@@ -26,7 +26,7 @@ pub(crate) struct WrongTokens {
 /// The consequences of a wrong token.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Noted {
-    /// It is the first of a window, so the log names it, and [`WrongTokens::end`] is to be called
+    /// It is the first of a window, so the log names it, and `WrongTokens::end` is to be called
     /// when the window is over.
     pub is_first: bool,
     /// There were many before it.

@@ -1,13 +1,13 @@
 //! The clients with the most requests in the last minutes: a bounded sketch of the decisions of
 //! one thread.
 //!
-//! This is Space-Saving (Metwally, Agrawal, El Abbadi 2005): there are [`COUNTERS`] counters, and
+//! This is Space-Saving (Metwally, Agrawal, El Abbadi 2005): there are `COUNTERS` counters, and
 //! a client without one takes over the smallest counter, with the count that stood there as its
-//! possible error. A client with more than one in [`COUNTERS`] of the requests always has a
+//! possible error. A client with more than one in `COUNTERS` of the requests always has a
 //! counter. What is reported is the count without the possible error.
 //!
-//! **Sampling.** The first [`UNTIL_RARER`] requests of a minute are all counted, so that small
-//! numbers are exact. After each further [`UNTIL_RARER`] samples only half as many requests are
+//! **Sampling.** The first `UNTIL_RARER` requests of a minute are all counted, so that small
+//! numbers are exact. After each further `UNTIL_RARER` samples only half as many requests are
 //! sampled, and each sample stands for twice as many requests. So the work has an upper bound that
 //! does not grow with the load (about 60 000 samples a minute at a million requests a second).
 //!

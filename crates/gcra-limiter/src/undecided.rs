@@ -31,7 +31,7 @@ pub struct Undecided {
 /// The longest name that is remembered, in bytes.
 const MAX_NAME: usize = 64;
 
-/// A name in printable characters, cut at [`MAX_NAME`] bytes.
+/// A name in printable characters, cut at `MAX_NAME` bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PrintableName(ArrayString<MAX_NAME>);
 

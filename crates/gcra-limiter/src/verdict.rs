@@ -24,7 +24,7 @@ impl Outcome {
     }
 }
 
-/// The name of every outcome that is counted. The first [`DECISIONS`] are those of a decision.
+/// The name of every outcome that is counted. The first `DECISIONS` are those of a decision.
 pub const OUTCOMES: [&str; 4] = ["allowed", "would_block", "blocked", "undecided"];
 pub(crate) const DECISIONS: usize = 3;
 pub(crate) const UNDECIDED: usize = 3;

@@ -1,4 +1,4 @@
-//! [`WaitingRequest`]: a request that waits for the store, and is answered later.
+//! A request that waits for the store, and is answered later.
 
 use std::pin::pin;
 use std::sync::Arc;

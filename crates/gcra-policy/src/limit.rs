@@ -47,7 +47,7 @@ pub struct Limit {
     /// Separates its buckets in the table from those of other limits with the same key.
     pub id: u64,
     /// What follows from the id in the table, once the limit is in force: see
-    /// [`Policies::come_into_force`].
+    /// `Policies::come_into_force`.
     pub salt: Option<LimitSalt>,
     /// The same for its records in the store.
     pub record_name: Arc<str>,
