@@ -94,7 +94,7 @@ const ROWS: [Row; 13] = [
         name: "decide: new key",
         count: 50_000,
         work: Work::Decide { keys: usize::MAX, burst: GENEROUS },
-        bound: 1780,
+        bound: 1740,
     },
     Row { name: "spend a leased cell", count: 100_000, work: Work::Spend, bound: 225 },
     Row { name: "no leased cell, blocked", count: 100_000, work: Work::Blocked, bound: 250 },
@@ -102,13 +102,13 @@ const ROWS: [Row; 13] = [
         name: "the agent: 2000 NOTIFYs together",
         count: 100_000,
         work: Work::Answer { together: 2000, config: None },
-        bound: 1130,
+        bound: 1060,
     },
     Row {
         name: "the agent: 32 NOTIFYs together",
         count: 32_000,
         work: Work::Answer { together: 32, config: None },
-        bound: 1250,
+        bound: 1190,
     },
     Row {
         name: "the agent: one NOTIFY at a time",
@@ -120,7 +120,7 @@ const ROWS: [Row; 13] = [
         name: "2000 together, a limit of a file",
         count: 100_000,
         work: Work::Answer { together: 2000, config: Some(USUAL) },
-        bound: 1170,
+        bound: 1090,
     },
     Row {
         name: "2000 together, not the usual case",
@@ -132,13 +132,13 @@ const ROWS: [Row; 13] = [
         name: "32 together, shared, allowed",
         count: 64_000,
         work: Work::AnswerShared { burst: 100_000 },
-        bound: 1320,
+        bound: 1280,
     },
     Row {
         name: "32 together, shared, denied",
         count: 64_000,
         work: Work::AnswerShared { burst: 20 },
-        bound: 1320,
+        bound: 1260,
     },
 ];
 
