@@ -25,7 +25,7 @@ pub struct NameArgs {
 pub const NAME_HELP: &str = concat!(
     key_help!(),
     "
-Logs, 'gcra-spoa top' and /status show addresses and numbers as they are. PolicyFlags a
+Logs, 'gcra-spoa top' and /status show addresses and numbers as they are. Of a
 string they show at most the first 4 characters (a quarter of it, if that is
 less), its length in bytes, and, behind the whole name, 6 hexadecimal digits of
 a hash of the whole key: sk_l…(24)#2dd53f. The hash has the secret key of the
