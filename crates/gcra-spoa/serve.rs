@@ -119,6 +119,8 @@ pub(crate) fn serve(config: AgentConfig) -> anyhow::Result<ExitCode> {
     };
     let housekeeping = Housekeeping::new(&running, parts);
     agent.run_on(config.threads, sockets, housekeeping.until_stopped(background))?;
+    // If this fails, commands answer by what was last in force before.
+    let _ = running.keeper.keep_last(&table.load(), &running.policies.load());
     // The thread of --admin never drops the table, and it ends with the process.
     table.load().leave();
     Ok(ExitCode::SUCCESS)

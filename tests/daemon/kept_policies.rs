@@ -356,3 +356,122 @@ fn a_writer_that_is_killed_leaves_a_whole_file() {
     assert!(is_written > 0, "no writer was done before it was killed");
     stays.stop();
 }
+
+/// Whether `explain` says this about a client, notes included.
+fn explains(scene: &Scene, words: &str) -> bool {
+    scene.said(&["explain", "ip=192.0.2.7"]).0.contains(words)
+}
+
+#[test]
+fn an_agent_that_was_killed_is_not_counted_as_one_of_those_that_decide() {
+    let scene = Scene::new();
+    let _kept = scene.start(&["--rate", "1/h", "--key", "ip"]);
+    let killed = ["2/h", "2/h"].map(|rate| scene.start(&["--rate", rate, "--key", "ip"]));
+    assert!(explains(&scene, "2 per hour"), "most agents have it");
+    for mut agent in killed {
+        agent.process.kill();
+    }
+    let (text, _) = scene.said(&["explain", "ip=192.0.2.7"]);
+    assert!(text.contains("1 per hour") && !text.contains("different limits"), "{text}");
+}
+
+#[test]
+fn without_agents_the_last_limits_in_force_answer() {
+    let scene = Scene::new();
+    let mut last = scene.start(&["--rate", "5/h", "--key", "ip"]);
+    let mut killed = scene.start(&["--rate", "6/h", "--key", "user"]);
+    killed.process.kill();
+    assert!(last.process.stop().success());
+    assert!(explains(&scene, "5 per hour"), "it stopped after the other was killed");
+    // There and back, each killed.
+    for rate in ["5/m", "6/m", "5/m"] {
+        let mut agent = scene.start(&["--rate", rate, "--key", "ip"]);
+        agent.process.kill();
+    }
+    assert!(explains(&scene, "5 per minute"));
+}
+
+#[test]
+fn agents_with_the_same_limits_in_other_words_write_once_each() {
+    let scene = Scene::new();
+    let text = "[policy.api]\nlimits = \"5/h\"\nkey = [\"ip\"]\n";
+    let files = ["a", "b"].map(|name| scene.write(name, &format!("# {name}\n{text}")));
+    let _agents = files.each_ref().map(|file| scene.start(&["--config", file]));
+    let inode = || fs::metadata(scene.kept()).unwrap().ino();
+    let before = inode();
+    // Agents look once a second.
+    thread::sleep(Duration::from_secs(4));
+    assert_eq!(inode(), before);
+}
+
+#[test]
+fn an_agent_of_a_table_that_was_removed_leaves_the_file_to_the_new_one() {
+    let scene = Scene::new();
+    let _detached = scene.start(&["--rate", "5/m", "--key", "ip"]);
+    fs::remove_file(scene.path("table")).unwrap();
+    let _new = scene.start(&["--rate", "6/m", "--key", "ip"]);
+    wait_until("the new agent has written", || explains(&scene, "6 per minute"));
+    let inode = || fs::metadata(scene.kept()).unwrap().ino();
+    let before = inode();
+    thread::sleep(Duration::from_secs(4));
+    assert!(inode() == before && explains(&scene, "6 per minute"));
+}
+
+#[test]
+fn whatever_stands_in_the_place_of_the_new_file_is_removed() {
+    let make: [fn(&PathBuf); 3] = [
+        |path| symlink("/dev/null", path).unwrap(),
+        |path| {
+            fs::write(path, "").unwrap();
+            fs::hard_link(path, path.with_extension("second")).unwrap();
+        },
+        |path| {
+            fs::write(path, "").unwrap();
+            // Nobody; only root can do this.
+            let _ = std::os::unix::fs::chown(path, Some(65_534), None);
+        },
+    ];
+    for make in make {
+        let scene = Scene::new();
+        make(&scene.path("table.policies.new"));
+        let _agent = scene.start(&["--rate", "6/h", "--key", "ip"]);
+        assert!(explains(&scene, "6 per hour"));
+    }
+}
+
+#[test]
+fn a_file_with_a_second_name_or_another_mode_is_written_again() {
+    let scene = Scene::new();
+    let _agent = scene.start(&["--rate", "6/h", "--key", "ip"]);
+    fs::hard_link(scene.kept(), scene.path("second")).unwrap();
+    let (text, _) = scene.said(&["explain", "ip=192.0.2.7"]);
+    assert!(text.contains("hard link") || text.contains("6 per hour"), "{text}");
+    wait_until("it is written again", || explains(&scene, "6 per hour"));
+    fs::set_permissions(scene.kept(), Permissions::from_mode(0o620)).unwrap();
+    wait_until("it is written again", || explains(&scene, "6 per hour"));
+}
+
+#[test]
+fn each_agent_may_have_limits_of_its_own() {
+    let scene = Scene::new();
+    let agents: Vec<_> = (1..=12)
+        .map(|rate| scene.start(&["--rate", &format!("{rate}/h"), "--key", "ip"]))
+        .collect();
+    assert_eq!(agents.len(), 12);
+    assert!(!explains(&scene, "not known here"));
+    let inode = || fs::metadata(scene.kept()).unwrap().ino();
+    let before = inode();
+    thread::sleep(Duration::from_secs(3));
+    assert_eq!(inode(), before, "nothing has changed");
+}
+
+#[test]
+fn a_message_of_any_name_is_explained_by_flags() {
+    let scene = Scene::new();
+    let _agent = scene.start(&["--rate", "7/m"]);
+    let (text, status) = scene.said(&["explain", "--message", "m", "ip=192.0.2.7"]);
+    assert!(text.contains("7 per minute") && status == 0, "{text}");
+    let of_flags = ["explain", "--rate", "7/m", "--message", "m", "ip=192.0.2.7"];
+    let (text, _) = scene.said(&of_flags);
+    assert!(text.contains("7 per minute"), "{text}");
+}

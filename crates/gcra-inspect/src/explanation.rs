@@ -205,7 +205,12 @@ pub fn explain_all(
     if let Some(name) = name {
         let known: Vec<_> = names.iter().map(|name| text(name)).collect();
         let known = known.join(", ");
+        // The policy of flags is for every message.
+        let is_for_all = in_force.policies.list.iter().any(|policy| policy.message.is_none());
         names.retain(|known| *known == name.as_bytes());
+        if is_for_all {
+            names = vec![name.as_bytes()];
+        }
         if names.is_empty() {
             return Err(format!(
                 "no policy is for the message '{name}'; there are policies for {known}"
@@ -213,7 +218,7 @@ pub fn explain_all(
         }
     }
     let is_meant =
-        |policy: &&Policy| names.contains(&policy.message.as_deref().unwrap_or_default());
+        |policy: &&Policy| policy.message.as_deref().is_none_or(|name| names.contains(&name));
     let policies: Vec<_> = in_force.policies.list.iter().filter(is_meant).collect();
     let args = checked(args, &policies)?;
     let (mut explanations, mut misfits) = (Vec::new(), Vec::new());

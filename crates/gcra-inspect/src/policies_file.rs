@@ -18,13 +18,14 @@ use std::time::Duration;
 use gcra_limiter::policies_in_force::InForce;
 use gcra_policy::Policies;
 use gcra_policy::origin::Origin;
-use gcra_table::{Process, Table, Time};
+use gcra_table::{Name, Process, Table, Time};
 use gcra_text::duration::Left;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::process_list;
+use crate::process_state::{Halt, halt_of};
 
 /// The first line, without the checksum. The number changes with the meaning of what follows.
 const TITLE: &str = "gcra-spoa policies 1 ";
@@ -32,8 +33,9 @@ const TITLE: &str = "gcra-spoa policies 1 ";
 /// How many digits of the checksum follow, before the end of the line.
 const DIGITS: usize = 16;
 
-/// The most entries. Those of agents that run have one set of limits, or two during a change.
-const MOST_ENTRIES: usize = 8;
+/// The most entries. Those of agents that run have one set of limits, or two during a change; but
+/// each agent may have its own.
+const MOST_ENTRIES: usize = 64;
 
 /// The most bytes of a file: a few times the most that the texts of one entry have.
 const MOST_BYTES: usize = 16 << 20;
@@ -49,6 +51,8 @@ pub struct KeptEntry {
     limits: u64,
     /// Since when, by the table's clock.
     since_ns: u64,
+    /// When an agent last began to have it, or stopped with it.
+    last_ns: u64,
     /// Until when it matters although no agent has it any more: clients may owe something by it,
     /// or have exemptions.
     until_ns: u64,
@@ -63,6 +67,7 @@ impl KeptEntry {
         Some(Self {
             limits: policies.limits_digest,
             since_ns: now.0,
+            last_ns: now.0,
             until_ns: 0,
             switched: policies.switched.iter().map(ToString::to_string).collect(),
             origin: policies.origin.as_deref()?.clone(),
@@ -200,16 +205,27 @@ impl Kept {
     }
 
     /// The entry of the most agents that use the table, because most requests are decided by it;
-    /// of several such entries, or without any agent, the newest. `None` if there are agents, and
-    /// none of them has kept anything.
+    /// of several such entries the newest. Without any agent it is that of the one that was last
+    /// alive. `None` if there are agents, and none of them has kept anything.
     pub fn chosen(&self, table: &Table, path: &Path) -> Option<Chosen<'_>> {
         let now = table.now();
-        let processes = table.processes();
+        let processes = living(table);
         let agents: Vec<&Process> = processes.iter().filter(|it| it.profile.is_some()).collect();
         let limits = |agent: &Process| agent.profile.map_or(0, |profile| profile.limits);
+        let listed = table.listed_processes();
+        // Of an agent that was killed, only the table knows how long it lived.
+        let last = |entry: &KeptEntry| {
+            if !agents.is_empty() {
+                return entry.since_ns;
+            }
+            let silent = listed.iter().filter(|it| limits(it) == entry.limits);
+            let silent = silent.filter_map(|it| it.silent).min();
+            let beat = silent.map_or(0, |silent| now.0.saturating_sub(silent.0));
+            entry.last_ns.max(beat)
+        };
         let has =
             |entry: &KeptEntry| agents.iter().filter(|it| limits(it) == entry.limits).count();
-        let entry = self.entries.iter().max_by_key(|entry| (has(entry), entry.since_ns))?;
+        let entry = self.entries.iter().max_by_key(|entry| (has(entry), last(entry)))?;
         if has(entry) == 0 && !agents.is_empty() {
             return None;
         }
@@ -252,6 +268,13 @@ impl Kept {
     }
 }
 
+/// The processes that use the table, without those that the kernel knows to be dead.
+fn living(table: &Table) -> Vec<Process> {
+    let mut processes = table.processes();
+    processes.retain(|process| halt_of(process) != Some(Halt::Dead));
+    processes
+}
+
 /// Where the agents of the table at `path` keep what is in force.
 pub fn path_beside(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
@@ -279,8 +302,11 @@ fn must_be_of(metadata: &Metadata, owner: u32) -> Result<(), String> {
             metadata.uid()
         ));
     }
-    if metadata.mode() & 0o022 != 0 || metadata.nlink() > 1 {
+    if metadata.mode() & 0o022 != 0 {
         return Err("can be written by others than the table's user".to_owned());
+    }
+    if metadata.nlink() > 1 {
+        return Err("has a second name (a hard link)".to_owned());
     }
     Ok(())
 }
@@ -301,12 +327,13 @@ struct OwnEntry {
     origin: Arc<Origin>,
 }
 
-/// What changes when another file takes the place.
+/// What changes when another file takes the place, and when the mode, the owner or the number of
+/// names changes.
 type Stamp = (u64, u64, i64, i64);
 
 fn stamp(path: &Path) -> io::Result<Stamp> {
     let found = fs::symlink_metadata(path)?;
-    Ok((found.ino(), found.size(), found.mtime(), found.mtime_nsec()))
+    Ok((found.ino(), found.size(), found.ctime(), found.ctime_nsec()))
 }
 
 impl Keeper {
@@ -333,14 +360,39 @@ impl Keeper {
     ///
     /// The file cannot be written. The error names it.
     pub fn keep(&self, table: &Table, in_force: &InForce) -> io::Result<()> {
+        self.write(table, in_force, false)
+    }
+
+    /// Writes once more what is in force, when the agent stops: until another one starts, commands
+    /// answer by what was last in force.
+    ///
+    /// # Errors
+    ///
+    /// As [`keep`](Self::keep).
+    pub fn keep_last(&self, table: &Table, in_force: &InForce) -> io::Result<()> {
+        self.write(table, in_force, true)
+    }
+
+    fn write(&self, table: &Table, in_force: &InForce, stops: bool) -> io::Result<()> {
+        // The file belongs to the table that has the name now.
+        if table.name() != Name::Ours {
+            return Ok(());
+        }
         let name = path_beside(&self.table);
-        self.keep_as(&name, table, in_force)
+        self.write_as(&name, table, in_force, stops)
             .map_err(|error| io::Error::other(format!("{}: {error}", name.display())))
     }
 
-    fn keep_as(&self, name: &Path, table: &Table, in_force: &InForce) -> io::Result<()> {
+    fn write_as(
+        &self,
+        name: &Path,
+        table: &Table,
+        in_force: &InForce,
+        stops: bool,
+    ) -> io::Result<()> {
         let (policies, now) = (&in_force.policies, table.now());
-        let (Some(own), Some(origin)) = (KeptEntry::new(policies, now), &policies.origin) else {
+        let (Some(mut own), Some(origin)) = (KeptEntry::new(policies, now), &policies.origin)
+        else {
             return Ok(());
         };
         // Another thread of this process may be at it.
@@ -348,8 +400,17 @@ impl Keeper {
         let beside = Beside::lock(name)?;
         let mut kept = Kept::read(table, &self.table).unwrap_or_default();
         let former = seen.as_ref().map(|seen| seen.limits);
-        let is_new = former.is_some_and(|former| former != own.limits);
-        if is_new || !kept.entries.iter().any(|entry| entry.is_same(&own)) {
+        let is_new = seen.as_ref().is_none_or(|seen| {
+            (seen.limits, &seen.switched) != (own.limits, &policies.switched)
+                || !Arc::ptr_eq(&seen.origin, origin)
+        });
+        // The text of another agent with the same limits will do: two agents never write in turn.
+        let has_own =
+            |entry: &KeptEntry| (entry.limits, &entry.switched) == (own.limits, &own.switched);
+        if is_new || stops || !kept.entries.iter().any(has_own) {
+            if let Some(entry) = kept.entries.iter().find(|entry| stops && entry.is_same(&own)) {
+                own.since_ns = entry.since_ns;
+            }
             kept.put(own, former, table, in_force);
             beside.put(&kept.bounded(table), name)?;
         }
@@ -369,7 +430,7 @@ impl Kept {
         let now = table.now().0;
         let exempt_until = table.exemptions().iter().map(|exemption| exemption.until.0).max();
         let remembered_until = in_force.earlier.remembered_until().0;
-        let agents = table.processes();
+        let agents = living(table);
         let of_agents = agents.iter().filter_map(|agent| Some(agent.profile?.limits));
         let of_agents: BTreeSet<u64> = of_agents.collect();
         self.entries.retain_mut(|entry| {
@@ -381,7 +442,7 @@ impl Kept {
         });
         self.entries.push(own);
         // The newest come first, and leave last.
-        self.entries.sort_by_key(|entry| Reverse(entry.since_ns));
+        self.entries.sort_by_key(|entry| Reverse(entry.last_ns));
         self.entries.truncate(MOST_ENTRIES);
     }
 }
@@ -400,13 +461,17 @@ impl Beside {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         // Each attempt waits for another writer, which writes once.
         for _ in 0..ATTEMPTS {
-            let file = rustix::fs::open(&path, flags | OFlags::NONBLOCK, Mode::RUSR | Mode::WUSR)?;
-            let file = File::from(file);
-            let metadata = file.metadata()?;
-            let user = rustix::process::geteuid().as_raw();
-            if !metadata.is_file() || metadata.uid() != user || metadata.nlink() > 1 {
-                return Err(io::Error::other(format!("{} is of somebody else", path.display())));
-            }
+            let Some((file, metadata)) = Self::open(&path, flags | OFlags::NONBLOCK)? else {
+                // Anybody may have made it, where anybody may make files.
+                fs::remove_file(&path).map_err(|error| {
+                    let path = path.display();
+                    io::Error::other(format!(
+                        "{path} is not a file of this agent, and cannot be removed ({error}); \
+                         remove it"
+                    ))
+                })?;
+                continue;
+            };
             match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 // The one that had the lock before may have given the file its name.
                 Ok(())
@@ -420,6 +485,21 @@ impl Beside {
             }
         }
         Err(io::Error::other("other agents write it all the time"))
+    }
+
+    /// `None` if there is something else than a file of this user with one name.
+    fn open(path: &Path, flags: OFlags) -> io::Result<Option<(File, Metadata)>> {
+        let file = match rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR) {
+            Ok(file) => File::from(file),
+            Err(Errno::LOOP | Errno::ISDIR | Errno::NXIO) => return Ok(None),
+            // With fs.protected_regular, also a file of another user in /dev/shm, even for root.
+            Err(Errno::ACCESS) if fs::symlink_metadata(path).is_ok() => return Ok(None),
+            Err(errno) => return Err(errno.into()),
+        };
+        let metadata = file.metadata()?;
+        let user = rustix::process::geteuid().as_raw();
+        let is_own = metadata.is_file() && metadata.uid() == user && metadata.nlink() == 1;
+        Ok(is_own.then_some((file, metadata)))
     }
 
     /// Writes it, and gives it the name.
@@ -529,7 +609,8 @@ mod tests {
     #[test]
     fn entries_have_a_bound_and_the_newest_stay() {
         let (table, mut kept) = (table(), Kept::default());
-        for burst in 1..=20 {
+        let (last, most) = (80, MOST_ENTRIES as u64);
+        for burst in 1..=last {
             let text = format!("[policy.api]\nlimits = \"3/d burst {burst}\"\nkey = [\"ip\"]\n");
             let policies = document::parse(Path::new("/etc/gcra-spoa.toml"), &text).unwrap();
             let in_force = InForce::if_started(policies, &table);
@@ -538,12 +619,17 @@ mod tests {
             kept.put(own, None, &table, &in_force);
         }
         let since: Vec<_> = kept.entries.iter().map(|entry| entry.since_ns).collect();
-        assert_eq!(since, (13..=20).rev().collect::<Vec<_>>());
+        assert_eq!(since, (last - most + 1..=last).rev().collect::<Vec<_>>());
         kept.entries.iter_mut().for_each(|entry| entry.until_ns = 0);
         let text = "[policy.api]\nlimits = \"4/d\"\nkey = [\"ip\"]\n";
         let policies = document::parse(Path::new("/etc/gcra-spoa.toml"), text).unwrap();
         let in_force = InForce::if_started(policies, &table);
-        kept.put(KeptEntry::new(&in_force.policies, Time(21)).unwrap(), None, &table, &in_force);
+        kept.put(
+            KeptEntry::new(&in_force.policies, Time(last + 1)).unwrap(),
+            None,
+            &table,
+            &in_force,
+        );
         assert_eq!(kept.entries.len(), 1, "no agent has the others");
     }
 }
