@@ -858,9 +858,9 @@ fn what_is_repeated_of_a_request_moves_no_cursor() {
     };
     let host = "GET /status HTTP/1.1\r\nHost: a\u{202e}b.example\r\n\r\n";
     for (status, answer) in [
-        (400, get(&admin, "/explain?message=%1b%5b2J")),
-        (400, get(&admin, "/explain?message=%e2%80%ae")),
-        (400, get(&admin, "/explain?message=%e3%85%a4%e2%a0%80")),
+        (200, get(&admin, "/explain?message=%1b%5b2J")),
+        (200, get(&admin, "/explain?message=%e2%80%ae")),
+        (200, get(&admin, "/explain?message=%e3%85%a4%e2%a0%80")),
         (400, get(&admin, "/explain?key=ip=%1b%5b2J,%e2%80%ae")),
         (200, get(&admin, "/explain?arg=ip=str:%1b%5b2J%e2%80%ae")),
         (422, observe("\\u001b[2J")),

@@ -463,14 +463,16 @@ impl Beside {
         for _ in 0..ATTEMPTS {
             let Some((file, metadata)) = Self::open(&path, flags | OFlags::NONBLOCK)? else {
                 // Anybody may have made it, where anybody may make files.
-                fs::remove_file(&path).map_err(|error| {
-                    let path = path.display();
-                    io::Error::other(format!(
-                        "{path} is not a file of this agent, and cannot be removed ({error}); \
-                         remove it"
-                    ))
-                })?;
-                continue;
+                match fs::remove_file(&path) {
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                        let path = path.display();
+                        return Err(io::Error::other(format!(
+                            "{path} is not a file of this agent, and cannot be removed \
+                             ({error}); remove it"
+                        )));
+                    }
+                    _ => continue,
+                }
             };
             match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 // The one that had the lock before may have given the file its name.
@@ -498,7 +500,8 @@ impl Beside {
         };
         let metadata = file.metadata()?;
         let user = rustix::process::geteuid().as_raw();
-        let is_own = metadata.is_file() && metadata.uid() == user && metadata.nlink() == 1;
+        // It has no name any more if another writer has given it the name and replaced it since.
+        let is_own = metadata.is_file() && metadata.uid() == user && metadata.nlink() <= 1;
         Ok(is_own.then_some((file, metadata)))
     }
 
