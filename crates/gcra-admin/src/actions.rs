@@ -23,10 +23,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::anyhow;
 use gcra_inspect::agent_client::{Unheard, order};
-use gcra_inspect::commands::exempt;
 use gcra_inspect::commands::explain::add_list;
-use gcra_inspect::commands::get_reset;
 use gcra_inspect::commands::get_reset::Said;
+use gcra_inspect::commands::{exempt, get_reset};
 use gcra_inspect::explanation::{Explanation, SharedSources, decided};
 use gcra_inspect::inspected_table::{Inspected, InspectedClient, WantedClients};
 use gcra_inspect::process_list;

@@ -39,12 +39,10 @@ use tokio::sync::Semaphore;
 use tokio::task::{AbortHandle, yield_now};
 use tokio::time::{sleep, timeout};
 
-use crate::actions;
 use crate::actions::{Action, Actions, Refused};
 use crate::agents::{Agents, Own, Wanted};
-use crate::metrics;
-use crate::page;
 use crate::watched::Watched;
+use crate::{actions, metrics, page};
 
 /// How many connections there are at once.
 const CONNECTIONS: usize = 32;

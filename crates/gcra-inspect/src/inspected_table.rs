@@ -7,14 +7,14 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use anyhow::bail;
 use gcra_limiter::counting::write_client;
 use gcra_limiter::message_key::hash_key;
 use gcra_limiter::policies_in_force::InForce;
 use gcra_limiter::question::Question;
+use gcra_limiter::written_message::WrittenMessage;
 use gcra_policy::file::document;
 use gcra_policy::key::{Key, NamedValue, OwnedValue};
 use gcra_policy::origin::MOST_TEXT;
@@ -32,7 +32,6 @@ use crate::key_meanings;
 use crate::key_meanings::Meaning;
 use crate::policies_file::{Chosen, Kept, KeptError};
 use crate::process_state::is_used;
-use gcra_limiter::written_message::WrittenMessage;
 
 /// A table, and the policies by which the command looks at it.
 pub struct Inspected {

@@ -33,8 +33,7 @@ use crate::borrower::denials::Denials;
 use crate::borrower::due::{Due, Duty};
 use crate::borrower::loan::Loan;
 use crate::borrower::outage::{Connected, HOST_USES_IT_FOR, Outage};
-use crate::borrower::waiting::Waiting;
-use crate::borrower::waiting::Waits;
+use crate::borrower::waiting::{Waiting, Waits};
 
 /// For how long the store counts as about to be reached after the start of the agent.
 const STARTING: Duration = Duration::from_secs(1);

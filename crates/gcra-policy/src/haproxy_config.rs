@@ -12,8 +12,7 @@ use spop_agent::Scope;
 use crate::answers::Var;
 use crate::policies::Policies;
 use crate::policy::{Policy, When};
-use crate::settle::RESERVED;
-use crate::settle::Settle;
+use crate::settle::{RESERVED, Settle};
 use crate::words::text;
 
 /// Stands for what the operator has to write: to HAProxy an ACL or a sample that does not exist.

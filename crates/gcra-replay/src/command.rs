@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Instant;
 
-use crate::args::Replay;
 use anyhow::Context as _;
 use gcra_text::output::{Output, WrongUsage, print};
 use gcra_text::visible::{Visible, visible_lines};
 use haproxy_log::{Format, Input, Options, Outcome, Progress};
 
+use crate::args::Replay;
 use crate::findings::Findings;
 use crate::log_answers::AnswersOfLog;
 use crate::mapping::{Described, Fields, Mapping};

@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use crate::args::Replay;
 use anyhow::Context as _;
 use gcra_limiter::question::{Question, Unanswerable};
 use gcra_limiter::verdict::Outcome;
@@ -14,6 +13,7 @@ use gcra_table::Slots;
 use gcra_text::output::{Mistakes, WrongUsage};
 use spop_agent::Message;
 
+use crate::args::Replay;
 use crate::distinct::Distinct;
 use crate::engine::Engine;
 use crate::mapping::Mapping;

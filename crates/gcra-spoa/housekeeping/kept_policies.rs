@@ -1,7 +1,6 @@
 //! Keeps what is in force beside the table, where commands find it.
 
-use std::io;
-use std::thread;
+use std::{io, thread};
 
 use super::complaint::Complaint;
 use super::running::Running;

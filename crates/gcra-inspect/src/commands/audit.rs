@@ -3,19 +3,17 @@
 //! It knows nothing of the table: it reads times, keys and cells, sorts them, and computes for
 //! each key what an exact bucket would have owed.
 
-use gcra_table::Rate;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::File;
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
 use gcra_limiter::audit_lines::{BY_STORE, CHARGED, GAP, GIVEN_BACK, MAGIC};
 use gcra_policy::flags::{parse_burst, parse_rate};
-use gcra_table::Quota;
+use gcra_table::{Quota, Rate};
 use gcra_text::count::Count;
 use gcra_text::duration::Left;
 use gcra_text::output::{Output, WrongUsage, print};

@@ -1,9 +1,9 @@
 //! `gcra-spoa check`: what a configuration file means, or what is wrong with it.
 
-use gcra_policy::file::document;
 use std::path::Path;
 use std::process::ExitCode;
 
+use gcra_policy::file::document;
 use gcra_policy::secrets::Readers;
 use gcra_text::count::Count;
 use gcra_text::output::{print_mistakes, print_warnings, write_stdout};

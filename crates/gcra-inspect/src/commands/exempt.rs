@@ -1,35 +1,32 @@
 //! `gcra-spoa exempt`: allows a client everything for a while, in all agents of a table.
 
-use gcra_table::MAX_EXEMPTION;
-use gcra_text::duration;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use crate::flags::{At, PolicyFlags, key_help, key_parser, values_help};
 use anyhow::{anyhow, bail};
 use gcra_limiter::message_key::hash_key;
+use gcra_limiter::written_message::WrittenMessage;
 use gcra_policy::Policy;
 use gcra_policy::key::{Key, NamedValue, OwnedValue};
 use gcra_policy::policy::policy_id;
-use gcra_table::{ExemptError, Exemption, KeyHash, Nanos, Table, Time};
+use gcra_table::{ExemptError, Exemption, KeyHash, MAX_EXEMPTION, Nanos, Table, Time};
 use gcra_text::count::Count;
 use gcra_text::duration::{Exact, Left};
 use gcra_text::network::VALUE;
 use gcra_text::output::{Output, WrongUsage, print, print_note};
-use gcra_text::table_error;
 use gcra_text::table_error::TableError;
 use gcra_text::visible::{Visible, quoted};
+use gcra_text::{duration, table_error};
 use serde_json::{Value, json};
 
 use crate::commands::get_reset::has_bucket;
 use crate::explanation::of_a_group;
-use crate::inspected_table;
+use crate::flags::{At, PolicyFlags, key_help, key_parser, values_help};
 use crate::inspected_table::{Inspected, InspectedClient, LimitsFrom, WantedClients, source};
-use crate::key_meanings;
 use crate::key_meanings::Meaning;
 use crate::process_state::is_used;
-use gcra_limiter::written_message::WrittenMessage;
+use crate::{inspected_table, key_meanings};
 
 /// Which clients to exempt, and for how long.
 #[derive(Debug, clap::Args)]

@@ -1,20 +1,19 @@
 //! `gcra-spoa explain`: what is decided about a message, and why.
 
-use gcra_policy::answers::Answers;
-use gcra_policy::flags::policies_of_flags;
-use gcra_policy::store::StoreSettings;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use crate::flags::{At, named_value_parser, values_help};
-use gcra_policy::flags::{LimitFlags, StoreFlags};
+use gcra_policy::answers::Answers;
+use gcra_policy::flags::{LimitFlags, StoreFlags, policies_of_flags};
 use gcra_policy::key::{NamedValue, OwnedValue};
 use gcra_policy::sharing::Sharing;
+use gcra_policy::store::StoreSettings;
 use gcra_policy::{Policies, Policy};
 use gcra_text::output::{Output, WrongUsage, print, print_note};
 
 use crate::explanation::{Decided, Explanation, RuleKind, SharedSources, explain_all};
 use crate::explanation_words::NO_BUCKET_SO;
+use crate::flags::{At, named_value_parser, values_help};
 use crate::inspected_table::{Inspected, LimitsFrom, masked};
 use crate::remembering_agents::{NO_LISTED_BUCKET, Remembering};
 use crate::store_reader::InStore;

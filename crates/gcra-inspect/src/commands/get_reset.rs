@@ -1,18 +1,17 @@
 //! `gcra-spoa table get` and `table reset`: what clients owe, and clearing it.
 
-use gcra_policy::store::StoreSettings;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::iter;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use crate::flags::{At, PolicyFlags, key_help, key_parser, values_help};
 use anyhow::bail;
 use gcra_limiter::decide::claim::SharedClient;
 use gcra_limiter::question::Question;
 use gcra_policy::flags::{self, RateArg, StoreFlags, parse_burst};
 use gcra_policy::key::Key;
 use gcra_policy::sharing::lent;
+use gcra_policy::store::StoreSettings;
 use gcra_policy::{Limit, Policy, Rule, RuleAt};
 use gcra_store::Standing;
 use gcra_table::{KeyHash, Nanos, Quota, Registered, Table, Time, Window};
@@ -25,6 +24,7 @@ use spop_agent::Message;
 
 use crate::explanation::{Decided, LimitState, RuleKind, SharedSources, decided};
 use crate::explanation_words::NO_BUCKET;
+use crate::flags::{At, PolicyFlags, key_help, key_parser, values_help};
 use crate::inspected_table::{Inspected, InspectedClient, LimitsFrom, WantedClients};
 use crate::lease_state::Held;
 use crate::remembering_agents::{NO_LISTED_BUCKET, Remembering, unlisted_until};

@@ -1,13 +1,13 @@
 //! `gcra-spoa name`: the name of a client in logs, in `top` and in /status.
 
-use gcra_policy::key::Key;
 use std::process::ExitCode;
 
-use crate::flags::{At, PolicyFlags, key_help, key_parser, values_help};
+use gcra_policy::key::Key;
 use gcra_text::output::{Output, print};
 use serde_json::json;
 
 use crate::commands::get_reset::has_bucket;
+use crate::flags::{At, PolicyFlags, key_help, key_parser, values_help};
 use crate::inspected_table::{Inspected, InspectedClient, LimitsFrom, WantedClients};
 
 /// Which clients to name.

@@ -5,15 +5,14 @@
 //! housekeeping of the program is the other side). No process gets a signal, because any process
 //! of the table's user can write an entry, and its process id may belong to another pid namespace.
 
-use gcra_policy::file::document;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::flags::At;
 use anyhow::bail;
+use gcra_policy::file::document;
 use gcra_policy::secrets::Readers;
 use gcra_table::{PidNamespace, Process, ReloadAnswer, Table};
 use gcra_text::count::Count;
@@ -21,6 +20,7 @@ use gcra_text::output::{Output, complain, print, print_mistakes, print_warnings}
 use gcra_text::table_error::TableError;
 use serde_json::json;
 
+use crate::flags::At;
 use crate::process_list::{Unlisted, name, pid_namespace};
 use crate::process_state::{Halt, halt_of, stopped_long_ago};
 

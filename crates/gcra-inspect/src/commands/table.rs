@@ -1,15 +1,13 @@
 //! `gcra-spoa table …`: what an operator can ask of a table and do to it.
 
-use clap::Subcommand;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::commands::get_reset::{GET_HELP, Get, RESET_HELP, Reset};
-use crate::flags::At;
 use anyhow::bail;
+use clap::Subcommand;
 use gcra_lease::{HostTime, Micros};
 use gcra_policy::flags::parse_slots;
 use gcra_table::{Evictions, LeaseCounts, Leases, Nanos, Occupancy, Process, Slots, Table};
@@ -21,6 +19,8 @@ use gcra_text::table_error::TableError;
 use serde_json::{Value, json};
 
 use crate::commands::get_reset;
+use crate::commands::get_reset::{GET_HELP, Get, RESET_HELP, Reset};
+use crate::flags::At;
 use crate::inspected_table::note_about_no_users;
 use crate::policies_file::Kept;
 use crate::process_list::{Unlisted, agents, name, pid_namespace};

@@ -5,8 +5,7 @@ use std::iter;
 use std::time::Instant;
 
 use arrayvec::ArrayVec;
-use gcra_policy::sharing::{Sharing, WithoutStore};
-use gcra_policy::sharing::{counted, lent, most_carried_over};
+use gcra_policy::sharing::{Sharing, WithoutStore, counted, lent, most_carried_over};
 use gcra_policy::{Limit, MAX_LIMITS, Policy};
 use gcra_store::{Bucket, Names};
 use gcra_table::{KeyHash, LeaseKey, Leases, Nanos, Quota, Table};

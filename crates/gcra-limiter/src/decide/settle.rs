@@ -3,8 +3,7 @@
 
 use gcra_lease::Charge as StoreCharge;
 use gcra_policy::calendar::Calendar;
-use gcra_policy::settle::RESERVED;
-use gcra_policy::settle::Settle;
+use gcra_policy::settle::{RESERVED, Settle};
 use gcra_policy::sharing::Sharing;
 use gcra_policy::{Limit, RuleAt};
 use gcra_table::{KeyHash, Leases, Nanos, Quota, Reading, Table, Time, WallReading, WindowOver};

@@ -1,5 +1,9 @@
 //! The grammar of `limits`, the same for policies, overrides and lists.
 
+use gcra_table::{MAX_BURST, Quota, Rate, RateError};
+use gcra_text::table_error;
+use toml::de::DeValue;
+
 use crate::calendar::Calendar;
 use crate::file::key::{key_parts, not_an_arg};
 use crate::file::reader::{Entries, Node, Reader, list};
@@ -11,9 +15,6 @@ use crate::limit_from_arg;
 use crate::limit_from_arg::ByArg;
 use crate::policy::trial_name;
 use crate::rate_guess::Meant;
-use gcra_table::{MAX_BURST, Quota, Rate, RateError};
-use gcra_text::table_error;
-use toml::de::DeValue;
 
 const LIKE_RATE: &str = "such as \"10/s\"";
 

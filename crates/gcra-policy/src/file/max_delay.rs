@@ -1,12 +1,14 @@
 //! The grammar of `max_delay`: how long a request over the limit may be held back instead of being
 //! blocked.
 
-use crate::file::reader::{Node, Reader};
-use crate::limit::{Limit, Rule};
+use std::time::Duration;
+
 use gcra_table::Nanos;
 use gcra_text::duration;
 use spop_agent::Scope;
-use std::time::Duration;
+
+use crate::file::reader::{Node, Reader};
+use crate::limit::{Limit, Rule};
 
 /// The longest delay. HAProxy keeps a time in milliseconds in 31 bits, which is 24.8 days.
 const MOST: Duration = Duration::from_secs(24 * 86_400);

@@ -1,5 +1,15 @@
 //! The grammar of `overrides` and `lists`: which values of the key have other limits.
 
+use std::borrow::Cow;
+use std::fmt::Display;
+use std::path::Path;
+
+use ahash::AHashMap;
+use gcra_text::count::Count;
+use gcra_text::network::VALUE;
+use ipnet::IpNet;
+use toml::de::DeValue;
+
 use crate::file::limits;
 use crate::file::limits::OfPolicy;
 use crate::file::reader::{Entries, EntryName, Node, Reader};
@@ -10,14 +20,6 @@ use crate::limit::Rule;
 use crate::origin::Origin;
 use crate::overrides::{OVERRIDES, OverrideKey, Overrides};
 use crate::policy::Policy;
-use ahash::AHashMap;
-use gcra_text::count::Count;
-use gcra_text::network::VALUE;
-use ipnet::IpNet;
-use std::borrow::Cow;
-use std::fmt::Display;
-use std::path::Path;
-use toml::de::DeValue;
 
 /// The most mistakes of one list that are reported one by one.
 const MAX_REPORTED: usize = 10;
