@@ -2,15 +2,14 @@
 //! override, and what each limit says. It asks the code that decides, and charges nothing.
 
 use gcra_limiter::borrower::Borrower;
-use gcra_limiter::cost;
 use gcra_limiter::counting::write_client;
 use gcra_limiter::decide::claim::{SharedClient, SharedQuestion};
 use gcra_limiter::decide::local::{Foreseen, foresee};
-use gcra_limiter::limit_bucket;
 use gcra_limiter::policies_in_force::InForce;
 use gcra_limiter::question::{Question, Unanswerable};
 use gcra_limiter::verdict::{Reason, Verdict};
 use gcra_limiter::written_message::WrittenMessage;
+use gcra_limiter::{cost, limit_bucket};
 use gcra_policy::key::{InKey, NamedValue, OwnedValue, Shown};
 use gcra_policy::key_parts::{KeyArg, NoValue};
 use gcra_policy::sharing::Sharing;
@@ -203,19 +202,16 @@ pub fn explain_all(
         }
     }
     if let Some(name) = name {
-        let known: Vec<_> = names.iter().map(|name| text(name)).collect();
-        let known = known.join(", ");
-        // The policy of flags is for every message.
-        let is_for_all = in_force.policies.list.iter().any(|policy| policy.message.is_none());
-        names.retain(|known| *known == name.as_bytes());
-        if is_for_all {
-            names = vec![name.as_bytes()];
-        }
-        if names.is_empty() {
+        // The policy of flags has no message, because it is for every one.
+        let is_known = |known: &&[u8]| known.is_empty() || *known == name.as_bytes();
+        if !names.iter().any(is_known) {
+            let known: Vec<_> = names.iter().map(|name| text(name)).collect();
             return Err(format!(
-                "no policy is for the message '{name}'; there are policies for {known}"
+                "no policy is for the message '{name}'; there are policies for {}",
+                known.join(", ")
             ));
         }
+        names = vec![name.as_bytes()];
     }
     let is_meant =
         |policy: &&Policy| policy.message.as_deref().is_none_or(|name| names.contains(&name));

@@ -212,23 +212,22 @@ impl Kept {
         let processes = living(table);
         let agents: Vec<&Process> = processes.iter().filter(|it| it.profile.is_some()).collect();
         let limits = |agent: &Process| agent.profile.map_or(0, |profile| profile.limits);
-        let listed = table.listed_processes();
-        // Of an agent that was killed, only the table knows how long it lived.
-        let last = |entry: &KeptEntry| {
-            if !agents.is_empty() {
-                return entry.since_ns;
-            }
-            let silent = listed.iter().filter(|it| limits(it) == entry.limits);
-            let silent = silent.filter_map(|it| it.silent).min();
-            let beat = silent.map_or(0, |silent| now.0.saturating_sub(silent.0));
-            entry.last_ns.max(beat)
-        };
         let has =
             |entry: &KeptEntry| agents.iter().filter(|it| limits(it) == entry.limits).count();
-        let entry = self.entries.iter().max_by_key(|entry| (has(entry), last(entry)))?;
-        if has(entry) == 0 && !agents.is_empty() {
-            return None;
-        }
+        let entry = if agents.is_empty() {
+            let listed = table.listed_processes();
+            // Of an agent that was killed, only the table knows how long it lived.
+            let last_alive = |entry: &&KeptEntry| {
+                let silent = listed.iter().filter(|it| limits(it) == entry.limits);
+                let silent = silent.filter_map(|it| it.silent).min();
+                let beat = silent.map_or(0, |silent| now.0.saturating_sub(silent.0));
+                entry.last_ns.max(beat)
+            };
+            self.entries.iter().max_by_key(last_alive)?
+        } else {
+            let of_agents = self.entries.iter().filter(|entry| has(entry) > 0);
+            of_agents.max_by_key(|entry| (has(entry), entry.since_ns))?
+        };
         let all: BTreeSet<u64> = agents.iter().map(|agent| limits(agent)).collect();
         let about = |digest: u64| {
             let names = agents.iter().filter(|agent| limits(agent) == digest);
@@ -327,6 +326,14 @@ struct OwnEntry {
     origin: Arc<Origin>,
 }
 
+impl OwnEntry {
+    /// Whether it is that of these policies, which come from there.
+    fn is_of(&self, policies: &Policies, origin: &Arc<Origin>) -> bool {
+        (self.limits, &self.switched) == (policies.limits_digest, &policies.switched)
+            && Arc::ptr_eq(&self.origin, origin)
+    }
+}
+
 /// What changes when another file takes the place, and when the mode, the owner or the number of
 /// names changes.
 type Stamp = (u64, u64, i64, i64);
@@ -347,8 +354,7 @@ impl Keeper {
         let Some(origin) = &policies.origin else { return true };
         let Ok(seen) = self.seen.try_lock() else { return true };
         seen.as_ref().is_some_and(|seen| {
-            (seen.limits, &seen.switched) == (policies.limits_digest, &policies.switched)
-                && Arc::ptr_eq(&seen.origin, origin)
+            seen.is_of(policies, origin)
                 && stamp(&path_beside(&self.table)).is_ok_and(|now| now == seen.stamp)
         })
     }
@@ -400,10 +406,7 @@ impl Keeper {
         let beside = Beside::lock(name)?;
         let mut kept = Kept::read(table, &self.table).unwrap_or_default();
         let former = seen.as_ref().map(|seen| seen.limits);
-        let is_new = seen.as_ref().is_none_or(|seen| {
-            (seen.limits, &seen.switched) != (own.limits, &policies.switched)
-                || !Arc::ptr_eq(&seen.origin, origin)
-        });
+        let is_new = !seen.as_ref().is_some_and(|seen| seen.is_of(policies, origin));
         // The text of another agent with the same limits will do: two agents never write in turn.
         let has_own =
             |entry: &KeptEntry| (entry.limits, &entry.switched) == (own.limits, &own.switched);
