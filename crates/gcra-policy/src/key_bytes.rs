@@ -7,6 +7,9 @@ use spop_agent::Value;
 /// What the bytes of a key are written to.
 pub trait KeyWriter {
     fn write(&mut self, bytes: &[u8]);
+
+    /// As [`write`](Self::write), for the lowest 1 to 8 bytes of a word whose others are 0.
+    fn write_word(&mut self, word: u64, bytes: u32);
 }
 
 impl KeyWriter for KeyHasher {
@@ -14,11 +17,20 @@ impl KeyWriter for KeyHasher {
     fn write(&mut self, bytes: &[u8]) {
         self.write(bytes);
     }
+
+    #[inline(always)]
+    fn write_word(&mut self, word: u64, bytes: u32) {
+        self.write_word(word, bytes);
+    }
 }
 
 impl KeyWriter for Vec<u8> {
     fn write(&mut self, bytes: &[u8]) {
         self.extend_from_slice(bytes);
+    }
+
+    fn write_word(&mut self, word: u64, bytes: u32) {
+        self.extend(word.to_le_bytes().iter().take(bytes as usize));
     }
 }
 
@@ -29,31 +41,53 @@ impl KeyWriter for Vec<u8> {
 #[inline(always)]
 pub fn write_part(hasher: &mut impl KeyWriter, value: Value<'_>) {
     match value {
-        Value::Null => hasher.write(&[0]),
-        Value::Bool(bool) => hasher.write(&[1, u8::from(bool)]),
-        Value::Int32(integer) => hasher.write(&fixed::<4, 5>(2, integer.to_le_bytes())),
-        Value::Uint32(integer) => hasher.write(&fixed::<4, 5>(3, integer.to_le_bytes())),
-        Value::Int64(integer) => hasher.write(&fixed::<8, 9>(4, integer.to_le_bytes())),
-        Value::Uint64(integer) => hasher.write(&fixed::<8, 9>(5, integer.to_le_bytes())),
-        Value::Ipv4(ip) => hasher.write(&fixed::<4, 5>(6, ip.octets())),
+        Value::Null => hasher.write_word(0, 1),
+        Value::Bool(bool) => hasher.write_word(1 | u64::from(bool) << 8, 2),
+        Value::Int32(integer) => write_short(hasher, 2, integer.cast_unsigned()),
+        Value::Uint32(integer) => write_short(hasher, 3, integer),
+        Value::Int64(integer) => write_long(hasher, 4, integer.cast_unsigned()),
+        Value::Uint64(integer) => write_long(hasher, 5, integer),
+        Value::Ipv4(ip) => write_short(hasher, 6, u32::from_le_bytes(ip.octets())),
         Value::Ipv6(ip) => match ip.to_ipv4_mapped() {
-            Some(ip) => hasher.write(&fixed::<4, 5>(6, ip.octets())),
-            None => hasher.write(&fixed::<16, 17>(7, ip.octets())),
+            Some(ip) => write_short(hasher, 6, u32::from_le_bytes(ip.octets())),
+            None => {
+                let [low, high] = halves(u128::from_le_bytes(ip.octets()));
+                write_long(hasher, 7, low);
+                hasher.write_word(high, 8);
+            }
         },
         Value::String(bytes) => {
-            hasher.write(&fixed::<8, 9>(8, (bytes.len() as u64).to_le_bytes()));
+            write_long(hasher, 8, bytes.len() as u64);
             hasher.write(bytes);
         }
         Value::Binary(bytes) => {
-            hasher.write(&fixed::<8, 9>(9, (bytes.len() as u64).to_le_bytes()));
+            write_long(hasher, 9, bytes.len() as u64);
             hasher.write(bytes);
         }
     }
 }
 
+/// Writes a type and a value of four bytes.
+#[inline(always)]
+fn write_short(hasher: &mut impl KeyWriter, kind: u8, value: u32) {
+    hasher.write_word(u64::from(kind) | u64::from(value) << 8, 5);
+}
+
+/// Writes a type and a value of eight bytes.
+#[inline(always)]
+fn write_long(hasher: &mut impl KeyWriter, kind: u8, value: u64) {
+    hasher.write_word(kind.into(), 1);
+    hasher.write_word(value, 8);
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "the halves of the word")]
+const fn halves(word: u128) -> [u64; 2] {
+    [word as u64, (word >> 64) as u64]
+}
+
 /// Writes a string as if it were in lower case.
 pub fn write_lowercase(hasher: &mut impl KeyWriter, string: &[u8]) {
-    hasher.write(&fixed::<8, 9>(8, (string.len() as u64).to_le_bytes()));
+    write_long(hasher, 8, string.len() as u64);
     let mut lower = [0; 64];
     for piece in string.chunks(lower.len()) {
         let lower = &mut lower[..piece.len()];
@@ -83,13 +117,4 @@ pub fn write_fallback(hasher: &mut impl KeyWriter, number: u8) {
 pub fn write_any_case(hasher: &mut impl KeyWriter) {
     const TAG: u8 = 13;
     hasher.write(&[TAG]);
-}
-
-/// A type and its value in one write, because each write to the hasher costs more than its bytes.
-#[inline]
-fn fixed<const VALUE: usize, const PART: usize>(tag: u8, value: [u8; VALUE]) -> [u8; PART] {
-    const { assert!(PART == VALUE + 1) };
-    let mut part = [tag; PART];
-    part[1..].copy_from_slice(&value);
-    part
 }

@@ -62,6 +62,18 @@ impl<'a> Bucket<'a> {
         Self { lines, id }
     }
 
+    /// The two lines that may hold it.
+    #[inline]
+    pub(crate) const fn lines(&self) -> [&'a Line; 2] {
+        self.lines
+    }
+
+    /// What tells it from all others.
+    #[inline]
+    pub(crate) const fn id(&self) -> BucketId {
+        self.id
+    }
+
     #[inline]
     pub(crate) const fn fingerprint(&self) -> u64 {
         self.id.fingerprint
@@ -96,11 +108,17 @@ impl<'a> Bucket<'a> {
     }
 
     /// The confirmed slot of the key, what it holds, and the TAT in it.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn find(&self) -> Option<(&'a Slot, Word, Time)> {
         // Without this, a bucket in the second line costs two fetches from memory, one after the
         // other.
         prefetch(self.lines[1]);
+        self.find_fetched()
+    }
+
+    /// As [`find`](Self::find), where both lines were asked for before.
+    #[inline(always)]
+    pub(crate) fn find_fetched(&self) -> Option<(&'a Slot, Word, Time)> {
         self.slots().find_map(|slot| {
             let word = slot.load();
             word.is_bucket_of(self.id.fingerprint).then(|| (slot, word, word.value()))

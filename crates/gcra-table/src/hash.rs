@@ -5,6 +5,30 @@
 //! larger than the registers, and copying it took as long as the hash itself. A property test
 //! compares the two.
 
+/// The key of a hash, as the state that each hash begins with. So a hasher begins with constants
+/// beside it, and what was not written costs nothing.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SipKey([u64; 4]);
+
+impl SipKey {
+    pub(crate) const fn new(key: &[u8; 16]) -> Self {
+        let key = u128::from_le_bytes(*key);
+        #[expect(clippy::cast_possible_truncation, reason = "the halves of the key")]
+        let (k0, k1) = (key as u64, (key >> 64) as u64);
+        Self([
+            k0 ^ 0x736f_6d65_7073_6575,
+            k1 ^ 0x646f_7261_6e64_6f6d,
+            k0 ^ 0x6c79_6765_6e65_7261,
+            k1 ^ 0x7465_6462_7974_6573,
+        ])
+    }
+
+    #[inline]
+    pub(crate) const fn hasher(&self) -> SipHasher {
+        SipHasher { v: self.0, tail: 0, tail_bytes: 0, length: 0 }
+    }
+}
+
 /// A hash in the making, small enough to stay in registers.
 ///
 /// The bytes that wait for a whole word are kept in a word, not in an array. Bytes that are stored
@@ -20,38 +44,35 @@ pub(crate) struct SipHasher {
 }
 
 impl SipHasher {
-    #[inline]
     pub(crate) const fn new(key: &[u8; 16]) -> Self {
-        let key = u128::from_le_bytes(*key);
-        #[expect(clippy::cast_possible_truncation, reason = "the halves of the key")]
-        let (k0, k1) = (key as u64, (key >> 64) as u64);
-        let v = [
-            k0 ^ 0x736f_6d65_7073_6575,
-            k1 ^ 0x646f_7261_6e64_6f6d,
-            k0 ^ 0x6c79_6765_6e65_7261,
-            k1 ^ 0x7465_6462_7974_6573,
-        ];
-        Self { v, tail: 0, tail_bytes: 0, length: 0 }
+        SipKey::new(key).hasher()
     }
 
     #[inline]
     pub(crate) fn write(&mut self, bytes: &[u8]) {
-        self.length = self.length.wrapping_add(bytes.len() as u64);
         let (words, rest) = bytes.as_chunks();
         for word in words {
-            let word = u64::from_le_bytes(*word);
-            self.word(self.tail | word << (8 * self.tail_bytes));
-            // The bytes that did not fit. (A shift by 64 would overflow.)
-            self.tail = if self.tail_bytes == 0 { 0 } else { word >> (64 - 8 * self.tail_bytes) };
+            self.write_word(u64::from_le_bytes(*word), 8);
         }
-        for byte in rest {
-            self.tail |= u64::from(*byte) << (8 * self.tail_bytes);
-            self.tail_bytes += 1;
-            if self.tail_bytes == 8 {
-                self.word(self.tail);
-                (self.tail, self.tail_bytes) = (0, 0);
-            }
+        if !rest.is_empty() {
+            self.write_word(short_word(rest), rest.len() as u32 & 7);
         }
+    }
+
+    /// Writes the lowest `bytes` bytes of `word`, 1 to 8 of them, whose other bytes are 0.
+    #[inline(always)]
+    pub(crate) fn write_word(&mut self, word: u64, bytes: u32) {
+        self.length = self.length.wrapping_add(bytes.into());
+        self.tail |= word << (8 * self.tail_bytes);
+        let filled = self.tail_bytes + bytes;
+        if filled < 8 {
+            self.tail_bytes = filled;
+            return;
+        }
+        self.word(self.tail);
+        // The bytes that did not fit. (A shift by 64 would overflow.)
+        self.tail = if self.tail_bytes == 0 { 0 } else { word >> (64 - 8 * self.tail_bytes) };
+        self.tail_bytes = filled - 8;
     }
 
     #[inline]
@@ -86,6 +107,17 @@ impl SipHasher {
         b = b.rotate_left(17) ^ c;
         c = c.rotate_left(32);
         self.v = [a, b, c, d];
+    }
+}
+
+/// Fewer than eight bytes as a word, the first one lowest.
+#[inline(always)]
+fn short_word(bytes: &[u8]) -> u64 {
+    let half = |bytes: &[u8; 4]| u64::from(u32::from_le_bytes(*bytes));
+    match (bytes.first_chunk::<4>(), bytes.last_chunk::<4>()) {
+        // They overlap in the same bytes.
+        (Some(first), Some(last)) => half(first) | half(last) << (8 * (bytes.len() - 4)),
+        _ => bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)),
     }
 }
 

@@ -18,6 +18,13 @@ impl KeyHasher {
         self.0.write(bytes);
     }
 
+    /// Appends the lowest `bytes` bytes of `word`, 1 to 8 of them; the others must be 0. It is
+    /// [`write`](Self::write) in fewer steps.
+    #[inline(always)]
+    pub fn write_word(&mut self, word: u64, bytes: u32) {
+        self.0.write_word(word, bytes);
+    }
+
     /// The hash of all that was written.
     #[inline]
     #[must_use]

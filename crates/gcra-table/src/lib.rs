@@ -99,6 +99,7 @@ mod leases;
 #[cfg(all(test, gcra_model))]
 mod model;
 mod mutation;
+mod place;
 mod processes;
 mod quota;
 mod rate;
@@ -124,6 +125,7 @@ pub use key::{KeyHash, KeyHasher, LimitSalt, limit_id};
 pub use leases::{
     LeaseCounts, LeaseFault, LeaseKey, LeaseNeed, LeaseNumbers, Leases, Replaced, Spent, StoreId,
 };
+pub use place::Place;
 pub use processes::{PidNamespace, Process, ReloadAnswer};
 pub use quota::{Admission, MAX_DRAIN, Quota, QuotaError};
 pub use rate::{MAX_BURST, Period, Rate, RateError, RateProblem};

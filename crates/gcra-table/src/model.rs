@@ -59,8 +59,8 @@ fn id(key: u64, class: Class) -> BucketId {
     BucketId::new(key << 4, class)
 }
 
-fn one_cell(burst: u32) -> ToCharge {
-    ToCharge { quota: quota(burst), cells: 1, least_tat: Time::ZERO }
+fn one_cell(burst: u32) -> ToCharge<'static> {
+    ToCharge { quota: Box::leak(Box::new(quota(burst))), cells: 1, least_tat: Time::ZERO }
 }
 
 /// The lines of a table, and what its header counts.
@@ -403,7 +403,7 @@ const OWES_SLOWLY: Time = CLOCK.saturating_add(Nanos::from_secs(1_000));
 impl Actor {
     /// Charges one cell by this quota.
     fn charge_by(&self, table: &Table, key: u64, quota: Quota) -> u64 {
-        let charge = ToCharge { quota, cells: 1, least_tat: Time::ZERO };
+        let charge = ToCharge { quota: &quota, cells: 1, least_tat: Time::ZERO };
         let (now, context) = (&mut Reading::at(self.read_clock(table)), self.context(table, None));
         let bucket = table.bucket_of(id(key, quota.class()));
         bucket.charge(charge, now, &context).unwrap().is_allowed().into()

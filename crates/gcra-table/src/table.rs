@@ -24,7 +24,7 @@ use crate::file::profile::{Profile, ProfileEntry};
 use crate::file::region::Region;
 use crate::file::register::{Register, Registered};
 use crate::file::{FileId, Role};
-use crate::hash::SipHasher;
+use crate::hash::{SipHasher, SipKey};
 use crate::key::{KeyHash, KeyHasher, LimitSalt};
 use crate::processes::{Attachment, ReloadAnswer};
 use crate::quota::Quota;
@@ -42,7 +42,7 @@ use crate::time::{Nanos, Reading, Time};
 #[derive(Debug)]
 pub struct Table {
     region: Region,
-    hasher: SipHasher,
+    hash_key: SipKey,
     clock: Clock,
     announcer: Announcer,
     /// How this process is listed as one that uses the table. An inspector is not listed.
@@ -134,7 +134,7 @@ impl Table {
         let attachment = region.shared().attachments.fetch_add(1, Ordering::Relaxed) as u16;
         Self {
             region,
-            hasher: SipHasher::new(hash_key),
+            hash_key: SipKey::new(hash_key),
             clock,
             announcer: Announcer::new(attachment),
             attachment: None,
@@ -179,7 +179,7 @@ impl Table {
     #[inline]
     #[must_use]
     pub fn hasher(&self) -> KeyHasher {
-        KeyHasher(self.hasher)
+        KeyHasher(self.hash_key.hasher())
     }
 
     /// What tells the keys of the limit with this [id](crate::limit_id) from those of other limits
@@ -233,22 +233,30 @@ impl Table {
         now: &mut Reading,
         least_tat: Time,
     ) -> Decision {
-        let charge = ToCharge { quota, cells, least_tat };
-        match self.bucket(key.bucket_id(quota)).try_charge(charge, now.time()) {
+        let id = key.bucket_id(quota);
+        let charge = ToCharge { quota: &quota, cells, least_tat };
+        match self.bucket(id).try_charge(charge, now.time()) {
             Some(decision) => decision,
-            None => self.charge_anyhow(key, charge, now),
+            None => self.charge_anyhow(id, &quota, cells, now, least_tat),
         }
     }
 
     /// The cases other than the usual one: there is no bucket yet, or no longer in this table, or
     /// another process was faster.
     #[cold]
-    fn charge_anyhow(&self, key: KeyHash, charge: ToCharge, now: &mut Reading) -> Decision {
-        let id = key.bucket_id(charge.quota);
+    pub(crate) fn charge_anyhow(
+        &self,
+        id: BucketId,
+        quota: &Quota,
+        cells: u32,
+        now: &mut Reading,
+        least_tat: Time,
+    ) -> Decision {
+        let charge = ToCharge { quota, cells, least_tat };
         let decided = self.follow(id, |table, before| {
             table.bucket(id).charge(charge, now, &table.context(before))
         });
-        decided.unwrap_or(Decision::undecidable(charge.quota))
+        decided.unwrap_or(Decision::undecidable(*quota))
     }
 
     /// Takes back a charge that [`charge`](Self::charge) has just made with this quota and this
@@ -567,7 +575,7 @@ impl Table {
     /// The register, to look up or put in force several limits.
     #[must_use]
     pub fn register(&self) -> Register<'_> {
-        Register::new(self.region.register(), self.hasher, self.now())
+        Register::new(self.region.register(), self.hash_key.hasher(), self.now())
     }
 
     /// What evictions have cost so far because the table was too small: counted over all processes
@@ -647,7 +655,7 @@ impl Table {
     pub fn introduce(&self, profile: &Profile) {
         if let Some(attachment) = &self.attachment {
             let (entries, profiles) = (self.process_entries(), self.profiles());
-            attachment.introduce(entries, profiles, self.hasher, profile);
+            attachment.introduce(entries, profiles, self.hash_key.hasher(), profile);
         }
     }
 
@@ -684,7 +692,7 @@ impl Table {
     }
 
     fn exemption_entries(&self) -> Exemptions<'_> {
-        Exemptions::new(self.region.exemptions(), self.hasher, self.now())
+        Exemptions::new(self.region.exemptions(), self.hash_key.hasher(), self.now())
     }
 
     /// Asks all processes that use the table to read their configuration again. Returns the number
@@ -726,7 +734,7 @@ impl Table {
 
     /// For the checksums in the header.
     pub(crate) fn sip_hasher(&self) -> SipHasher {
-        self.hasher
+        self.hash_key.hasher()
     }
 
     pub(crate) fn clock(&self) -> &Clock {
@@ -938,10 +946,10 @@ mod tests {
         let (old, clock) = Table::with_manual_clock(Slots::new(8).unwrap()).unwrap();
         let mut new =
             Table::with_clock(Slots::new(16).unwrap(), Clock::Manual(clock.clone())).unwrap();
-        new.hasher = old.hasher;
+        new.hash_key = old.hash_key;
         let (key, quota) = (old.hash(b"a"), quota(5));
         let bucket = key.bucket_id(quota);
-        let one = ToCharge { quota, cells: 1, least_tat: Time::ZERO };
+        let one = ToCharge { quota: &quota, cells: 1, least_tat: Time::ZERO };
         let read_long_ago = old.now();
         let now = &mut Reading::at(read_long_ago);
         assert!(old.charge(key, quota, 1, now).is_allowed());

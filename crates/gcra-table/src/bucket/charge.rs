@@ -26,8 +26,9 @@ use crate::time::{Nanos, Reading, Time};
 
 /// What a key is to be charged.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct ToCharge {
-    pub(crate) quota: Quota,
+pub(crate) struct ToCharge<'q> {
+    /// By reference, because it is larger than what is needed of it.
+    pub(crate) quota: &'q Quota,
     pub(crate) cells: u32,
     /// The key is taken to have at least this TAT: what it owed under another quota, carried over
     /// to this one.
@@ -39,8 +40,15 @@ impl Bucket<'_> {
     /// which the key has a bucket and no other process changes it at this moment. `None` in any
     /// other case.
     #[inline]
-    pub(crate) fn try_charge(&self, charge: ToCharge, now: Time) -> Option<Decision> {
+    pub(crate) fn try_charge(&self, charge: ToCharge<'_>, now: Time) -> Option<Decision> {
         let (slot, word, tat) = self.find()?;
+        self.charge_found(slot, word, tat, charge, now)
+    }
+
+    /// As [`try_charge`](Self::try_charge), where both lines were asked for before.
+    #[inline(always)]
+    pub(crate) fn try_charge_fetched(&self, charge: ToCharge<'_>, now: Time) -> Option<Decision> {
+        let (slot, word, tat) = self.find_fetched()?;
         self.charge_found(slot, word, tat, charge, now)
     }
 
@@ -50,11 +58,11 @@ impl Bucket<'_> {
         slot: &Slot,
         word: Word,
         tat: Time,
-        charge: ToCharge,
+        charge: ToCharge<'_>,
         now: Time,
     ) -> Option<Decision> {
         let ToCharge { quota, cells, least_tat } = charge;
-        if is_damaged(tat, now, quota) {
+        if is_damaged(tat, now, *quota) {
             return None;
         }
         let tat = tat.max(least_tat);
@@ -72,7 +80,7 @@ impl Bucket<'_> {
     #[inline]
     pub(crate) fn charge<C: Fn() -> Time>(
         &self,
-        charge: ToCharge,
+        charge: ToCharge<'_>,
         now: &mut Reading,
         context: &Context<'_, C>,
     ) -> Result<Decision, Moved> {
@@ -93,11 +101,11 @@ impl Bucket<'_> {
             let (slot, word) = (self.slot(position), look.word(position));
             match self.charge_found(slot, word, tat, charge, now.time()) {
                 Some(decision) => return Ok(decision),
-                None => self.mend(slot, word, tat, charge.quota, now, context),
+                None => self.mend(slot, word, tat, *charge.quota, now, context),
             }
         }
         context.counters.gave_up();
-        Ok(Decision::undecidable(charge.quota))
+        Ok(Decision::undecidable(*charge.quota))
     }
 
     /// Opens the bucket with the cells charged, unless they do not conform.
@@ -105,7 +113,7 @@ impl Bucket<'_> {
     fn open_and_charge<C: Fn() -> Time>(
         &self,
         look: Look,
-        charge: ToCharge,
+        charge: ToCharge<'_>,
         now: &mut Reading,
         context: &Context<'_, C>,
     ) -> Opening<Decision> {

@@ -1,0 +1,61 @@
+//! Where a key's bucket may be, found once for the fetch from memory and for the charge.
+
+use crate::bucket::Bucket;
+use crate::bucket::charge::ToCharge;
+use crate::cpu::prefetch;
+use crate::decision::Decision;
+use crate::key::KeyHash;
+use crate::quota::Quota;
+use crate::slot::{BucketId, Line};
+use crate::table::Table;
+use crate::time::{Reading, Time};
+
+/// The place of a key's bucket under a quota, from [`Table::place`].
+#[derive(Clone, Copy, Debug)]
+pub struct Place<'t> {
+    lines: [&'t Line; 2],
+    fingerprint: u64,
+}
+
+impl Table {
+    /// Finds the place of a key's bucket under this quota, and starts to fetch it from memory.
+    ///
+    /// This and [`charge_at`](Self::charge_at) are [`prefetch`](Self::prefetch) and
+    /// [`charge`](Self::charge) in fewer steps.
+    #[inline(always)]
+    #[must_use]
+    pub fn place(&self, key: KeyHash, quota: &Quota) -> Place<'_> {
+        let bucket = self.bucket(key.bucket_id(*quota));
+        let lines @ [first, second] = bucket.lines();
+        prefetch(first);
+        prefetch(second);
+        Place { lines, fingerprint: bucket.id().fingerprint }
+    }
+
+    /// Decides about `cells` cells of the key with this place, and charges them if they are
+    /// allowed: see [`charge`](Self::charge).
+    ///
+    /// The place must be one of this table, under this quota: a place says nothing about another
+    /// one, and a charge there would not be seen by others.
+    #[inline(always)]
+    pub fn charge_at(
+        &self,
+        place: &Place<'_>,
+        quota: &Quota,
+        cells: u32,
+        now: &mut Reading,
+    ) -> Decision {
+        let Place { lines, fingerprint } = *place;
+        let id = BucketId { fingerprint, class: quota.class() };
+        debug_assert!(
+            std::ptr::eq(lines[0], self.bucket(id).lines()[0]),
+            "a place of this table, under this quota"
+        );
+        let charge = ToCharge { quota, cells, least_tat: Time::ZERO };
+        match Bucket::new(lines, id).try_charge_fetched(charge, now.time()) {
+            Some(decision) => decision,
+            // The quota by reference: the usual case need not copy it.
+            None => self.charge_anyhow(id, quota, cells, now, Time::ZERO),
+        }
+    }
+}
