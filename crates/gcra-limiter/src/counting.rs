@@ -4,15 +4,15 @@ use std::mem;
 use std::net::IpAddr;
 
 use arrayvec::ArrayVec;
-use gcra_policy::{GroupedValue, Policy};
+use gcra_policy::{GroupedValue, Policy, RuleAt};
 use gcra_table::KeyHash;
 use spop_agent::{Message, Value};
 
-use crate::heaviest::Under;
+use crate::heaviest::{Heaviest, Under};
 use crate::policies_in_force::InForce;
 use crate::question::{Question, Unanswerable};
 use crate::redact::{NamedPart, write_name};
-use crate::stats::Lane;
+use crate::stats::{Lane, LaneStats};
 use crate::undecided::{PrintableName, Undecided};
 use crate::verdict::{Outcome, Verdict};
 
@@ -26,13 +26,25 @@ pub fn count<'m>(
     lane: Lane,
     question: Question,
     verdict: Verdict,
-    message: impl Fn() -> Option<Message<'m>>,
+    message: impl FnOnce() -> Option<Message<'m>>,
 ) {
-    let stats = &in_force.each[question.policy].stats;
-    // By value: references would have the question written to the stack for each request.
-    let under = move || under(in_force, question);
-    let name = move |name: &mut String| name_client(name, in_force, question, message());
-    stats.count(lane, verdict.outcome, question.key, under, name);
+    let stats = in_force.each[question.policy].stats.on(lane);
+    count_on(stats, in_force, question, verdict, message);
+}
+
+/// As [`count`], where the counters are known.
+#[inline(always)]
+pub(crate) fn count_on<'m>(
+    stats: LaneStats<'_>,
+    in_force: &InForce,
+    question: Question,
+    verdict: Verdict,
+    message: impl FnOnce() -> Option<Message<'m>>,
+) {
+    if let Some(heaviest) = stats.count(verdict.outcome) {
+        let Question { policy, rule, key, .. } = question;
+        sample(heaviest, in_force, policy, rule, key, message());
+    }
 }
 
 /// Counts the verdict of a trial on a message, after the `verdict_in_force` of its policy.
@@ -49,15 +61,26 @@ pub(crate) fn count_tried(
     }
     let stats = &in_force.each[question.policy].stats;
     let is_new = verdict_in_force.outcome == Outcome::Allowed;
-    let under = || under(in_force, question);
-    let name = |name: &mut String| name_client(name, in_force, question, Some(message.clone()));
-    stats.count_tried(lane, is_new, question.key, under, name);
+    if let Some(heaviest) = stats.count_tried(lane, is_new) {
+        let Question { policy, rule, key, .. } = question;
+        sample(heaviest, in_force, policy, rule, key, Some(message.clone()));
+    }
 }
 
-/// By which rule a question is decided.
+/// Gives a sample to a sketch. The parts of its question are apart, because they stay in registers
+/// then.
 #[cold]
-fn under(in_force: &InForce, Question { policy, rule, .. }: Question) -> Under {
-    Under { rules: in_force.each[policy].rules, rule }
+#[inline(never)]
+fn sample(
+    heaviest: &Heaviest,
+    in_force: &InForce,
+    policy: usize,
+    rule: RuleAt,
+    key: KeyHash,
+    message: Option<Message<'_>>,
+) {
+    let under = || Under { rules: in_force.each[policy].rules, rule };
+    heaviest.offer(key, under, |name| name_client(name, in_force, policy, key, message));
 }
 
 /// Writes the name of the client of a question, for logs.
@@ -65,7 +88,8 @@ fn under(in_force: &InForce, Question { policy, rule, .. }: Question) -> Under {
 fn name_client(
     name: &mut String,
     in_force: &InForce,
-    Question { policy, key, .. }: Question,
+    policy: usize,
+    key: KeyHash,
     message: Option<Message<'_>>,
 ) {
     let stats = &in_force.each[policy].stats;

@@ -16,11 +16,10 @@ use std::time::{Duration, Instant, SystemTime};
 use crossbeam_utils::CachePadded;
 use gcra_policy::limit_from_arg::ArgValue;
 use gcra_policy::policy::is_trial_name;
-use gcra_table::KeyHash;
 use gcra_text::count::Count;
 use spop_agent::Snapshot;
 
-use crate::heaviest::{Clients, Heaviest, HeavyClient, HeavyClients, Under, Window};
+use crate::heaviest::{Clients, Heaviest, HeavyClient, HeavyClients, Window};
 use crate::history::{History, Past, TotalCounts};
 use crate::settlement::{SettledCells, Settlement};
 use crate::undecided::PrintableName;
@@ -89,19 +88,40 @@ struct Stripe {
 }
 
 impl Stripe {
+    /// The sketch that takes a sample of the request that was counted last with this outcome, as
+    /// the one with this number, if it is sampled.
     #[inline(always)]
-    fn decided(
-        &self,
-        outcome: Outcome,
-        count: u64,
-        client: KeyHash,
-        under: impl FnOnce() -> Under,
-        name: impl FnOnce(&mut String),
-    ) {
-        let heaviest = &self.heaviest[outcome.index()];
-        if heaviest.samples(count) {
-            heaviest.offer(client, under, name);
+    fn sampling(&self, outcome: Outcome, count: u64) -> Option<&Heaviest> {
+        Some(&self.heaviest[outcome.index()]).filter(|heaviest| heaviest.samples(count))
+    }
+}
+
+/// The counters of one policy that one lane writes.
+#[derive(Clone, Copy)]
+pub(crate) struct LaneStats<'s> {
+    stripe: &'s Stripe,
+    /// Whether no other thread writes them.
+    is_own: bool,
+}
+
+impl<'s> LaneStats<'s> {
+    /// See [`PolicyStats::count`].
+    #[inline(always)]
+    pub(crate) fn count(self, outcome: Outcome) -> Option<&'s Heaviest> {
+        let count = self.add(outcome.index());
+        self.stripe.sampling(outcome, count)
+    }
+
+    /// Adds one. Returns the new count.
+    #[inline(always)]
+    fn add(self, place: usize) -> u64 {
+        let counter = &self.stripe.counts[place];
+        if !self.is_own {
+            return counter.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
         }
+        let count = counter.load(Ordering::Relaxed).wrapping_add(1);
+        counter.store(count, Ordering::Relaxed);
+        count
     }
 }
 
@@ -119,36 +139,33 @@ impl PolicyStats {
         }
     }
 
-    /// Counts a decision about a client. `under` says by which rule it was made, and `name` writes
-    /// the name of the client. They are called only for the requests that are sampled.
+    /// Counts a decision. Returns the sketch that wants to know the client, if the request is
+    /// sampled.
     #[inline(always)]
-    pub fn count(
-        &self,
-        lane: Lane,
-        outcome: Outcome,
-        client: KeyHash,
-        under: impl FnOnce() -> Under,
-        name: impl FnOnce(&mut String),
-    ) {
-        let (stripe, count) = self.add(lane, outcome.index());
-        stripe.decided(outcome, count, client, under, name);
+    pub(crate) fn count(&self, lane: Lane, outcome: Outcome) -> Option<&Heaviest> {
+        self.on(lane).count(outcome)
+    }
+
+    /// The counters that this lane writes.
+    #[inline(always)]
+    pub(crate) fn on(&self, lane: Lane) -> LaneStats<'_> {
+        match self.own.get(lane.number) {
+            Some(stripe) => LaneStats { stripe, is_own: true },
+            None => LaneStats { stripe: &self.shared, is_own: false },
+        }
     }
 
     /// Counts that a trial would block a message. `is_new` is whether its policy has allowed it:
-    /// only then has it passed because the trial is no more than that.
-    pub(crate) fn count_tried(
-        &self,
-        lane: Lane,
-        is_new: bool,
-        client: KeyHash,
-        under: impl FnOnce() -> Under,
-        name: impl FnOnce(&mut String),
-    ) {
-        self.add(lane, Outcome::WouldBlock.index());
-        if is_new {
-            let (stripe, count) = self.add(lane, NEWLY_BLOCKED);
-            stripe.decided(Outcome::WouldBlock, count, client, under, name);
+    /// only then has it passed because the trial is no more than that. Returns as
+    /// [`count`](Self::count).
+    pub(crate) fn count_tried(&self, lane: Lane, is_new: bool) -> Option<&Heaviest> {
+        let stats = self.on(lane);
+        stats.add(Outcome::WouldBlock.index());
+        if !is_new {
+            return None;
         }
+        let count = stats.add(NEWLY_BLOCKED);
+        stats.stripe.sampling(Outcome::WouldBlock, count)
     }
 
     /// Remembers the arg that `find` names, unless one is remembered already.
@@ -167,7 +184,7 @@ impl PolicyStats {
 
     /// Counts a message about which nothing could be decided.
     pub(crate) fn count_undecided(&self, lane: Lane) {
-        self.add(lane, UNDECIDED);
+        self.on(lane).add(UNDECIDED);
     }
 
     /// Counts that a decision was made without the store. It is counted by
@@ -226,23 +243,6 @@ impl PolicyStats {
         std::array::from_fn(|place| {
             (OUTCOMES[place], self.without_store[place].load(Ordering::Relaxed))
         })
-    }
-
-    /// Adds one. Returns the stripe where it was counted, and the new count.
-    #[inline(always)]
-    fn add(&self, lane: Lane, place: usize) -> (&Stripe, u64) {
-        match self.own.get(lane.number) {
-            Some(stripe) => {
-                // No other thread writes it.
-                let count = stripe.counts[place].load(Ordering::Relaxed).wrapping_add(1);
-                stripe.counts[place].store(count, Ordering::Relaxed);
-                (stripe, count)
-            }
-            None => (
-                &self.shared,
-                self.shared.counts[place].fetch_add(1, Ordering::Relaxed).wrapping_add(1),
-            ),
-        }
     }
 
     /// How often each of [`OUTCOMES`] was counted, and what was [`NEWLY_BLOCKED`].
@@ -535,6 +535,7 @@ mod tests {
     use gcra_table::{Slots, Table};
 
     use super::*;
+    use gcra_table::KeyHash;
 
     fn stats() -> Stats {
         // Threads of other tests have taken places, too.
@@ -543,6 +544,23 @@ mod tests {
 
     fn client(table: &Table, name: &str) -> KeyHash {
         table.hash(name.as_bytes())
+    }
+
+    /// Gives a sample to the sketch that wants one.
+    fn offer(heaviest: Option<&Heaviest>, key: KeyHash, name: impl FnOnce(&mut String)) {
+        if let Some(heaviest) = heaviest {
+            heaviest.offer(key, crate::heaviest::Under::own, name);
+        }
+    }
+
+    fn count(
+        policy: &PolicyStats,
+        lane: Lane,
+        outcome: Outcome,
+        key: KeyHash,
+        name: impl FnOnce(&mut String),
+    ) {
+        offer(policy.count(lane, outcome), key, name);
     }
 
     #[test]
@@ -558,8 +576,8 @@ mod tests {
                         let lane = Lane::of_this_thread();
                         for n in 0..30_000 {
                             match n % 3 {
-                                0 => policy.count(lane, Outcome::Allowed, key, Under::own, |_| {}),
-                                1 => policy.count(lane, Outcome::Blocked, key, Under::own, |_| {}),
+                                0 => count(&policy, lane, Outcome::Allowed, key, |_| {}),
+                                1 => count(&policy, lane, Outcome::Blocked, key, |_| {}),
                                 _ => policy.count_undecided(lane),
                             }
                         }
@@ -582,9 +600,9 @@ mod tests {
                 scope.spawn(|| {
                     let lane = Lane::of_this_thread();
                     for _ in 0..100 {
-                        policy.count(lane, Outcome::Blocked, a, Under::own, |name| name.push('a'));
+                        count(&policy, lane, Outcome::Blocked, a, |name| name.push('a'));
                     }
-                    policy.count(lane, Outcome::WouldBlock, b, Under::own, |name| name.push('b'));
+                    count(&policy, lane, Outcome::WouldBlock, b, |name| name.push('b'));
                 });
             }
         });
@@ -609,7 +627,7 @@ mod tests {
         let ask = |clients: std::ops::Range<u32>| {
             for number in clients {
                 let key = table.hash(&number.to_le_bytes());
-                policy.count(lane, Outcome::Blocked, key, Under::own, |name| {
+                count(&policy, lane, Outcome::Blocked, key, |name| {
                     write!(name, "{number}").unwrap();
                 });
             }
@@ -649,7 +667,7 @@ mod tests {
                 _ => 10 + number,
             };
             let key = table.hash(&client.to_le_bytes());
-            policy.count(lane, Outcome::Allowed, key, Under::own, |name| {
+            count(&policy, lane, Outcome::Allowed, key, |name| {
                 write!(name, "{client}").unwrap();
             });
         }
@@ -669,10 +687,10 @@ mod tests {
         let (lane, key) = (Lane::of_this_thread(), client(&table, "a"));
         let nothing = [""; 0];
         assert_eq!(stats.end_minute(), nothing);
-        policy.count(lane, Outcome::Allowed, key, Under::own, |name| name.push('a'));
+        count(&policy, lane, Outcome::Allowed, key, |name| name.push('a'));
         assert_eq!(stats.end_minute(), nothing, "no request was blocked");
         for _ in 0..3 {
-            policy.count(lane, Outcome::Blocked, key, Under::own, |name| name.push('a'));
+            count(&policy, lane, Outcome::Blocked, key, |name| name.push('a'));
         }
         assert_eq!(
             stats.end_minute(),
@@ -681,7 +699,7 @@ mod tests {
         );
         let blocked = || policy.heaviest(Outcome::Blocked, Window::Now).heaviest;
         assert_eq!(blocked().len(), 1);
-        policy.count(lane, Outcome::WouldBlock, key, Under::own, |name| name.push('a'));
+        count(&policy, lane, Outcome::WouldBlock, key, |name| name.push('a'));
         assert_eq!(
             stats.end_minute(),
             ["1 request from 1 client would have been blocked in the last minute; most came \
@@ -700,7 +718,7 @@ mod tests {
         let table = Table::in_memory(Slots::new(8).unwrap()).unwrap();
         let (lane, key) = (Lane::of_this_thread(), client(&table, "a"));
         let tried = |is_new| {
-            policy.count_tried(lane, is_new, key, Under::own, |name| name.push('a'));
+            offer(policy.count_tried(lane, is_new), key, |name| name.push('a'));
         };
         (0..9).for_each(|_| tried(false));
         assert_eq!(stats.end_minute(), [""; 0]);
@@ -727,8 +745,8 @@ mod tests {
             let write = |to: &mut String| to.push_str(name);
             for _ in 0..times {
                 match is_trial_name(policy) {
-                    true => stats.policy(policy).count_tried(lane, true, key, Under::own, write),
-                    false => stats.policy(policy).count(lane, outcome, key, Under::own, write),
+                    true => offer(stats.policy(policy).count_tried(lane, true), key, write),
+                    false => offer(stats.policy(policy).count(lane, outcome), key, write),
                 }
             }
         };

@@ -38,10 +38,12 @@ impl RequestCounts {
     #[inline(always)]
     pub fn count(&self, lane: WorkerLane, is_blocked: bool, client: KeyHash, ip: Ipv4Addr) {
         let outcome = if is_blocked { Outcome::Blocked } else { Outcome::Allowed };
-        self.0.count(lane.0, outcome, client, Under::own, |name| {
-            // Writing to a string does not fail.
-            let _ = write!(name, "{ip}");
-        });
+        if let Some(heaviest) = self.0.count(lane.0, outcome) {
+            heaviest.offer(client, Under::own, |name| {
+                // Writing to a string does not fail.
+                let _ = write!(name, "{ip}");
+            });
+        }
     }
 
     /// How many requests were counted.
