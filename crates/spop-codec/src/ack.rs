@@ -18,9 +18,6 @@ const UNSET_VAR_ARGS: u8 = 2;
 /// The bytes in front of an action's name: its type, the number of its args, and the scope.
 const ACTION_HEADER: usize = 3;
 
-/// [`AckWriter::append`] copies up to this many bytes without a call.
-const SHORT: usize = 32;
-
 /// Writes one ACK into the caller's buffer. The bytes are a frame after
 /// [`finish`](Self::finish) was called.
 ///
@@ -145,8 +142,10 @@ impl<'b> AckWriter<'b> {
     /// They do not all fit. What was written before stays as it was.
     #[inline]
     pub fn append(&mut self, actions: &Actions) -> Result<(), BufferFull> {
-        self.action(|writer| match actions.bytes.first_chunk::<SHORT>() {
-            Some(bytes) if actions.length <= SHORT => writer.prefix(bytes, actions.length),
+        self.action(|writer| match actions.bytes.first_chunk::<{ Actions::SHORT }>() {
+            Some(bytes) if actions.length <= Actions::SHORT => {
+                writer.prefix(bytes, actions.length)
+            }
             _ => writer.any_bytes(&actions.bytes[..actions.length]),
         })
     }
@@ -222,6 +221,9 @@ impl Actions {
     /// The most bytes that all actions may take together.
     pub const CAPACITY: usize = 256;
 
+    /// Up to this many bytes are copied without a call.
+    pub(crate) const SHORT: usize = 32;
+
     /// No actions.
     #[must_use]
     pub const fn new() -> Self {
@@ -250,6 +252,27 @@ impl Actions {
     /// As [`set_var`](Self::set_var).
     pub fn unset_var(&mut self, scope: Scope, name: VarName<'_>) -> Result<(), BufferFull> {
         self.add(|writer| unset_var(writer, scope, name))
+    }
+
+    /// The bytes that all actions take together.
+    #[inline]
+    #[must_use]
+    pub const fn length(&self) -> usize {
+        self.length
+    }
+
+    /// The first bytes, all of them if the actions are short. What is behind them is 0.
+    #[inline(always)]
+    pub(crate) fn short(&self) -> &[u8; Self::SHORT] {
+        const { assert!(Self::SHORT <= Self::CAPACITY) }
+        // It is there: see above.
+        self.bytes.first_chunk().unwrap_or(&[0; Self::SHORT])
+    }
+
+    /// All bytes, if they are not short.
+    #[inline(always)]
+    pub(crate) fn long(&self) -> Option<&[u8]> {
+        if self.length > Self::SHORT { self.bytes.get(..self.length) } else { None }
     }
 
     fn add(

@@ -2,6 +2,7 @@
 
 use crate::error::{DecodeError, MAX_MESSAGES};
 use crate::reader::Reader;
+use crate::shape::Shape;
 use crate::value::Value;
 use crate::wire::FrameId;
 
@@ -43,6 +44,22 @@ impl<'a> Notify<'a> {
     #[must_use]
     pub const fn bytes(&self) -> &'a [u8] {
         self.messages.rest()
+    }
+
+    /// The [`Shape`] of the NOTIFY, if it has one message with one arg, whose value is an address
+    /// or a string.
+    #[must_use]
+    pub fn shape(&self) -> Option<Shape<&'a [u8]>> {
+        let mut reader = self.messages;
+        reader.string().ok()?;
+        reader.u8().ok()?;
+        reader.string().ok()?;
+        let value = reader.rest().len();
+        reader.value().ok()?;
+        let bytes = self.bytes();
+        let shape = Shape::new(bytes.get(..(bytes.len() + 1).checked_sub(value)?)?)?;
+        // Behind the first arg there is nothing else.
+        reader.is_empty().then_some(shape)
     }
 
     /// The messages, in the order of HAProxy's configuration.

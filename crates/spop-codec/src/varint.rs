@@ -88,6 +88,18 @@ pub(crate) fn decode_in_word(word: u64) -> Option<(u64, usize)> {
     None
 }
 
+/// How many bytes the encoding at the beginning of `word` takes; `None` if it has more than eight.
+#[inline(always)]
+pub(crate) fn length_in_word(word: u64) -> Option<u8> {
+    if word & 0xff < TWO_BYTES {
+        return Some(1);
+    }
+    // The first byte below 128 behind the first one is the last.
+    let last = !word & 0x8080_8080_8080_8000;
+    // At most 63 / 8 + 1.
+    (last != 0).then(|| low_byte(u64::from(last.trailing_zeros() / 8 + 1)))
+}
+
 /// How many bytes the encoding of a value takes.
 pub(crate) const fn length(value: u64) -> usize {
     if value < TWO_BYTES {
@@ -131,11 +143,13 @@ mod tests {
                     for behind in [0, u64::MAX.checked_shl(bits).unwrap_or(0)] {
                         let word = u64::from_le_bytes(bytes) | behind;
                         assert_eq!(decode_in_word(word), Some((value, in_word)), "{value}");
+                        let length = length_in_word(word).map(usize::from);
+                        assert_eq!(length, Some(in_word), "{value}");
                     }
                 }
                 None => assert!(length > 8 || value >= NINE_BYTES, "{value}"),
             }
         }
-        assert_eq!(decode_in_word(u64::MAX), None);
+        assert_eq!((decode_in_word(u64::MAX), length_in_word(u64::MAX)), (None, None));
     }
 }
