@@ -23,6 +23,7 @@ pub mod question;
 pub mod redact;
 pub mod reservations;
 pub(crate) mod settlement;
+pub(crate) mod shaped;
 pub mod stats;
 pub mod testing;
 pub mod undecided;

@@ -9,8 +9,8 @@ use gcra_lease::{HostTime, Look};
 use gcra_policy::Policies;
 use gcra_policy::answers::Answers;
 use gcra_policy::sharing::{Sharing, WithoutStore};
-use gcra_table::{Leases, Reading, Table};
-use spop_agent::{AckWriter, Handler, Limits, Message, Reply, Request, Value};
+use gcra_table::{Leases, Reading, Table, Time};
+use spop_agent::{AckWriter, Handler, Limits, Message, Reply, Request, ShapedNotifies, Value};
 
 use crate::answer;
 use crate::answer::Standings;
@@ -47,14 +47,16 @@ pub struct Limiter {
 /// What is read once for all requests of a round.
 #[derive(Debug)]
 pub struct Round {
-    table: Guard<Arc<Table>>,
-    in_force: Guard<Arc<InForce>>,
-    now: Reading,
-    lane: Lane,
+    pub(crate) table: Guard<Arc<Table>>,
+    pub(crate) in_force: Guard<Arc<InForce>>,
+    pub(crate) now: Reading,
+    pub(crate) lane: Lane,
     /// In a box, because a round without it must stay small.
-    audit: Option<Box<Lines>>,
+    pub(crate) audit: Option<Box<Lines>>,
+    /// Whether a request of the round has shown its shape.
+    has_learned: bool,
     /// What this host holds, if there is a store.
-    leases: Option<Guard<Arc<Leases>>>,
+    pub(crate) leases: Option<Guard<Arc<Leases>>>,
 }
 
 impl Limiter {
@@ -102,7 +104,7 @@ impl Handler for Limiter {
         let audit = self.audit.as_ref().map(|audit| Box::new(Lines::new(audit.clone())));
         let leases = self.borrower.as_ref().map(|borrower| borrower.leases());
         let (in_force, lane) = (self.in_force.load(), Lane::of_this_thread());
-        Round { table, in_force, now, lane, audit, leases }
+        Round { table, in_force, now, lane, audit, has_learned: false, leases }
     }
 
     #[inline(always)]
@@ -139,25 +141,34 @@ impl Handler for Limiter {
         // stack, and read back from there (docs/internals/ARCHITECTURE.md, "Performance notes").
         if let Ok(question) = first
             && request.messages().len() == 1
-            && let DecisionPath::Usual(usual) = round.in_force.each[question.policy].path
             && round.audit.is_none()
         {
-            let Round { table, in_force, now, lane, audit: _, leases: _ } = round;
-            // Only this: a call of `decide` would have the code of all other cases here.
-            let verdict = decide_usual(table, now, in_force, question, usual);
-            count(in_force, *lane, question, verdict, || request.messages().next());
-            // It fits: the limit for ACKs is at least the size of this one.
-            let _ = reply.append(&in_force.blocked[usize::from(verdict.is_blocked())]);
-            return;
-        }
-        if let Ok(question) = first
-            && request.messages().len() == 1
-            && round.audit.is_none()
-            && let DecisionPath::UsualShared(usual) = round.in_force.each[question.policy].path
-            && let Some(verdict) = self.spend(round, usual, question, request)
-        {
-            let _ = reply.append(&round.in_force.blocked[usize::from(verdict.is_blocked())]);
-            return;
+            let Round { table, in_force, now, lane, audit: _, leases, has_learned } = &mut *round;
+            let verdict = match &in_force.each[question.policy].path {
+                DecisionPath::Usual(usual) => {
+                    // Only this: a call of `decide` would have the code of all other cases here.
+                    let place = table.place(usual.key(question.key), &usual.quota);
+                    let verdict = decide_usual(table, now, usual, &place, question);
+                    count(in_force, *lane, question, verdict, || request.messages().next());
+                    Some(verdict)
+                }
+                DecisionPath::UsualShared(usual) => {
+                    let leases = leases.as_ref().map(|leases| &***leases);
+                    let lent =
+                        Lent { table, in_force, usual, lane: *lane, leases, now: now.time() };
+                    self.spend(lent, question, || request.messages().next())
+                }
+                DecisionPath::Full => None,
+            };
+            if let Some(verdict) = verdict {
+                if !*has_learned {
+                    *has_learned = true;
+                    in_force.shapes.learn(in_force, request, question);
+                }
+                // It fits: the limit for ACKs is at least the size of this one.
+                let _ = reply.append(&in_force.blocked[usize::from(verdict.is_blocked())]);
+                return;
+            }
         }
         // One call, because two would leave more to the path above.
         let answer = match round.in_force.is_plain && round.audit.is_none() {
@@ -166,35 +177,49 @@ impl Handler for Limiter {
         };
         answer(self, round, first, request, reply);
     }
+
+    fn answer_shaped(&self, round: &mut Round, notifies: &mut ShapedNotifies<'_, '_>) {
+        self.answer_known(round, notifies);
+    }
+}
+
+/// What the spending of lent cells needs.
+#[derive(Clone, Copy)]
+pub(crate) struct Lent<'r> {
+    pub(crate) table: &'r Table,
+    pub(crate) in_force: &'r InForce,
+    pub(crate) usual: &'r Usual,
+    pub(crate) lane: Lane,
+    /// What this host holds, if there is a store.
+    pub(crate) leases: Option<&'r Leases>,
+    pub(crate) now: Time,
 }
 
 impl Limiter {
     /// The verdict on a message under the one limit of a shared policy, if the cells are here or
     /// the store has said when to come back.
-    #[inline(never)]
-    fn spend(
+    #[inline(always)]
+    pub(crate) fn spend<'m>(
         &self,
-        round: &Round,
-        usual: Usual,
+        lent: Lent<'_>,
         question: Question,
-        request: &Request<'_>,
+        message: impl Fn() -> Option<Message<'m>>,
     ) -> Option<Verdict> {
-        let Round { table, in_force, now, lane, leases, audit: _ } = round;
-        let (borrower, leases) = (self.borrower.as_ref()?, leases.as_ref()?);
+        let Lent { table, in_force, usual, lane, leases, now } = lent;
+        let (borrower, leases) = (self.borrower.as_ref()?, leases?);
         let Question { policy: place, key, cells, .. } = question;
         // What can never be allowed, and what costs nothing, is decided elsewhere.
         if cells == 0 || cells > usual.quota.burst() {
             return None;
         }
-        let policy = &in_force.policies.list[place];
         let lease_key = usual.lease_key(key);
-        let taken = leases.take(lease_key, HostTime::from(now.time()), cells, borrower.patience());
+        let taken = leases.take(lease_key, HostTime::from(now), cells, borrower.patience());
         let reason = match taken {
             Ok(spent) => {
                 let left = spent.left();
                 // Each time that half is spent, and at the end.
                 if left & left.wrapping_sub(1) == 0
-                    && let Some(message) = request.messages().next()
+                    && let Some(message) = message()
                 {
                     ask_ahead(borrower, table, in_force, question, &message, lease_key);
                 }
@@ -203,8 +228,8 @@ impl Limiter {
             Err(Look::Blocked { .. }) => Some(Reason::Limit),
             Err(_) => return None,
         };
-        let verdict = Verdict::new(place, policy.observes, reason);
-        count(in_force, *lane, question, verdict, || request.messages().next());
+        let verdict = Verdict::new(place, usual.observes, reason);
+        count(in_force, lane, question, verdict, message);
         Some(verdict)
     }
 
@@ -251,7 +276,7 @@ impl Limiter {
         request: &Request<'_>,
         reply: &mut Reply<'_>,
     ) {
-        let Round { table, in_force, now, lane, audit, leases } = round;
+        let Round { table, in_force, now, lane, audit, leases, .. } = round;
         let deciding = Deciding {
             in_force,
             table,

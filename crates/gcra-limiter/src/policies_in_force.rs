@@ -15,6 +15,7 @@ use spop_agent::Actions;
 
 use crate::earlier_policies::{Earlier, LimitedClient};
 use crate::limit_bucket::lease_numbers;
+use crate::shaped::KnownShapes;
 use crate::stats::{PolicyStats, Stats};
 
 /// The policies that decide now.
@@ -32,6 +33,8 @@ pub struct InForce {
     pub is_plain: bool,
     /// The whole answer where only `blocked` is set: when it is false, and when it is true.
     pub blocked: [Actions; 2],
+    /// The shapes of requests that were seen since.
+    pub(crate) shapes: KnownShapes,
 }
 
 /// What belongs to one of the policies in force.
@@ -125,6 +128,8 @@ impl Hashing {
 pub struct Usual {
     salt: LimitSalt,
     pub quota: Quota,
+    /// Whether the policy only observes.
+    pub(crate) observes: bool,
     /// Those of its leases, if the policy is shared.
     numbers: LeaseNumbers,
 }
@@ -143,8 +148,7 @@ impl Usual {
             message: _,
             when: _,
             key: _,
-            // This does its work on the verdict.
-            observes: _,
+            observes,
             // It is charged by its own policy only.
             is_trial: _,
             // It is answered only beside other variables.
@@ -174,7 +178,8 @@ impl Usual {
             && others.is_empty()
             && exempt.is_empty();
         let numbers = lease_numbers(limit, *quota);
-        is_usual.then_some(Self { salt: *salt, quota: *quota, numbers })
+        let (salt, quota, observes) = (*salt, *quota, *observes);
+        is_usual.then_some(Self { salt, quota, observes, numbers })
     }
 
     /// The key by which the limit counts, for a key of its policy.
@@ -250,7 +255,8 @@ impl InForce {
             let _ = actions.set_var(answers.scope, answers.blocked, blocked.into());
             actions
         });
-        Self { policies, earlier, exemptions, each, is_plain, blocked }
+        let shapes = KnownShapes::default();
+        Self { policies, earlier, exemptions, each, is_plain, blocked, shapes }
     }
 
     /// The policies that a process starts with.

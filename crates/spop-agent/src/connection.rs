@@ -22,7 +22,9 @@ use crate::handler::{Handler, Request};
 use crate::inbox::Inbox;
 use crate::late_replies::{Answered, LateReplies, Source};
 use crate::round::{MORE_MESSAGES, Round, encode_farewell, farewell};
+use crate::shaped::ShapedNotifies;
 use crate::shared::{HandlerPermit, Shared};
+use crate::shield::shielded;
 
 /// The most bytes to read in one round.
 const READ_BYTES: usize = 64 * 1024;
@@ -413,6 +415,7 @@ impl<'h, H: Handler, S: AsyncRead + AsyncWrite + Unpin> OpenConnection<'h, H, S>
         let mut used = 0;
         // Each pass uses up a batch of the input, or is the last.
         loop {
+            used += self.answer_shaped(&input[used..], round);
             let mut batch = ArrayVec::<Request<'_>, BATCH>::new();
             // Each of these requests may have to wait for a late reply.
             let waiting = self.late.count();
@@ -471,6 +474,31 @@ impl<'h, H: Handler, S: AsyncRead + AsyncWrite + Unpin> OpenConnection<'h, H, S>
                 return Taken { used, more };
             }
         }
+    }
+
+    /// Lets the handler answer requests of shapes that it knows. Returns how many bytes of the
+    /// input these take.
+    fn answer_shaped(&mut self, input: &[u8], round: &mut Round<'_, H>) -> usize {
+        let may_wait = self.shared.settings.max_in_flight.get();
+        let is_full = round.written >= WRITE_BYTES || self.late.count() >= may_wait;
+        if input.is_empty() || is_full || !self.permit.is_held() {
+            return 0;
+        }
+        round.begin_handler();
+        let Round { shared, output, written, state, acks, .. } = round;
+        let Some(state) = state else { return 0 };
+        let protocol = &mut self.protocol;
+        let mut notifies = ShapedNotifies::new(protocol, input, output, *written, WRITE_BYTES);
+        // What it has answered before a panic is answered.
+        let done = shielded(|| shared.handler.answer_shaped(state, &mut notifies));
+        let (used, answered, length) = notifies.finish();
+        shared.counters.answered(answered);
+        *written = length;
+        *acks += answered;
+        if done.is_none() {
+            round.panicked("the handler panicked; the request is asked about once more");
+        }
+        used
     }
 
     /// Keeps a piece of a payload. `protocol` limits how large a payload can become.

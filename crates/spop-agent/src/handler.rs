@@ -5,8 +5,11 @@ use std::future::Future;
 use std::pin::Pin;
 
 use spop_codec::{
-    AckWriter, Actions, BufferFull, FrameId, Message, Messages, Notify, Scope, Value, VarName,
+    AckWriter, Actions, BufferFull, FrameId, Message, Messages, Notify, Scope, Shape, Value,
+    VarName,
 };
+
+use crate::shaped::ShapedNotifies;
 
 /// Answers requests. Any `Fn(&Request, &mut Reply)` is a handler.
 ///
@@ -37,6 +40,18 @@ pub trait Handler: Send + Sync + 'static {
         request: &Request<'_>,
         reply: &mut Reply<'_>,
     );
+
+    /// Answers requests that have a [`Shape`](spop_codec::Shape) which the handler knows, from the
+    /// bytes that were read, in fewer steps than as [`Request`]s. By default it answers none.
+    ///
+    /// It may answer as many as it likes, from the first one on; the others are
+    /// [prepared](Self::prepare) and [answered](Self::answer). The answer must be the same. It is
+    /// called before a batch of those, on a connection that has had one. A handler learns shapes
+    /// from [`Request::shape`].
+    #[inline]
+    fn answer_shaped(&self, round: &mut Self::Round, notifies: &mut ShapedNotifies<'_, '_>) {
+        let _ = (round, notifies);
+    }
 }
 
 impl<F> Handler for F
@@ -90,6 +105,13 @@ impl<'a> Request<'a> {
     #[must_use]
     pub fn messages(&self) -> Messages<'a> {
         self.notify.messages()
+    }
+
+    /// The shape of the request, if it has one message with one arg, whose value is an address or a
+    /// string: for [`Handler::answer_shaped`].
+    #[must_use]
+    pub fn shape(&self) -> Option<Shape<&'a [u8]>> {
+        self.notify.shape()
     }
 
     /// How many bytes a copy of the request takes.

@@ -98,7 +98,8 @@
 //! For the fastest agents implement [`Handler`] itself: [`round`](Handler::round) is called once
 //! for all requests of one read (to read a clock, or to load a configuration), and
 //! [`prepare`](Handler::prepare) for up to 32 requests before the first of them is answered (to
-//! fetch memory early).
+//! fetch memory early). Where most requests differ in one value only,
+//! [`answer_shaped`](Handler::answer_shaped) answers them without a [`Request`] for each.
 //!
 //! # Running it
 //!
@@ -148,6 +149,7 @@ mod listener;
 mod log_limit;
 mod round;
 mod settings;
+mod shaped;
 mod shared;
 mod shield;
 mod socket_file;
@@ -158,10 +160,11 @@ pub use agent::{Agent, RunError, Sockets};
 pub use counters::{Counters, Latency, Snapshot};
 pub use handler::{Handler, LateReply, OwnedRequest, Reply, Request};
 pub use listener::{AddressError, ListenAddress, Listener};
+pub use shaped::{Answer, ShapedNotifies};
 pub use socket_file::SocketAccess;
 pub use spop_codec::{
     AckWriter, Actions, Arg, Args, BufferFull, FrameId, HeaderList, HeaderListWriter, Limits,
-    Message, Messages, NameError, Scope, Value, VarName,
+    Message, Messages, NameError, Scope, Shape, Value, VarName,
 };
 
 // The example in README.md is compiled with the doc tests.

@@ -69,6 +69,12 @@ impl HandlerPermit {
         Self { permits, permit: None }
     }
 
+    /// Whether the connection has a permit.
+    #[inline]
+    pub(crate) fn is_held(&self) -> bool {
+        self.permit.is_some()
+    }
+
     /// Takes a permit if there is a free one. Returns whether the connection has one now. It keeps
     /// it to its end.
     #[inline]

@@ -5,7 +5,9 @@ use std::slice;
 use arrayvec::ArrayVec;
 use gcra_policy::calendar::Calendar;
 use gcra_policy::{Limit, MAX_LIMITS, Penalty, Policy, Rule};
-use gcra_table::{Admission, Decision, KeyHash, Nanos, Quota, Reading, Table, Time, Window};
+use gcra_table::{
+    Admission, Decision, KeyHash, Nanos, Place, Quota, Reading, Table, Time, Window,
+};
 use spop_agent::Message;
 
 use crate::answer::{LimitStanding, Standings};
@@ -39,8 +41,9 @@ pub fn decide<'p, 'm>(
     let each = &in_force.each[question.policy];
     let mut at = None;
     let (verdict, delay) = match each.path {
-        DecisionPath::Usual(usual) => {
-            (decide_usual(table, now, in_force, question, usual), Nanos::ZERO)
+        DecisionPath::Usual(ref usual) => {
+            let place = table.place(usual.key(question.key), &usual.quota);
+            (decide_usual(table, now, usual, &place, question), Nanos::ZERO)
         }
         _ => {
             let (reason, delay) = match policy.rule(question.rule) {
@@ -65,19 +68,17 @@ pub fn decide<'p, 'm>(
     verdict
 }
 
-/// As [`decide`], where a policy has only this limit.
+/// As [`decide`], where a policy has only this limit, and this is the place of its bucket.
 #[inline(always)]
 pub(crate) fn decide_usual(
     table: &Table,
     now: &mut Reading,
-    in_force: &InForce,
+    usual: &Usual,
+    place: &Place<'_>,
     question: Question,
-    usual: Usual,
 ) -> Verdict {
-    let policy = &in_force.policies.list[question.policy];
-    let key = usual.key(question.key);
-    let reason = reason_of(&table.charge(key, usual.quota, question.cells, now));
-    Verdict::new(question.policy, policy.observes, reason)
+    let reason = reason_of(&table.charge_at(place, &usual.quota, question.cells, now));
+    Verdict::new(question.policy, usual.observes, reason)
 }
 
 /// What a limit would say about a message now.
