@@ -166,11 +166,10 @@ impl<H: Handler> Accepted<H> {
     async fn serve(mut self, stream: Stream) {
         let shared = &*self.shared;
         let permit = &mut self.handler_permit;
-        let stop = shared.reaches(Stage::Stopping);
         let peer = stream.peer();
         let ended = match stream {
-            Stream::Tcp(stream) => connection::serve(stream, shared, permit, stop).await,
-            Stream::Unix(stream) => connection::serve(stream, shared, permit, stop).await,
+            Stream::Tcp(stream) => connection::serve(stream, shared, permit).await,
+            Stream::Unix(stream) => connection::serve(stream, shared, permit).await,
         };
         shared.counters.ended(&ended.end);
         shared.log.ended(&peer, &ended);

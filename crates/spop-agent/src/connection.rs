@@ -2,10 +2,10 @@
 //! answer all of it, write once. Then it waits, or lets other connections have their rounds.
 
 use std::cell::Cell;
-use std::future::{Future, poll_fn};
+use std::future::{Future as _, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
@@ -23,7 +23,7 @@ use crate::inbox::Inbox;
 use crate::late_replies::{Answered, LateReplies, Source};
 use crate::round::{MORE_MESSAGES, Round, encode_farewell, farewell};
 use crate::shaped::ShapedNotifies;
-use crate::shared::{HandlerPermit, Shared};
+use crate::shared::{HandlerPermit, Shared, Stage};
 use crate::shield::shielded;
 
 /// The most bytes to read in one round.
@@ -82,12 +82,11 @@ thread_local! {
     static SCRATCH: Cell<Option<Box<Scratch>>> = const { Cell::new(None) };
 }
 
-/// Serves one connection until either side ends it or `stop` resolves.
+/// Serves one connection until either side ends it or the agent stops.
 pub(crate) async fn serve<H: Handler, S: AsyncRead + AsyncWrite + Unpin>(
     stream: S,
     shared: &Shared<H>,
     permit: &mut HandlerPermit,
-    stop: impl Future<Output = ()>,
 ) -> Ended {
     let mut open = OpenConnection {
         stream,
@@ -106,14 +105,20 @@ pub(crate) async fn serve<H: Handler, S: AsyncRead + AsyncWrite + Unpin>(
         last_round: 0,
         farewell: Farewell::NotDue,
     };
-    let mut stop = pin!(stop);
+    let mut stop = pin!(shared.reaches(Stage::Stopping));
+    let mut woken_by_stop = None::<Waker>;
     let end = loop {
         let mut waited = false;
         let deadline = open.deadline();
         let round = poll_fn(|cx| {
-            let round = match stop.as_mut().poll(cx) {
-                Poll::Ready(()) => Poll::Ready(Err(End::Stopped)),
-                Poll::Pending => open.poll_round(cx),
+            // Once `stop` knows whom to wake, a look at the stage is enough, and costs less.
+            if !woken_by_stop.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+                let _ = stop.as_mut().poll(cx);
+                woken_by_stop = Some(cx.waker().clone());
+            }
+            let round = match shared.has_reached(Stage::Stopping) {
+                true => Poll::Ready(Err(End::Stopped)),
+                false => open.poll_round(cx),
             };
             waited |= round.is_pending();
             round
@@ -532,7 +537,7 @@ impl<'h, H: Handler, S: AsyncRead + AsyncWrite + Unpin> OpenConnection<'h, H, S>
         if engine_id.len() <= MAX_ENGINE_ID_BYTES {
             self.engine_id = engine_id.into();
         }
-        if welcome.hello.healthcheck && self.shared.is_leaving() {
+        if welcome.hello.healthcheck && self.shared.has_reached(Stage::Leaving) {
             round.end = Some(End::HealthCheck);
             return;
         }

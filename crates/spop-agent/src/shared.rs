@@ -1,8 +1,9 @@
 //! What all connections of an agent share.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 use crate::busy::Busy;
 use crate::counters::Counters;
@@ -17,11 +18,14 @@ pub(crate) struct Shared<H> {
     pub(crate) counters: Arc<Counters>,
     pub(crate) log: LogLimit,
     pub(crate) busy: Option<Busy>,
-    stage: watch::Sender<Stage>,
+    /// The [`Stage`].
+    stage: AtomicU8,
+    /// For each stage, who waits for it.
+    reached: [Notify; Stage::COUNT],
 }
 
 /// The stages of an agent, in order.
-#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) enum Stage {
     Serving,
     /// Health checks fail, and everything else is served.
@@ -32,27 +36,37 @@ pub(crate) enum Stage {
     Stopping,
 }
 
+impl Stage {
+    const COUNT: usize = Self::Stopping as usize + 1;
+}
+
 impl<H> Shared<H> {
     pub(crate) fn new(handler: H, settings: Settings, counters: Arc<Counters>) -> Self {
         let busy = (!settings.busy_poll.is_zero()).then(|| Busy::new(settings.busy_poll));
-        let (stage, _) = watch::channel(Stage::Serving);
-        Self { handler, settings, counters, log: LogLimit::default(), busy, stage }
+        let stage = AtomicU8::new(Stage::Serving as u8);
+        let (log, reached) = Default::default();
+        Self { handler, settings, counters, log, busy, stage, reached }
     }
 
     /// Enters a stage.
     pub(crate) fn enter(&self, stage: Stage) {
-        self.stage.send_replace(stage);
+        self.stage.store(stage as u8, Ordering::Release);
+        self.reached[..=stage as usize].iter().for_each(Notify::notify_waiters);
     }
 
-    /// Whether health checks must fail, because the agent is about to stop.
-    pub(crate) fn is_leaving(&self) -> bool {
-        *self.stage.borrow() >= Stage::Leaving
+    /// Whether the agent is in this stage or a later one.
+    #[inline]
+    pub(crate) fn has_reached(&self, wanted: Stage) -> bool {
+        self.stage.load(Ordering::Acquire) >= wanted as u8
     }
 
-    /// Waits until the agent is in this stage or a later one.
+    /// Waits until the agent is in this stage or a later one, and is not woken before.
     pub(crate) async fn reaches(&self, wanted: Stage) {
-        // It fails only when the sender is dropped, and `self` has that.
-        let _ = self.stage.subscribe().wait_for(|stage| *stage >= wanted).await;
+        // It is woken by what happens from here on, so a change between the two is not missed.
+        let reached = self.reached[wanted as usize].notified();
+        if !self.has_reached(wanted) {
+            reached.await;
+        }
     }
 }
 

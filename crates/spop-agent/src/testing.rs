@@ -23,7 +23,7 @@
 //! # }
 //! ```
 
-use std::future::Future;
+use std::future::{Future, pending};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,7 +39,7 @@ use tokio::time::timeout;
 use crate::agent::Agent;
 use crate::connection;
 use crate::handler::Handler;
-use crate::shared::{HandlerPermit, Shared};
+use crate::shared::{HandlerPermit, Shared, Stage};
 
 /// How long an agent may take for an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -74,7 +74,8 @@ impl<H: Handler> Streams<H> {
         Self(agent.into_shared())
     }
 
-    /// Serves one stream until it ends or `stop` resolves. Returns how it ended, in words.
+    /// Serves one stream until it ends, or until the agent stops because the `stop` of any of its
+    /// streams has resolved. Returns how it ended, in words.
     pub async fn serve(
         &self,
         stream: impl AsyncRead + AsyncWrite + Unpin,
@@ -84,7 +85,16 @@ impl<H: Handler> Streams<H> {
         let permits = Arc::new(Semaphore::new(settings.max_connections));
         let mut permit = HandlerPermit::new(permits);
         counters.opened();
-        let ended = connection::serve(stream, &self.0, &mut permit, stop).await;
+        let stop = async {
+            stop.await;
+            self.0.enter(Stage::Stopping);
+            pending().await
+        };
+        let ended = tokio::select! {
+            biased;
+            ended = stop => ended,
+            ended = connection::serve(stream, &self.0, &mut permit) => ended,
+        };
         counters.ended(&ended.end);
         counters.closed();
         ended.end.to_string()
