@@ -13,7 +13,7 @@ use spop_codec::{Connection, Event, Fragment, FrameId, Place, Status, Welcome};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::task::coop::unconstrained;
 use tokio::task::yield_now;
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::time::{Instant, Sleep, sleep, sleep_until, timeout};
 
 use crate::batch::{self, BATCH};
 use crate::buffers::Share;
@@ -107,33 +107,33 @@ pub(crate) async fn serve<H: Handler, S: AsyncRead + AsyncWrite + Unpin>(
     };
     let mut stop = pin!(shared.reaches(Stage::Stopping));
     let mut woken_by_stop = None::<Waker>;
+    let mut timer = pin!(None);
     let end = loop {
         let mut waited = false;
-        let deadline = open.deadline();
         let round = poll_fn(|cx| {
             // Once `stop` knows whom to wake, a look at the stage is enough, and costs less.
             if !woken_by_stop.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
                 let _ = stop.as_mut().poll(cx);
                 woken_by_stop = Some(cx.waker().clone());
             }
-            let round = match shared.has_reached(Stage::Stopping) {
-                true => Poll::Ready(Err(End::Stopped)),
-                false => open.poll_round(cx),
-            };
-            waited |= round.is_pending();
-            round
+            if shared.has_reached(Stage::Stopping) {
+                return Poll::Ready(Err(End::Stopped));
+            }
+            loop {
+                match open.poll_round(cx) {
+                    Poll::Ready(Ok(())) if waited => waited = false,
+                    Poll::Ready(round) => return Poll::Ready(round),
+                    Poll::Pending => break,
+                }
+            }
+            waited = true;
+            open.poll_deadline(cx, timer.as_mut()).map(Err)
         });
-        let round = match deadline {
-            None => Ok(round.await),
-            Some(deadline) => timeout_at(deadline, round).await,
-        };
-        match round {
-            Ok(Ok(())) if waited => {}
+        match round.await {
             // There was something to do at once, so there may be more. But other connections may
             // have waited meanwhile, so all of them have a round before this one has another.
-            Ok(Ok(())) => yield_now().await,
-            Ok(Err(end)) => break end,
-            Err(_) => break open.timed_out(),
+            Ok(()) => yield_now().await,
+            Err(end) => break end,
         }
     };
     open.finish(end).await
@@ -194,6 +194,23 @@ impl<'h, H: Handler, S: AsyncRead + AsyncWrite + Unpin> OpenConnection<'h, H, S>
         }
     }
 
+    /// Whether waiting for the peer must end, and with what. There is a timer only while there is a
+    /// deadline, and it is the same one as long as that does not change.
+    fn poll_deadline(
+        &self,
+        cx: &mut Context<'_>,
+        mut timer: Pin<&mut Option<Sleep>>,
+    ) -> Poll<End> {
+        let deadline = self.deadline();
+        if timer.as_ref().as_pin_ref().map(|timer| timer.deadline()) != deadline {
+            timer.set(deadline.map(sleep_until));
+        }
+        match timer.as_pin_mut() {
+            Some(timer) => timer.poll(cx).map(|()| self.timed_out()),
+            None => Poll::Pending,
+        }
+    }
+
     /// One round. It writes what is unsent; or else it writes late replies that have become ready;
     /// or else it reads once, answers everything and writes once.
     fn poll_round(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), End>> {
@@ -219,7 +236,8 @@ impl<'h, H: Handler, S: AsyncRead + AsyncWrite + Unpin> OpenConnection<'h, H, S>
                 round => round,
             },
         };
-        SCRATCH.set(Some(scratch));
+        // Not `SCRATCH.set`, which is a call.
+        SCRATCH.with(|kept| kept.set(Some(scratch)));
         round
     }
 
