@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use arrayvec::ArrayVec;
 use spop_codec::{Connection, Event, Fragment, FrameId, Place, Status, Welcome};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::ReadBuf;
 use tokio::task::coop::unconstrained;
 use tokio::task::yield_now;
 use tokio::time::{Instant, Sleep, sleep, sleep_until, timeout};
@@ -25,6 +25,7 @@ use crate::round::{MORE_MESSAGES, Round, encode_farewell, farewell};
 use crate::shaped::ShapedNotifies;
 use crate::shared::{HandlerPermit, Shared, Stage};
 use crate::shield::shielded;
+use crate::stream::Socket;
 
 /// The most bytes to read in one round.
 const READ_BYTES: usize = 64 * 1024;
@@ -83,7 +84,7 @@ thread_local! {
 }
 
 /// Serves one connection until either side ends it or the agent stops.
-pub(crate) async fn serve<H: Handler, S: AsyncRead + AsyncWrite + Unpin>(
+pub(crate) async fn serve<H: Handler, S: Socket>(
     stream: S,
     shared: &Shared<H>,
     permit: &mut HandlerPermit,
@@ -121,7 +122,14 @@ pub(crate) async fn serve<H: Handler, S: AsyncRead + AsyncWrite + Unpin>(
             }
             loop {
                 match open.poll_round(cx) {
-                    Poll::Ready(Ok(())) if waited => waited = false,
+                    Poll::Ready(Ok(())) if waited => {
+                        waited = false;
+                        // Mostly there is nothing more to do, and that is found out here at less
+                        // cost than by a round.
+                        if open.is_at_rest() && open.stream.poll_readable(cx).is_pending() {
+                            break;
+                        }
+                    }
                     Poll::Ready(round) => return Poll::Ready(round),
                     Poll::Pending => break,
                 }
@@ -185,7 +193,7 @@ struct Taken {
     more: bool,
 }
 
-impl<'h, H: Handler, S: AsyncRead + AsyncWrite + Unpin> OpenConnection<'h, H, S> {
+impl<'h, H: Handler, S: Socket> OpenConnection<'h, H, S> {
     /// When waiting for the peer must end.
     fn deadline(&self) -> Option<Instant> {
         match self.unsent_since {
@@ -209,6 +217,11 @@ impl<'h, H: Handler, S: AsyncRead + AsyncWrite + Unpin> OpenConnection<'h, H, S>
             Some(timer) => timer.poll(cx).map(|()| self.timed_out()),
             None => Poll::Pending,
         }
+    }
+
+    /// Whether there is nothing to do until there is something to read.
+    fn is_at_rest(&self) -> bool {
+        self.unsent.is_empty() && self.late.count() == 0 && !self.inbox.is_whole()
     }
 
     /// One round. It writes what is unsent; or else it writes late replies that have become ready;
@@ -410,7 +423,7 @@ impl<'h, H: Handler, S: AsyncRead + AsyncWrite + Unpin> OpenConnection<'h, H, S>
         let output = &round.output[..round.written];
         let mut sent = 0;
         if !output.is_empty() {
-            match Pin::new(&mut self.stream).poll_write(cx, output) {
+            match self.stream.write_at_once(cx, output) {
                 Poll::Ready(written) => sent = written?,
                 Poll::Pending => {}
             }

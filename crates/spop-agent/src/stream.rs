@@ -1,8 +1,60 @@
 //! An accepted connection's socket.
 
 use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
+
+/// What a connection reads from and writes to. What it has besides these two takes a socket fewer
+/// steps, which counts where NOTIFYs come one at a time.
+pub(crate) trait Socket: AsyncRead + AsyncWrite + Unpin {
+    /// Whether a read may find something. If not, the task is woken when it may.
+    fn poll_readable(&self, _: &mut Context<'_>) -> Poll<()> {
+        Poll::Ready(())
+    }
+
+    /// Writes what is accepted at once. The task need not be woken when more would be.
+    fn write_at_once(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(self).poll_write(cx, bytes)
+    }
+}
+
+/// Streams that need not be sockets.
+impl<S: AsyncRead + AsyncWrite + Unpin> Socket for &mut S {}
+
+impl Socket for TcpStream {
+    #[inline]
+    fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
+        // If this fails, a read says why.
+        self.poll_read_ready(cx).map(drop)
+    }
+
+    #[inline]
+    fn write_at_once(&mut self, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        unless_blocked(self.try_write(bytes))
+    }
+}
+
+impl Socket for UnixStream {
+    #[inline]
+    fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
+        self.poll_read_ready(cx).map(drop)
+    }
+
+    #[inline]
+    fn write_at_once(&mut self, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        unless_blocked(self.try_write(bytes))
+    }
+}
+
+fn unless_blocked<T>(outcome: io::Result<T>) -> Poll<io::Result<T>> {
+    match outcome {
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Poll::Pending,
+        outcome => Poll::Ready(outcome),
+    }
+}
 
 /// An accepted connection's socket.
 #[derive(Debug)]

@@ -78,7 +78,7 @@ impl<H: Handler> Streams<H> {
     /// streams has resolved. Returns how it ended, in words.
     pub async fn serve(
         &self,
-        stream: impl AsyncRead + AsyncWrite + Unpin,
+        mut stream: impl AsyncRead + AsyncWrite + Unpin,
         stop: impl Future<Output = ()>,
     ) -> String {
         let Shared { counters, settings, .. } = &self.0;
@@ -93,7 +93,7 @@ impl<H: Handler> Streams<H> {
         let ended = tokio::select! {
             biased;
             ended = stop => ended,
-            ended = connection::serve(stream, &self.0, &mut permit) => ended,
+            ended = connection::serve(&mut stream, &self.0, &mut permit) => ended,
         };
         counters.ended(&ended.end);
         counters.closed();
