@@ -99,7 +99,7 @@ const TABLES: [(&str, &str, &str); 7] = [
 ];
 
 /// The default of a setting, another value, and what must stand before it to have an effect.
-const DEFAULTS: [(&str, &str, &str, &str, &str); 17] = [
+const DEFAULTS: [(&str, &str, &str, &str, &str); 18] = [
     ("the file", "scope", "\"txn\"", "\"sess\"", ""),
     ("the file", "answer", "[]", "[\"limit\"]", ""),
     ("[policy.NAME]", "message", "\"NAME\"", "\"OTHER\"", ""),
@@ -107,6 +107,7 @@ const DEFAULTS: [(&str, &str, &str, &str, &str); 17] = [
     ("[policy.NAME]", "ipv4_prefix", "32", "31", ""),
     ("[policy.NAME]", "ipv6_prefix", "64", "63", ""),
     ("[policy.NAME]", "lowercase", "false", "true", ""),
+    ("[policy.NAME]", "asked_by", "1", "2", "cost = \"n\"\nunasked = 1\n"),
     ("[policy.NAME]", "reserve", "0", "1", "settle = \"done\"\n"),
     ("[policy.NAME]", "max_debt", "\"1h\"", "\"2h\"", "settle = \"done\"\n"),
     ("[policy.NAME]", "settle_within", "\"10m\"", "\"9m\"", "settle = \"done\"\nreserve = 1\n"),

@@ -38,3 +38,4 @@ mod shared_policies;
 mod sockets;
 mod store;
 mod table_commands;
+mod unasked;

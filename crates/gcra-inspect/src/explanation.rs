@@ -145,8 +145,12 @@ pub struct LimitState {
     pub(crate) carried_over: bool,
     /// Whether one cell would be denied.
     pub blocked: bool,
+    /// Without what is in reserve.
     pub remaining: u32,
     pub burst: u32,
+    /// How much of the burst is kept in reserve for requests that are not asked about.
+    #[serde(default)]
+    pub(crate) reserve: u32,
     /// How long a request of one cell would have to wait before it goes on, if it is not denied.
     #[serde(default)]
     pub delay_ms: u64,
@@ -406,7 +410,7 @@ impl Said {
                 let client = SharedClient { in_force, table, question, message };
                 match store.read(client, limit, limit_bucket::quota(limit, Some(message))) {
                     Ok(found) => {
-                        held.store = Some(Stored::new(found, held.burst));
+                        held.store = Some(Stored::new(found, held.burst - held.reserve));
                         held.decide(question, policy, limit, message);
                     }
                     Err(error) => held.store_fault = Some(error.to_string()),
@@ -687,7 +691,8 @@ impl LimitState {
                 carried_over: false,
                 blocked: remaining == 0,
                 remaining,
-                burst: quota.burst(),
+                burst: quota.burst() + limit.in_reserve(),
+                reserve: limit.in_reserve(),
                 delay_ms: 0,
                 next_delay_ms: 0,
                 retry_after_ms: if remaining == 0 { ends_ms } else { 0 },
@@ -713,7 +718,8 @@ impl LimitState {
             carried_over: owed > bucket.unwrap_or_default(),
             blocked: wait > Nanos::ZERO,
             remaining: standing.remaining(),
-            burst: quota.burst(),
+            burst: quota.burst() + limit.in_reserve(),
+            reserve: limit.in_reserve(),
             delay_ms: delay.millis_ceil(),
             next_delay_ms: next_delay.millis_ceil(),
             retry_after_ms: wait.millis_ceil(),

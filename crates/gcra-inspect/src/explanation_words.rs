@@ -8,6 +8,7 @@ use gcra_text::duration::Left;
 use gcra_text::visible::quoted;
 
 use crate::explanation::{AppliedOverride, Decided, Explanation, KeyPart, LimitState, RuleKind};
+use crate::lease_state::in_reserve;
 
 /// What `get` and `reset` say about a key without a bucket.
 pub(crate) const NO_BUCKET: &str = "no bucket: no request with this key was counted lately, or \
@@ -32,7 +33,8 @@ impl LimitState {
     }
 
     fn state_in_words(&self, observes: bool) -> String {
-        let Self { remaining, burst, retry_after_ms, full_after_ms, .. } = self;
+        let Self { remaining, burst, reserve, retry_after_ms, full_after_ms, .. } = self;
+        let (left_now, of_them) = (remaining.saturating_add(*reserve), in_reserve(*reserve));
         let (wait, full_after) = (left(*retry_after_ms), left(*full_after_ms));
         let carried = match (self.carried_over, self.penalty_ms) {
             (true, _) => " (a debt from before the limits were changed)".to_owned(),
@@ -44,8 +46,8 @@ impl LimitState {
         };
         match (*full_after_ms, *retry_after_ms) {
             (0, _) if !self.bucket => NO_BUCKET.to_owned(),
-            (0, _) if self.window.is_some() => format!("{burst} of {burst} left"),
-            (0, _) => format!("owes nothing; {burst} of {burst} left"),
+            (0, _) if self.window.is_some() => format!("{burst} of {burst} left{of_them}"),
+            (0, _) => format!("owes nothing; {burst} of {burst} left{of_them}"),
             (_, 0) if self.delay_ms > 0 => format!(
                 "none of {burst} left; a request now {} {}, all {burst} again in \
                  {full_after}{carried}",
@@ -53,7 +55,10 @@ impl LimitState {
                 left(self.delay_ms)
             ),
             (_, 0) => {
-                format!("{remaining} of {burst} left; all {burst} again in {full_after}{carried}")
+                format!(
+                    "{left_now} of {burst} left{of_them}; all {burst} again in \
+                     {full_after}{carried}"
+                )
             }
             _ => format!(
                 "{}; the next request is allowed in {wait}{}, all {burst} again in \
@@ -286,7 +291,11 @@ impl Decided {
         for (state, observes) in limits.chain(observed) {
             let said = match state.is_known() {
                 true => state.in_words(observes),
-                false => format!("{NO_BUCKET_SO} all {} are left", state.burst),
+                false => format!(
+                    "{NO_BUCKET_SO} all {} are left{}",
+                    state.burst,
+                    in_reserve(state.reserve)
+                ),
             };
             let _ = write!(words, "\n  limit '{}', {}: {said}", state.limit, state.text);
         }

@@ -43,6 +43,9 @@ pub struct Held {
     /// Cells that can be spent without asking.
     pub cells: u32,
     pub burst: u32,
+    /// How much of the burst is kept in reserve for requests that are not asked about.
+    #[serde(default)]
+    pub(crate) reserve: u32,
     /// How long they can be spent yet.
     pub(crate) valid_ms: u64,
     /// Cells that were spent, and of which the store has not confirmed that it knows it.
@@ -95,21 +98,27 @@ impl Stored {
         }
     }
 
-    fn in_words(self, burst: u32, counts: bool) -> String {
+    fn in_words(self, burst: u32, reserve: u32, counts: bool) -> String {
         let Self { owed, lent, free, machines, full_after_ms } = self;
+        let (free, of_them) = (free.saturating_add(reserve), in_reserve(reserve));
         if counts {
-            return format!("in the store: {owed} of {burst} counted in this window");
+            return format!("in the store: {owed} of {burst} counted in this window{of_them}");
         }
         match (owed, lent) {
             (_, 0) if owed > 0 => {
                 let left = Left(Duration::from_millis(full_after_ms));
                 let owed = Count(owed, "cell", "cells");
-                format!("in the store: {owed} owed, {free} of {burst} free; all {burst} in {left}")
+                format!(
+                    "in the store: {owed} owed, {free} of {burst} free{of_them}; all {burst} in \
+                     {left}"
+                )
             }
-            (0, 0) => format!("in the store: nothing is owed or lent, so all {burst} are free"),
+            (0, 0) => {
+                format!("in the store: nothing is owed or lent, so all {burst} are free{of_them}")
+            }
             _ => {
                 let mut words = format!(
-                    "in the store: {} owed, {lent} lent ({}), {free} of {burst} free",
+                    "in the store: {} owed, {lent} lent ({}), {free} of {burst} free{of_them}",
                     Count(owed, "cell", "cells"),
                     Count(machines, "machine has asked lately", "machines have asked lately"),
                 );
@@ -148,14 +157,15 @@ impl Held {
         limit: &Limit,
     ) -> Self {
         let bucket = LimitBucket::of(table, limit, key, Some(message));
-        let (text, burst) = (limit.in_words_for(message), bucket.quota.burst());
+        let (text, most) = (limit.in_words_for(message), bucket.quota.burst());
         let label = limit.label.to_string();
         let counts = limit.calendar.is_some();
-        let now_by_cost = if cells > burst { HeldNow::Oversize } else { HeldNow::Asks };
+        let now_by_cost = if cells > most { HeldNow::Oversize } else { HeldNow::Asks };
         let nothing = Self {
             limit: label,
             text,
-            burst,
+            burst: most + limit.in_reserve(),
+            reserve: limit.in_reserve(),
             now: now_by_cost,
             at_once,
             counts,
@@ -178,7 +188,7 @@ impl Held {
         let asking = holding.is_asking(now, patience);
         Self {
             now: match look {
-                _ if cells > burst => HeldNow::Oversize,
+                _ if cells > most => HeldNow::Oversize,
                 Look::Enough => HeldNow::Allowed,
                 Look::Blocked { .. } => HeldNow::Blocked,
                 Look::Waiting { .. } | Look::Lacking => HeldNow::Asks,
@@ -256,7 +266,7 @@ impl Held {
         }
         if let Some(store) = self.store {
             words.push_str("; ");
-            words.push_str(&store.in_words(self.burst, self.counts));
+            words.push_str(&store.in_words(self.burst, self.reserve, self.counts));
         }
         if let Some(fault) = &self.store_fault {
             words.push_str("; ");
@@ -264,6 +274,11 @@ impl Held {
         }
         words
     }
+}
+
+/// ", 7 of them in reserve", if some are.
+pub(crate) fn in_reserve(cells: u32) -> String {
+    if cells == 0 { String::new() } else { format!(", {cells} of them in reserve") }
 }
 
 #[cfg(test)]
@@ -275,8 +290,8 @@ mod tests {
         let lent = Stored { lent: 3, free: 7, machines: 1, ..Stored::default() };
         let words =
             "in the store: 0 cells owed, 3 lent (1 machine has asked lately), 7 of 10 free";
-        assert_eq!(lent.in_words(10, false), words);
+        assert_eq!(lent.in_words(10, 0, false), words);
         let owed = Stored { owed: 2, full_after_ms: 1_500, ..lent };
-        assert!(owed.in_words(10, false).ends_with("7 of 10 free; nothing is owed in 1500 ms"));
+        assert!(owed.in_words(10, 0, false).ends_with("7 of 10 free; nothing is owed in 1500 ms"));
     }
 }

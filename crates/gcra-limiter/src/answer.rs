@@ -38,9 +38,31 @@ impl LimitStanding<'_> {
     fn whole_after_s(&self) -> u64 {
         let seconds = self.whole_after().secs_ceil();
         match self.window_ends == Nanos::ZERO && self.owed <= self.quota.drain_time() {
-            true => seconds.min(window(self.quota)),
+            true => seconds.min(window(self.whole())),
             false => seconds,
         }
+    }
+
+    /// The numbers of the limit for this request, as they are written: with what is in reserve.
+    fn whole(&self) -> Quota {
+        match &self.limit.reserve {
+            Some(reserve) => reserve.written,
+            None => self.quota,
+        }
+    }
+
+    /// The most cells that a client can spend at once.
+    fn most(&self) -> u32 {
+        self.whole().burst()
+    }
+
+    /// The same, if what HAProxy may have let pass without asking is owed, too. A question that
+    /// was `charged` has paid for its process.
+    fn with_unpaid(self, charged: u32) -> Self {
+        let Some(reserve) = &self.limit.reserve else { return self };
+        let unpaid = reserve.unasked.unpaid_after(charged);
+        let unpaid = self.quota.emission_interval().saturating_mul(unpaid);
+        Self { owed: self.owed.saturating_add(unpaid), ..self }
     }
 
     pub fn remaining(&self) -> u32 {
@@ -78,9 +100,9 @@ impl<'p> Standings<'p> {
         &self.listed
     }
 
-    /// Adds what a limit of a policy said.
-    pub fn add(&mut self, standing: LimitStanding<'p>, policy: &Policy) {
-        self.say(standing, policy.observes, policy.bandwidth);
+    /// Adds what a limit of a policy said about a message that was charged this many cells.
+    pub fn add(&mut self, standing: LimitStanding<'p>, policy: &Policy, charged: u32) {
+        self.say(standing.with_unpaid(charged), policy.observes, policy.bandwidth);
     }
 
     /// As [`add`](Self::add), of a policy that observes or does not, and may have a bandwidth.
@@ -232,7 +254,7 @@ fn set_settled(
         let name = var.name();
         let _ = match var {
             Var::Remaining => reply.set_var(scope, name, standing.remaining()),
-            Var::Limit => reply.set_var(scope, name, standing.quota.burst()),
+            Var::Limit => reply.set_var(scope, name, standing.most()),
             Var::Reset => reply.set_var(scope, name, standing.whole_after_s()),
             Var::RateLimit => {
                 ratelimit(&standings.listed, &mut text);
@@ -308,7 +330,7 @@ fn set_vars(
             }
             (_, None) => Ok(()),
             (Var::Remaining, Some(standing)) => reply.set_var(scope, name, standing.remaining()),
-            (Var::Limit, Some(standing)) => reply.set_var(scope, name, standing.quota.burst()),
+            (Var::Limit, Some(standing)) => reply.set_var(scope, name, standing.most()),
             (Var::RetryAfter, Some(standing)) => {
                 reply.set_var(scope, name, standing.wait.secs_ceil())
             }
@@ -387,14 +409,14 @@ fn ratelimit(standings: &[LimitStanding<'_>], text: &mut String) {
 /// and the usual length of its window.
 fn ratelimit_policy(standings: &[LimitStanding<'_>], text: &mut String) {
     text.clear();
-    for LimitStanding { limit, quota, .. } in standings {
+    for standing in standings {
         let comma = if text.is_empty() { "" } else { ", " };
-        let window = match &limit.calendar {
-            None => window(*quota),
+        let window = match &standing.limit.calendar {
+            None => window(standing.whole()),
             Some(calendar) => calendar.unit().nominal_s().into(),
         };
-        let quota = quota.burst();
-        let _ = write!(text, "{comma}\"{}\";q={quota};w={window}", limit.label);
+        let (label, most) = (&standing.limit.label, standing.most());
+        let _ = write!(text, "{comma}\"{label}\";q={most};w={window}");
     }
 }
 
@@ -563,7 +585,7 @@ mod tests {
         let mut standings = Standings::default();
         let owed = Nanos(limit.quota.drain_time().0 / 2);
         let (quota, wait, window_ends) = (limit.quota, Nanos::ZERO, Nanos::ZERO);
-        standings.add(LimitStanding { limit, quota, owed, wait, window_ends }, policy);
+        standings.add(LimitStanding { limit, quota, owed, wait, window_ends }, policy, 0);
         let vars = |standings: &Standings<'_>| {
             let mut written = WrittenAnswer::default();
             let verdict = Some(Verdict::new(0, false, None));
@@ -632,7 +654,7 @@ mod tests {
             reserved.add(place, Some(Reservation { cells: u32::MAX, at, marks }));
             for limit in policy.limits() {
                 let (quota, window_ends) = (limit.quota, Nanos::ZERO);
-                standings.add(LimitStanding { limit, quota, owed, wait, window_ends }, policy);
+                standings.add(LimitStanding { limit, quota, owed, wait, window_ends }, policy, 0);
             }
         }
         let mut written = WrittenAnswer::default();

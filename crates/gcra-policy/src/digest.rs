@@ -10,6 +10,7 @@ use crate::overrides::Overrides;
 use crate::policy::{Penalty, Policy, Price, When};
 use crate::settle::Settle;
 use crate::sharing::{Sharing, WithoutStore};
+use crate::unasked::Unasked;
 
 /// The digest of what the policies limit, and how. It is the same in every process.
 ///
@@ -136,12 +137,21 @@ impl Digest {
                     salt: _,
                     record_name: _,
                     quota,
+                    reserve,
                     calendar,
                     key,
                     by_arg,
                     words: _,
                 } in limits
                 {
+                    if let Some(reserve) = reserve {
+                        // What is written follows from this and from the quota.
+                        let Unasked { requests, processes, reload_every } = reserve.unasked;
+                        self.add(b"unasked");
+                        self.number(requests.into());
+                        self.number(processes.into());
+                        self.number(reload_every.unwrap_or_default().0);
+                    }
                     if let Some(calendar) = calendar {
                         self.add(b"window");
                         self.add(calendar.as_written().as_bytes());

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gcra_store::Password;
-use gcra_table::{MAX_BURST, Rate, Slots};
-use gcra_text::duration::{self, Exact};
+use gcra_table::{MAX_BURST, Nanos, Rate, Slots};
+use gcra_text::duration::{self, Exact, nanoseconds};
 use gcra_text::table_error;
 
 use crate::answers::Answers;
@@ -16,15 +16,18 @@ use crate::file::document;
 use crate::file::key::{key_args, not_an_arg};
 use crate::file::secrets::Readers;
 use crate::file::sharing::not_shareable;
+use crate::file::unasked::{PROCESSES, RELOADS};
 use crate::key_parts::KeyParts;
 use crate::limit::{Limit, LimitIdentity, Rule};
-use crate::origin::{OfFlags, OfStore, Origin, text_of};
+use crate::origin::{OfFlags, OfStore, OfUnasked, Origin, text_of};
 use crate::overrides::Overrides;
 use crate::policies::Policies;
 use crate::policy::{Policy, Price};
 use crate::rate_guess::Meant;
+use crate::reserve::Written;
 use crate::sharing::{Sharing, WORDS, WithoutStore};
 use crate::store::{StoreSettings, StoreUrl, VARIABLE_RULE, WAITS, is_variable};
+use crate::unasked::Unasked;
 
 /// The flags that make the one policy of an agent without a file.
 #[derive(Clone, Debug, clap::Args)]
@@ -63,6 +66,59 @@ pub struct LimitFlags {
     /// the arg (or with null) costs 1. The arg is not part of the key.
     #[arg(long, value_name = "ARG")]
     pub cost: Option<String>,
+
+    #[command(flatten)]
+    pub unasked: UnaskedFlags,
+}
+
+impl LimitFlags {
+    /// What clap calls them.
+    pub const NAMES: [&str; 7] =
+        ["rate", "burst", "key", "cost", "unasked", "asked_by", "reload_every"];
+}
+
+/// How many requests HAProxy lets pass without asking.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct UnaskedFlags {
+    /// How many requests of a key HAProxy may let pass between two questions [default: none]
+    ///
+    /// The agent keeps them in reserve: it decides with a burst that is smaller by them, so that
+    /// no more pass than --rate and --burst say. A question pays for those before it by its
+    /// --cost, as haproxy/ask-less.cfg asks it; COUNT is 7 there.
+    #[arg(id = "unasked", long, value_name = "COUNT", value_parser = parse_unasked)]
+    #[arg(allow_negative_numbers = true)]
+    pub requests: Option<u32>,
+
+    /// How many HAProxy processes ask, each of which lets as many pass [default: 1]
+    #[arg(long, value_name = "COUNT", value_parser = parse_asked_by)]
+    #[arg(allow_negative_numbers = true, requires = "unasked")]
+    pub asked_by: Option<u32>,
+
+    /// The shortest time between two reloads of HAProxy, such as 10m [default: reloads let more
+    /// pass]
+    ///
+    /// It begins when the process that was replaced has ended ('hard-stop-after' of HAProxy). At
+    /// each reload HAProxy forgets what it has let pass. With this flag the agent keeps that in
+    /// reserve, too; without it, as many more pass for each reload.
+    #[arg(long, value_name = "TIME", value_parser = parse_reload_every)]
+    #[arg(allow_hyphen_values = true, requires = "unasked")]
+    pub reload_every: Option<Duration>,
+}
+
+impl UnaskedFlags {
+    /// Whether none of them is written.
+    pub fn is_empty(&self) -> bool {
+        let Self { requests, asked_by, reload_every } = self;
+        requests.is_none() && asked_by.is_none() && reload_every.is_none()
+    }
+
+    fn unasked(&self) -> Option<Unasked> {
+        Some(Unasked {
+            requests: self.requests?,
+            processes: self.asked_by.unwrap_or(1),
+            reload_every: self.reload_every.map(|time| Nanos(nanoseconds(time))),
+        })
+    }
 }
 
 /// What `--rate` may be.
@@ -128,6 +184,34 @@ pub fn parse_burst(text: &str) -> Result<u64, String> {
     let burst = text.parse().ok().filter(|burst| (1..=MAX_BURST.into()).contains(burst));
     burst.ok_or_else(|| {
         format!("'{text}' is not a whole number of requests from 1 to {MAX_BURST}, such as 20")
+    })
+}
+
+/// A value of `--unasked`.
+fn parse_unasked(text: &str) -> Result<u32, String> {
+    let count = text.parse().ok().filter(|count| (1..=MAX_BURST).contains(count));
+    count.ok_or_else(|| {
+        format!("'{text}' is not a whole number of requests from 1 to {MAX_BURST}, such as 7")
+    })
+}
+
+/// A value of `--asked-by`.
+fn parse_asked_by(text: &str) -> Result<u32, String> {
+    let count = text.parse().ok().filter(|count: &u32| PROCESSES.contains(&(*count).into()));
+    count.ok_or_else(|| {
+        let most = PROCESSES.end();
+        format!("'{text}' is not a whole number of processes from 1 to {most}, such as 2")
+    })
+}
+
+/// A value of `--reload-every`.
+fn parse_reload_every(text: &str) -> Result<Duration, String> {
+    duration::parse(text).filter(|time| RELOADS.contains(time)).ok_or_else(|| {
+        let (least, most) = (Exact(*RELOADS.start()), Exact(*RELOADS.end()));
+        format!(
+            "'{text}' is not a time from {least} to {most}; write a whole number and a unit, \
+             such as 10m"
+        )
     })
 }
 
@@ -213,7 +297,8 @@ pub fn parse_without_store(text: &str) -> Result<WithoutStore, String> {
 
 /// The policy of agents that were started with this rate and burst, and no other flag.
 pub fn policies_of_rate(rate: RateArg, burst: Option<u64>) -> Result<Policies, String> {
-    let flags = LimitFlags { rate: Some(rate), burst, key: Vec::new(), cost: None };
+    let unasked = UnaskedFlags::default();
+    let flags = LimitFlags { rate: Some(rate), burst, key: Vec::new(), cost: None, unasked };
     policies_of_flags(&flags, None, Answers::blocked_only())
 }
 
@@ -226,17 +311,28 @@ pub fn policies_of_flags(
     let rate = args.rate.as_ref().ok_or(
         "there is no limit; write --rate COUNT/PERIOD, such as --rate 100/s, or --config FILE",
     )?;
+    let unasked = args.unasked.unasked();
+    if unasked.is_some() && args.cost.is_none() {
+        return Err("with --unasked nobody would pay for the requests that pass without asking; \
+                    write --cost ARG, the arg in which HAProxy says for how many a question pays, \
+                    as haproxy/ask-less.cfg does with --cost cost"
+            .to_owned());
+    }
     let mut numbers = None;
     let rule = match (rate, args.burst) {
         (RateArg::Rate(rate, _), burst) => {
             let quota = rate.quota(burst).map_err(|error| table_error::rate(&error))?;
             numbers = Some(quota.burst().into());
-            Rule::Limits(vec![Limit::new(
-                "default".to_owned(),
-                LimitIdentity::of_flags(),
-                rate,
-                quota,
-            )])
+            let mut limit =
+                Limit::new("default".to_owned(), LimitIdentity::of_flags(), rate, quota);
+            if let Some(unasked) = unasked {
+                limit.keep_in_reserve(unasked, Written::AsFlags)?;
+            }
+            Rule::Limits(vec![limit])
+        }
+        (RateArg::Deny | RateArg::Unlimited, None) if unasked.is_some() => {
+            return Err("--unasked has no effect with a rate of deny or unlimited; leave it out"
+                .to_owned());
         }
         (RateArg::Deny, None) => Rule::Deny,
         (RateArg::Unlimited, None) => Rule::Unlimited,
@@ -301,6 +397,7 @@ pub fn policies_of_flags(
         burst: numbers,
         key: args.key.clone(),
         cost: args.cost.clone(),
+        unasked: unasked.map(OfUnasked::from),
         store: None,
     });
     let policies = Policies::new(vec![policy], answers, Vec::new(), 0);
@@ -338,12 +435,18 @@ fn of_store(settings: &StoreSettings, without_store: WithoutStore) -> OfStore {
 
 /// The policies of flags that were kept. The error is a sentence.
 pub(crate) fn policies_again(flags: &OfFlags) -> Result<Policies, String> {
-    let OfFlags { rate, burst, key, cost, store } = flags;
+    let OfFlags { rate, burst, key, cost, unasked, store } = flags;
+    let unasked = unasked.as_ref().map(|it| UnaskedFlags {
+        requests: Some(it.requests),
+        asked_by: Some(it.asked_by),
+        reload_every: it.reload_every_ns.map(Duration::from_nanos),
+    });
     let limit = LimitFlags {
         rate: Some(rate.parse()?),
         burst: *burst,
         key: key.clone(),
         cost: cost.clone(),
+        unasked: unasked.unwrap_or_default(),
     };
     let Some(store) = store else {
         return policies_of_flags(&limit, None, Answers::blocked_only());

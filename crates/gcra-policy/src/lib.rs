@@ -27,9 +27,11 @@ pub mod policy;
 pub mod rate_flags;
 mod rate_guess;
 pub mod rate_words;
+mod reserve;
 pub mod settle;
 pub mod sharing;
 pub mod store;
+pub mod unasked;
 pub mod watch;
 pub mod words;
 
@@ -42,3 +44,4 @@ pub use policies::{LimitPlace, Policies};
 pub use policy::{Penalty, Policy, Price, RuleAt, When, policy_id};
 pub use settle::Settle;
 pub use sharing::{Sharing, WithoutStore};
+pub use unasked::{Reserve, Unasked};

@@ -9,6 +9,7 @@ use crate::calendar::Calendar;
 use crate::key_parts::KeyParts;
 use crate::limit_from_arg::{ArgValue, ByArg, MessageNumbers};
 use crate::rate_words::numbers_in_words;
+use crate::unasked::Reserve;
 
 /// The most limits that a policy can have.
 pub const MAX_LIMITS: usize = 4;
@@ -54,6 +55,9 @@ pub struct Limit {
     /// If each message says the numbers, the highest that count. If it counts in windows of a
     /// calendar, a burst of the count, and nothing else.
     pub quota: Quota,
+    /// What `quota` is less than the limit that is written, if HAProxy lets requests pass without
+    /// asking.
+    pub reserve: Option<Box<Reserve>>,
     /// The windows in which it counts, if it does, from 0 again in each.
     pub calendar: Option<Arc<Calendar>>,
     /// The key that it counts by, if that is not the policy's. Without args, all clients share it.
@@ -111,6 +115,7 @@ impl Limit {
             salt: None,
             record_name,
             quota,
+            reserve: None,
             calendar: None,
             key: None,
             by_arg: None,
@@ -132,10 +137,31 @@ impl Limit {
             bound: calendar.bound_in_words(count).into(),
         };
         let calendar = Some(Arc::new(calendar));
-        let (key, by_arg) = (None, None);
+        let (reserve, key, by_arg) = (None, None, None);
         let LimitIdentity { id, record_name } = identity;
         let (label, words) = (label.into(), words.into());
-        Some(Self { label, id, salt: None, record_name, quota, calendar, key, by_arg, words })
+        Some(Self {
+            label,
+            id,
+            salt: None,
+            record_name,
+            quota,
+            reserve,
+            calendar,
+            key,
+            by_arg,
+            words,
+        })
+    }
+
+    /// The numbers of the limit as it is written. Decisions are by [`quota`](Self::quota).
+    pub fn written(&self) -> Quota {
+        self.reserve.as_ref().map_or(self.quota, |reserve| reserve.written)
+    }
+
+    /// How many of its cells are kept in reserve.
+    pub fn in_reserve(&self) -> u32 {
+        self.written().burst() - self.quota.burst()
     }
 
     /// The same with a key of its own, if there is one.

@@ -5,10 +5,13 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use gcra_text::duration::Exact;
 use serde::{Deserialize, Serialize};
 
 use crate::sharing::WithoutStore;
+use crate::unasked::Unasked;
 
 /// The most bytes that the kept texts of a configuration and of its lists have together.
 pub const MOST_TEXT: usize = 4 << 20;
@@ -29,7 +32,23 @@ pub struct OfFlags {
     pub(crate) burst: Option<u64>,
     pub(crate) key: Vec<String>,
     pub(crate) cost: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) unasked: Option<OfUnasked>,
     pub(crate) store: Option<OfStore>,
+}
+
+/// How many requests HAProxy lets pass without asking these agents.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub(crate) struct OfUnasked {
+    pub(crate) requests: u32,
+    pub(crate) asked_by: u32,
+    pub(crate) reload_every_ns: Option<u64>,
+}
+
+impl From<Unasked> for OfUnasked {
+    fn from(Unasked { requests, processes, reload_every }: Unasked) -> Self {
+        Self { requests, asked_by: processes, reload_every_ns: reload_every.map(|it| it.0) }
+    }
 }
 
 /// How these agents share their limit.
@@ -130,7 +149,7 @@ impl OfFile {
 /// The flags, as they can be typed. The address of the store is left out.
 impl fmt::Display for OfFlags {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { rate, burst, key, cost, store } = self;
+        let Self { rate, burst, key, cost, unasked, store } = self;
         write!(f, "--rate {rate}")?;
         if let Some(burst) = burst {
             write!(f, " --burst {burst}")?;
@@ -140,6 +159,15 @@ impl fmt::Display for OfFlags {
         }
         if let Some(cost) = cost {
             write!(f, " --cost {cost}")?;
+        }
+        if let Some(OfUnasked { requests, asked_by, reload_every_ns }) = unasked {
+            write!(f, " --unasked {requests}")?;
+            if *asked_by > 1 {
+                write!(f, " --asked-by {asked_by}")?;
+            }
+            if let Some(ns) = reload_every_ns {
+                write!(f, " --reload-every {}", Exact(Duration::from_nanos(*ns)))?;
+            }
         }
         match store.as_ref().map(|store| &*store.without_store) {
             None => Ok(()),

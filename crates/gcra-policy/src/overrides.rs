@@ -13,6 +13,7 @@ use prefix_trie::PrefixMap;
 use spop_agent::Value;
 
 use crate::key::Shown;
+use crate::key_parts::KeyParts;
 use crate::limit::Rule;
 
 /// The name of the table of overrides, beside the names of lists.
@@ -65,6 +66,15 @@ impl Overrides {
     /// Whether one of them is for an address or a network.
     pub(crate) fn has_networks(&self) -> bool {
         self.v4.iter().next().is_some() || self.v6.iter().next().is_some()
+    }
+
+    /// An override for less than a group of addresses of these keys, if there is one.
+    pub(crate) fn narrower_than(&self, key: &KeyParts) -> Option<IpNet> {
+        let v4 = self.v4.iter().map(|(net, _)| net);
+        let v4 = v4.filter(|net| net.prefix_len() > key.ipv4_prefix).map(IpNet::V4);
+        let v6 = self.v6.iter().map(|(net, _)| net);
+        let v6 = v6.filter(|net| net.prefix_len() > key.ipv6_prefix).map(IpNet::V6);
+        v4.chain(v6).next()
     }
 
     /// Adds an override for the rule at this place. Returns the place that it had before.

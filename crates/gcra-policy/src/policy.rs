@@ -14,6 +14,7 @@ use crate::limit::{Limit, Rule};
 use crate::overrides::{Override, OverrideKey, Overrides};
 use crate::settle::Settle;
 use crate::sharing::Sharing;
+use crate::unasked::Unasked;
 
 /// Which messages are limited, by which key, to what.
 ///
@@ -333,6 +334,11 @@ impl Policy {
     /// of them.
     pub fn max_delay(&self) -> Nanos {
         self.limits().map(|limit| limit.quota.max_delay()).max().unwrap_or_default()
+    }
+
+    /// How many of its requests HAProxy lets pass without asking, if it does that.
+    pub fn unasked(&self) -> Option<Unasked> {
+        self.limits().find_map(|limit| Some(limit.reserve.as_ref()?.unasked))
     }
 
     /// How responses settle its requests, if they do.

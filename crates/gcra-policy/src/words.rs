@@ -15,6 +15,7 @@ use crate::policies::Policies;
 use crate::policy::{Policy, Price, When};
 use crate::settle::Settle;
 use crate::sharing::{Sharing, WithoutStore};
+use crate::unasked::Unasked;
 
 /// How many limits a message names.
 const MOST_NAMED: usize = 3;
@@ -43,7 +44,11 @@ impl Policies {
 impl Policy {
     /// "100 per second, up to 20 at once, for each ip".
     pub fn in_words(&self) -> String {
-        format!("{}, {}", self.rule.in_words(), self.clients())
+        let in_reserve = match self.unasked() {
+            Some(unasked) => format!(", {} in reserve", Count(unasked.reserve(), "cell", "cells")),
+            None => String::new(),
+        };
+        format!("{}, {}{in_reserve}", self.rule.in_words(), self.clients())
     }
 
     /// "for each ip, with the cost in n".
@@ -67,6 +72,8 @@ impl Policy {
         }
         let mut facts = self.rule.facts();
         facts.push(self.clients());
+        let unasked = self.unasked().map(|unasked| unasked.in_words(self.rule.limits()));
+        facts.extend(unasked.into_iter().flatten());
         facts.extend(self.settle().into_iter().flat_map(|settle| settle.in_words(self)));
         if self.observes {
             facts.push("only observes, and blocks no request".to_owned());
@@ -233,9 +240,10 @@ pub fn without_store_in_words(policy: &Policy, sharing: Sharing, machines: u32) 
         true => "; under other limits, each machine allows its share",
         false => "",
     };
+    let least = least_burst_to_share(policy, machines);
     format!(
         "{first}all requests {blocked} are blocked, because {machines} machines cannot share a \
-         burst of less than {machines}{others}"
+         burst of less than {least}{others}"
     )
 }
 
@@ -258,7 +266,19 @@ pub fn blocked_without_store(policy: &Policy, machines: u32) -> Option<String> {
 }
 
 fn has_share(limit: &Limit, machines: u32) -> bool {
-    limit.quota.burst() >= machines
+    let unasked = limit.reserve.as_ref().map(|reserve| reserve.unasked);
+    u64::from(limit.written().burst()) >= least_to_share(unasked, machines)
+}
+
+/// The smallest burst of a limit of the policy of which each of this many machines has a share.
+pub fn least_burst_to_share(policy: &Policy, machines: u32) -> u64 {
+    least_to_share(policy.unasked(), machines)
+}
+
+fn least_to_share(unasked: Option<Unasked>, machines: u32) -> u64 {
+    let machines = u64::from(machines);
+    // A share must have space for what a question costs.
+    unasked.map_or(machines, |unasked| machines * unasked.most_cost() + unasked.reserve())
 }
 
 /// The name of an arg or a message, for people.

@@ -23,7 +23,7 @@ pub struct Replay {
     #[arg(value_name = "LOG", required = true)]
     pub(crate) files: Vec<PathBuf>,
     /// The file with the policies that decide
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["rate", "burst", "key", "cost"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = LimitFlags::NAMES)]
     pub(crate) config: Option<PathBuf>,
     /// A second file, to say what changes against it
     #[arg(long, value_name = "FILE")]

@@ -41,7 +41,7 @@ impl Configured {
         let policies = command.flags().map_err(WrongUsage)?;
         let policy = policies.list.first();
         let limit = policy.and_then(|policy| policy.rule.limits().first());
-        let name = match (limit.and_then(|limit| RateFlags::of(limit.quota)), policy) {
+        let name = match (limit.and_then(|limit| RateFlags::of(limit.written())), policy) {
             (Some(flags), _) => flags.to_string(),
             (None, Some(policy)) => policy.rule.in_words(),
             (None, None) => String::new(),

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use gcra_limiter::borrower::Borrower;
 use gcra_limiter::stats::PolicyStats;
 use gcra_policy::sharing::{Sharing, WithoutStore};
-use gcra_policy::words::{blocked_without_store, without_store_in_words};
+use gcra_policy::words::{blocked_without_store, least_burst_to_share, without_store_in_words};
 use gcra_policy::{Policies, Policy};
 use gcra_text::count::Count;
 use gcra_text::table_error::TableError;
@@ -87,9 +87,10 @@ impl SharedLimits {
                 continue;
             }
             if let Some(requests) = blocked_without_store(policy, machines) {
+                let least = least_burst_to_share(policy, machines);
                 log::warn!(
                     "policy '{}': without the store, all requests {requests} would be blocked, \
-                     because {machines} machines cannot share a burst of less than {machines}; \
+                     because {machines} machines cannot share a burst of less than {least}; \
                      raise the burst",
                     policy.name
                 );

@@ -22,7 +22,7 @@ use crate::store_reader::InStore;
 #[derive(Debug, clap::Args)]
 pub struct Explain {
     /// A configuration file [default: what the agents have in force]
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["rate", "burst", "key", "cost"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = LimitFlags::NAMES)]
     pub config: Option<PathBuf>,
     /// The spoe-message to explain [default: all messages of the policies]
     #[arg(long, value_name = "NAME")]
@@ -49,7 +49,7 @@ impl Explain {
 
     /// Where the limits come from. The error is a sentence.
     pub fn limits(&self) -> Result<LimitsFrom<'_>, String> {
-        let LimitFlags { rate, burst, key, cost } = &self.limit;
+        let LimitFlags { rate, burst, key, cost, unasked } = &self.limit;
         if let Some(file) = &self.config {
             return Ok(LimitsFrom::File(file));
         }
@@ -58,10 +58,12 @@ impl Explain {
             let policies = policies_of_flags(&self.limit, shared, Answers::blocked_only())?;
             return Ok(LimitsFrom::Flags(policies.into()));
         }
-        if burst.is_some() || cost.is_some() || !key.is_empty() {
-            return Err("--burst, --key and --cost belong to a --rate; leave them out, because \
-                        the agents say what they have, or write their --rate as well"
-                .to_owned());
+        if burst.is_some() || cost.is_some() || !key.is_empty() || !unasked.is_empty() {
+            return Err(
+                "--burst, --key, --cost and --unasked belong to a --rate; leave them out, \
+                        because the agents say what they have, or write their --rate as well"
+                    .to_owned(),
+            );
         }
         Ok(LimitsFrom::OfAgents)
     }

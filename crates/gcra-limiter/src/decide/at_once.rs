@@ -84,7 +84,7 @@ impl<'p> SharedQuestion<'p, '_, '_> {
             && let Some(done) = self.denied_before(&claims, at_once, now.time())
         {
             let said = self.standing(&claims[done.place], &done, at_once.began, now.time());
-            add(standings, policy, [said]);
+            add(standings, policy, 0, [said]);
             attempt.at_once = None;
             return Ok(denied(Reason::Limit));
         }
@@ -113,8 +113,9 @@ impl<'p> SharedQuestion<'p, '_, '_> {
         }
         // The replies have come after the reading before it.
         *now = self.table.reading();
-        add(standings, policy, self.said_after(&claims, &at_once, now.time()));
         let decision = after_charges(&at_once, is_oversize, self.question.cells, now.time());
+        let charged = if decision.reason.is_none() { self.question.cells } else { 0 };
+        add(standings, policy, charged, self.said_after(&claims, &at_once, now.time()));
         if decision.delay > Nanos::ZERO {
             stats.count_delayed();
         }
@@ -529,10 +530,11 @@ fn after_charges(at_once: &AtOnce, is_oversize: bool, cells: u32, now: Time) -> 
 fn add<'p>(
     standings: Option<&mut Standings<'p>>,
     policy: &Policy,
+    charged: u32,
     said: impl IntoIterator<Item = LimitStanding<'p>>,
 ) {
     if let Some(standings) = standings {
-        said.into_iter().for_each(|standing| standings.add(standing, policy));
+        said.into_iter().for_each(|standing| standings.add(standing, policy, charged));
     }
 }
 

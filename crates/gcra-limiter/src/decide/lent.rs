@@ -96,7 +96,8 @@ impl<'p> SharedQuestion<'p, '_, '_> {
         }
         if let Some(standings) = standings {
             let policy = self.policy();
-            standings_of.into_iter().for_each(|standing| standings.add(standing, policy));
+            let charged = if reason.is_none() { self.question.cells } else { 0 };
+            standings_of.into_iter().for_each(|it| standings.add(it, policy, charged));
         }
         Ok(reason)
     }

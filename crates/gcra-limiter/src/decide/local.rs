@@ -244,7 +244,8 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
             self.in_force.each[self.question.policy].stats.count_delayed();
         }
         if let Some(standings) = standings {
-            said.into_iter().for_each(|standing| standings.add(standing, self.policy));
+            let charged = if reason.is_none() { self.question.cells } else { 0 };
+            said.into_iter().for_each(|standing| standings.add(standing, self.policy, charged));
         }
         (reason, delay)
     }

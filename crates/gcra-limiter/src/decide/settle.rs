@@ -69,7 +69,7 @@ pub(crate) fn settle<'p>(
                 (more, _) => counted.charge(more, now, &mut cells),
             };
             if let Some(standings) = &mut standings {
-                standings.add(in_window(limit, used, ends_in, false), policy);
+                standings.add(in_window(limit, used, ends_in, false), policy, 0);
             }
             continue;
         }
@@ -95,7 +95,7 @@ pub(crate) fn settle<'p>(
             let owed = table.tat(id, quota).max(least_tat).saturating_since(now.time());
             let (wait, window_ends) = (Nanos::ZERO, Nanos::ZERO);
             let standing = LimitStanding { limit, quota, owed, wait, window_ends };
-            standings.add(standing, policy);
+            standings.add(standing, policy, 0);
         }
     }
     if less > 0 && !is_known {
@@ -265,7 +265,7 @@ impl<'p> SettlingInStore<'p, '_, '_> {
                 }
             }
             if let (Some(standings), Some(standing)) = (&mut standings, standing) {
-                standings.add(standing, asked);
+                standings.add(standing, asked, 0);
             }
         }
         each.stats.count_settled(outcome, cells);

@@ -14,6 +14,7 @@ mod fleet;
 mod limits_of_messages;
 mod same_limit;
 mod settled;
+mod unasked;
 
 use std::net::IpAddr;
 use std::num::NonZeroUsize;

@@ -18,3 +18,4 @@ pub(crate) mod store;
 pub(crate) mod syntax;
 #[cfg(test)]
 mod tests;
+pub(crate) mod unasked;

@@ -15,12 +15,13 @@ use crate::file::reader::{Entries, EntryName, Node, Reader, scalar};
 use crate::file::settings::{NAME_RULE, SETTINGS, flag, is_name, is_nearly_a_setting};
 use crate::file::settle::SettleEntries;
 use crate::file::sources::Sources;
-use crate::file::{bandwidth, limits, max_delay, penalty, settle, sharing};
+use crate::file::{bandwidth, limits, max_delay, penalty, settle, sharing, unasked};
 use crate::key_parts::KeyParts;
 use crate::limit::{Limit, Rule};
 use crate::overrides::Overrides;
 use crate::policy::{Penalty, Policy, Price, When, trial_name};
 use crate::sharing::Sharing;
+use crate::unasked::Unasked;
 use crate::words;
 
 /// A policy, and the limits of its trial if it has one.
@@ -46,6 +47,7 @@ struct Draft<'n> {
     key: KeyParts,
     rule: Option<Rule>,
     cost: Option<(usize, Box<[u8]>)>,
+    unasked: Option<(usize, Unasked)>,
     settle: Option<SettleEntries>,
     observes: bool,
     /// Where `observe` stands, which may be wrong.
@@ -86,6 +88,7 @@ impl<'n> Draft<'n> {
             key_tells_clients_apart(reader, name, &key, when, *at);
         }
         let cost = placed(entries.take("cost"), |value| cost(reader, value, &key));
+        let unasked = unasked::unasked(reader, &mut entries);
         let settling = entries.take("settle");
         let settling = settling.map(|value| (value, message(reader, value, "settle")));
         let arg = cost.as_ref().map(|(_, arg)| words::text(arg));
@@ -111,6 +114,7 @@ impl<'n> Draft<'n> {
             key,
             rule,
             cost,
+            unasked,
             settle,
             observes,
             observe_at: observe.map(|value| value.span().start),
@@ -123,10 +127,24 @@ impl<'n> Draft<'n> {
         })
     }
 
-    /// Puts into the quotas what other settings let clients owe. The delay comes first, because a
-    /// penalty comes on top of what can be delayed.
+    /// Takes out of the quotas what is kept in reserve, and puts into them what other settings let
+    /// clients owe. The delay comes first of these, because a penalty comes on top of what can be
+    /// delayed.
     fn complete_quotas(&mut self, reader: &mut Reader<'_>) {
         let name = self.name;
+        if let Some((at, unasked)) = self.unasked {
+            let others = [
+                ("when", self.when.is_some()),
+                ("settle", self.settle.is_some()),
+                ("max_delay", self.max_delay.is_some()),
+                ("bandwidth", self.bandwidth.is_some()),
+            ];
+            let asked = unasked::Asked { at, name, key: &self.key, has_cost: self.cost.is_some() };
+            asked.goes_with(reader, others, &self.overrides);
+            let trial = self.trial.as_deref_mut().unwrap_or_default();
+            let overrides = &mut self.overrides.rules;
+            asked.apply(reader, unasked, self.rule.as_mut(), overrides, trial);
+        }
         let (rule, overrides) = (&mut self.rule, &mut self.overrides.rules);
         if let Some((at, max_delay)) = self.max_delay {
             let trial = self.trial.as_deref_mut().unwrap_or_default();

@@ -55,6 +55,45 @@ variables, in the scope txn: blocked, remaining, retry_after"
     );
 }
 
+#[test]
+fn what_is_kept_in_reserve_in_words() {
+    let of = |limits: &str, more: &str| {
+        let text = format!("limits = {limits}\nkey = [\"ip\"]\ncost = \"cost\"\n{more}");
+        let policies = good(&api(&text));
+        let lines = policies.list[0].lines(&policies);
+        assert_eq!(lines[lines.len() - 4], "    for each ip (IPv6 by /64), with the cost in cost");
+        (lines[lines.len() - 3..].join("\n"), policies.list[0].in_words())
+    };
+    let (lines, line) = of("\"100/s burst 20\"", "unasked = 7");
+    assert_eq!(
+        lines,
+        "    HAProxy may let 7 requests of a client pass between two questions
+    with 7 cells in reserve agents decide with up to 13 at once
+    each reload of HAProxy lets up to 7 more pass, because there is no 'reload_every'"
+    );
+    assert_eq!(
+        line,
+        "100 per second, up to 20 at once, for each ip (IPv6 by /64), with the cost in cost, 7 \
+         cells in reserve"
+    );
+    let limits = "[\"100/s burst 50\", \"5/h burst 60\"]";
+    let (lines, _) = of(limits, "unasked = 7\nasked_by = 2\nreload_every = \"1d\"");
+    assert_eq!(
+        lines,
+        "    each of 2 HAProxy processes may let 7 requests of a client pass between two questions
+    with 28 cells in reserve (7 for each of 2 processes before a reload, and 7 after it) agents \
+         decide with 99.999 per second, up to 22 at once; and with 4.416 per hour, up to 32 at once
+    HAProxy may be reloaded 1d after the last process that was replaced has ended"
+    );
+    let (lines, _) = of("{ count = 100, window = \"day\" }", "unasked = 1");
+    assert_eq!(
+        lines,
+        "    HAProxy may let 1 request of a client pass between two questions
+    with 1 cell in reserve agents decide with 99 per calendar day in UTC
+    each reload of HAProxy lets up to 1 more pass, because there is no 'reload_every'"
+    );
+}
+
 /// Limits by other keys, and limits whose numbers messages say.
 #[test]
 fn a_limit_with_a_key_or_an_arg_in_words() {

@@ -1,0 +1,202 @@
+//! The grammar of `unasked`, `asked_by` and `reload_every`, and whether the limits of a policy can
+//! be kept with them.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use gcra_table::{MAX_BURST, Nanos};
+use gcra_text::duration::nanoseconds;
+
+use crate::file::reader::{Entries, Reader, list};
+use crate::key_parts::KeyParts;
+use crate::limit::{Limit, Rule};
+use crate::overrides::Overrides;
+use crate::reserve::Written;
+use crate::unasked::Unasked;
+
+/// How many processes may ask.
+pub(crate) const PROCESSES: RangeInclusive<u64> = 1..=1_000_000;
+
+/// How far apart reloads may be.
+pub(crate) const RELOADS: RangeInclusive<Duration> =
+    Duration::from_secs(1)..=Duration::from_secs(365 * 86_400);
+
+/// Takes the settings of a policy. Returns where `unasked` stands, and what it means.
+pub(crate) fn unasked<'t>(
+    reader: &mut Reader<'t>,
+    entries: &mut Entries<'_, 't>,
+) -> Option<(usize, Unasked)> {
+    let requests = entries.take("unasked");
+    let [processes, reloads] = ["asked_by", "reload_every"].map(|name| (name, entries.take(name)));
+    let Some(value) = requests else {
+        let given = [processes, reloads].into_iter().filter_map(|(name, value)| {
+            let at = value?.span().start;
+            Some((name, at))
+        });
+        let (names, places): (Vec<_>, Vec<_>) = given.unzip();
+        if let Some(at) = places.into_iter().min() {
+            let (has, it) = if names.len() == 1 { ("has", "it") } else { ("have", "them") };
+            let what = format!(
+                "{} {has} no effect without unasked, which says how many requests HAProxy lets \
+                 pass without asking; write unasked = 7, or leave {it} out",
+                list(&names, "and")
+            );
+            reader.wrong(at, &what);
+        }
+        return None;
+    };
+    let at = value.span().start;
+    let requests = reader.number(value, "unasked", 1..=MAX_BURST.into());
+    let processes = match processes.1 {
+        Some(value) => reader.number(value, "asked_by", PROCESSES),
+        None => Some(1),
+    };
+    let reload_every = match reloads.1 {
+        Some(value) => Some(reader.time(value, "reload_every", RELOADS, "10m")?),
+        None => None,
+    };
+    let unasked = Unasked {
+        requests: u32::try_from(requests?).ok()?,
+        processes: u32::try_from(processes?).ok()?,
+        reload_every: reload_every.map(|time| Nanos(nanoseconds(time))),
+    };
+    Some((at, unasked))
+}
+
+/// A policy about which HAProxy does not ask each time.
+pub(crate) struct Asked<'p> {
+    /// Where `unasked` stands.
+    pub at: usize,
+    pub name: &'p str,
+    pub key: &'p KeyParts,
+    pub has_cost: bool,
+}
+
+impl Asked<'_> {
+    /// Notes what the policy cannot have beside `unasked`, and does. `others` are settings, and
+    /// whether they are there.
+    pub(crate) fn goes_with(
+        &self,
+        reader: &mut Reader<'_>,
+        others: [(&str, bool); 4],
+        overrides: &Overrides,
+    ) {
+        let (at, name) = (self.at, self.name);
+        if !self.has_cost {
+            let what = format!(
+                "policy '{name}' has unasked and no cost, so nobody would pay for the requests \
+                 that pass without asking; write the arg in which HAProxy says for how many a \
+                 question pays, such as cost = \"cost\""
+            );
+            reader.wrong(at, &what);
+        }
+        for (setting, _) in others.into_iter().filter(|(_, is_there)| *is_there) {
+            let why = match setting {
+                "when" => {
+                    "a request that is not asked about has no args, so that another policy could \
+                     be made to pay for it"
+                }
+                "settle" => "a request that is not asked about reserves nothing",
+                "max_delay" => "a request that is not asked about is not delayed",
+                _ => "the response to a request that is not asked about is not slowed",
+            };
+            let what = format!(
+                "policy '{name}' cannot have {setting} and unasked, because {why}; leave one of \
+                 them out"
+            );
+            reader.wrong(at, &what);
+        }
+        if let Some(net) = overrides.narrower_than(self.key) {
+            let what = format!(
+                "policy '{name}' cannot have unasked and the override '{net}', which is narrower \
+                 than its groups, because HAProxy counts a group together, so that one part of it \
+                 could be made to pay for the other; leave one of them out"
+            );
+            reader.wrong(at, &what);
+        }
+    }
+
+    /// Keeps cells of each limit in reserve. Notes a mistake where nothing is left, and where it
+    /// is not known who would pay for a request.
+    pub(crate) fn apply(
+        &self,
+        reader: &mut Reader<'_>,
+        unasked: Unasked,
+        rule: Option<&mut Rule>,
+        overrides: &mut [Rule],
+        trial: &mut [Limit],
+    ) {
+        let (at, name) = (self.at, self.name);
+        let is_known = rule.is_some();
+        let mut said = Vec::new();
+        let mut wrong = |reader: &mut Reader<'_>, what: String| {
+            // The same limit may stand in several overrides.
+            if !said.contains(&what) {
+                reader.wrong(at, &what);
+                said.push(what);
+            }
+        };
+        let (mut limits, mut denies): (Vec<(&mut Limit, &str)>, _) = (Vec::new(), false);
+        for (rule, of) in rule
+            .into_iter()
+            .map(|rule| (rule, ""))
+            .chain(overrides.iter_mut().map(|rule| (rule, " of its overrides")))
+        {
+            denies |= *rule == Rule::Deny;
+            limits.extend(rule.limits_mut().iter_mut().map(|limit| (limit, of)));
+        }
+        limits.extend(trial.iter_mut().map(|limit| (limit, " of its observe")));
+        if denies {
+            wrong(
+                reader,
+                format!(
+                    "policy '{name}' cannot have unasked and \"deny\", because a client that is \
+                     denied would have {} without asking; deny it by a rule of HAProxy, or leave \
+                     unasked out",
+                    passes(unasked)
+                ),
+            );
+        } else if is_known && limits.is_empty() {
+            wrong(
+                reader,
+                format!(
+                    "unasked of policy '{name}' has no effect, because the policy has no limit; \
+                     leave it out"
+                ),
+            );
+        }
+        for (limit, of) in limits {
+            let label = &limit.label;
+            if limit.key.is_some() {
+                wrong(
+                    reader,
+                    format!(
+                        "policy '{name}' cannot have unasked and a key for the limit \
+                         '{label}'{of}, by which several clients count, each of which would have \
+                         {} without asking; leave one of them out",
+                        passes(unasked)
+                    ),
+                );
+            } else if limit.by_arg.is_some() {
+                wrong(
+                    reader,
+                    format!(
+                        "policy '{name}' cannot have unasked and the limit '{label}'{of}, whose \
+                         numbers each message says, because a request that is not asked about has \
+                         no message; leave one of them out"
+                    ),
+                );
+            } else if let Err(what) = limit.keep_in_reserve(unasked, Written::InFile) {
+                wrong(reader, format!("policy '{name}': {what}"));
+            }
+        }
+    }
+}
+
+/// "7 requests that pass".
+fn passes(unasked: Unasked) -> String {
+    match unasked.unpaid() {
+        1 => "1 request that passes".to_owned(),
+        more => format!("{more} requests that pass"),
+    }
+}

@@ -1,0 +1,178 @@
+//! What is kept in reserve of a limit, and the sentences about that.
+
+use std::fmt;
+use std::time::Duration;
+
+use gcra_table::Nanos;
+use gcra_text::count::Count;
+use gcra_text::duration::Exact;
+
+use crate::limit::Limit;
+use crate::unasked::{NothingLeft, Reserve, Unasked};
+
+/// Where settings are written, to name them in sentences.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Written {
+    InFile,
+    AsFlags,
+}
+
+impl Written {
+    fn name(self, setting: &str) -> String {
+        match self {
+            Self::InFile => setting.to_owned(),
+            Self::AsFlags => format!("--{}", setting.replace('_', "-")),
+        }
+    }
+
+    fn number(self, setting: &str, number: impl fmt::Display) -> String {
+        let (name, number) = (self.name(setting), number.to_string());
+        match self {
+            Self::InFile => format!("{name} = {number}"),
+            Self::AsFlags => format!("{name} {number}"),
+        }
+    }
+
+    fn time(self, setting: &str, time: Duration) -> String {
+        let (name, time) = (self.name(setting), Exact(time));
+        match self {
+            Self::InFile => format!("{name} = \"{time}\""),
+            Self::AsFlags => format!("{name} {time}"),
+        }
+    }
+}
+
+impl Limit {
+    /// "up to 13 at once", of what decides; with the rate if it is another one.
+    fn decided_in_words(&self) -> String {
+        let (written, decided) = (self.written(), self.quota);
+        match &self.calendar {
+            Some(calendar) => calendar.count_in_words(decided.burst()),
+            None if written.emission_interval() == decided.emission_interval() => {
+                format!("up to {} at once", decided.burst())
+            }
+            None => {
+                let rate = rate_in_words(decided.emission_interval());
+                format!("{rate}, up to {} at once", decided.burst())
+            }
+        }
+    }
+
+    /// Keeps cells in reserve for requests that are not asked about. The error is a sentence.
+    pub(crate) fn keep_in_reserve(
+        &mut self,
+        unasked: Unasked,
+        spelling: Written,
+    ) -> Result<(), String> {
+        let text = &self.words.text;
+        let (written, requests) = (self.quota, unasked.requests);
+        let setting = spelling.number("unasked", requests);
+        if self.calendar.is_some()
+            && let Some(every) = unasked.reload_every
+        {
+            return Err(format!(
+                "the limit '{text}' counts in a window, and {} lowers rates; leave it out, and \
+                 lower the count by {} for each reload in a window",
+                spelling.time("reload_every", every.into()),
+                unasked.unpaid()
+            ));
+        }
+        match unasked.left_of(written) {
+            Ok(left) => {
+                self.quota = left;
+                self.reserve = Some(Box::new(Reserve { unasked, written }));
+                Ok(())
+            }
+            Err(NothingLeft::OfBurst) => {
+                let what = if self.calendar.is_some() { "count" } else { "burst" };
+                let or = match unasked.most_requests(written.burst()) {
+                    0 => format!("leave {} out", spelling.name("unasked")),
+                    most => format!("{} or less", spelling.number("unasked", most)),
+                };
+                Err(format!(
+                    "{setting} keeps {}, and then a question costs up to {}: that is more than \
+                     the {what} of {} of the limit '{text}'; write a {what} of at least {}, or \
+                     {or}",
+                    unasked.reserve_in_words(),
+                    unasked.most_cost(),
+                    written.burst(),
+                    unasked.least_burst()
+                ))
+            }
+            Err(NothingLeft::OfRate) => {
+                let every = unasked.reload_every.unwrap_or_default();
+                let takes = written.emission_interval().saturating_mul(unasked.unpaid());
+                let least = Duration::from_secs(takes.secs_ceil());
+                Err(format!(
+                    "with {} the limit '{text}' has no rate left: reloads may let {} pass in \
+                     that time that nobody pays for; write a time that is much longer than {}",
+                    spelling.time("reload_every", every.into()),
+                    Count(unasked.unpaid(), "request", "requests"),
+                    Exact(least)
+                ))
+            }
+        }
+    }
+}
+
+impl Unasked {
+    /// What a policy with these limits does, a line each.
+    pub(crate) fn in_words(self, limits: &[Limit]) -> Vec<String> {
+        let Self { requests, processes, reload_every } = self;
+        let each = match processes {
+            1 => "HAProxy".to_owned(),
+            more => format!("each of {more} HAProxy processes"),
+        };
+        let passes = Count(requests, "request", "requests");
+        let mut lines =
+            vec![format!("{each} may let {passes} of a client pass between two questions")];
+        // Overrides may be all that has limits.
+        if !limits.is_empty() {
+            let numbers: Vec<_> = limits.iter().map(Limit::decided_in_words).collect();
+            let numbers = numbers.join("; and with ");
+            let reserve = self.reserve_in_words();
+            lines.push(format!("with {reserve} agents decide with {numbers}"));
+        }
+        lines.push(match reload_every {
+            None => format!(
+                "each reload of HAProxy lets up to {requests} more pass, because there is no \
+                 'reload_every'"
+            ),
+            Some(every) => format!(
+                "HAProxy may be reloaded {} after the last process that was replaced has ended",
+                Exact(every.into())
+            ),
+        });
+        lines
+    }
+}
+
+/// "99.883 per second", rounded down: of a rate that is a little lower than one that people write.
+fn rate_in_words(interval: Nanos) -> String {
+    const SECOND_NS: u64 = 1_000_000_000;
+    let units = [("second", 1), ("minute", 60), ("hour", 3_600), ("day", 86_400)];
+    // In thousandths.
+    let per = |seconds: u64| seconds * SECOND_NS * 1_000 / interval.0.max(1);
+    let found = units.iter().find(|(_, seconds)| per(*seconds) >= 1_000);
+    let (unit, seconds) = found.unwrap_or(&("day", 86_400));
+    let thousandths = per(*seconds);
+    format!("{}.{:03} per {unit}", thousandths / 1_000, thousandths % 1_000)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_that_are_a_little_lower() {
+        for (interval_ns, words) in [
+            (10_011_680, "99.883 per second"),
+            (720_000_000_000, "5.000 per hour"),
+            (765_957_446_809, "4.699 per hour"),
+            (1, "1000000000.000 per second"),
+            (100_000_000_000_000, "0.864 per day"),
+        ] {
+            assert_eq!(rate_in_words(Nanos(interval_ns)), words);
+        }
+    }
+}
