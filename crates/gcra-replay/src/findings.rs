@@ -98,6 +98,13 @@ impl Findings<'_> {
                      machines"
                 ));
             }
+            for (policy, one_of) in side.engine.seldom_asked() {
+                notes.push(format!(
+                    "HAProxy asks about one of {one_of} requests of a client under policy \
+                     '{policy}' of {name}; that is done here, too, by one process, and each \
+                     request costs 1"
+                ));
+            }
             let evictions = side.engine.evictions();
             if evictions.evicted_live > 0 {
                 notes.push(format!(

@@ -645,6 +645,8 @@ impl Asked {
             match source {
                 Some(source) => args.push(Arg::new(needed.name, source)),
                 None if needed.is_required => return Err(no_field(needed, fields)),
+                // A replay asks as HAProxy does, with costs of its own.
+                None if needed.is_cost && needed.policy.unasked().is_some() => {}
                 None if needed.is_cost => described.note(format!(
                     "no field of {} gives the cost '{}' of policy '{}', so each request costs 1; \
                      --map {}=FIELD names a field",
