@@ -9,6 +9,7 @@
 use std::hash::{Hash, Hasher};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
 
 use gcra_table::{Nanos, WallReading, Window};
 use jiff::civil::{Date, DateTime};
@@ -67,6 +68,17 @@ impl WindowUnit {
             Self::Week => 7 * 86_400,
             Self::Month => 30 * 86_400,
         }
+    }
+
+    /// The longest that one can be: with an hour more where clocks go back.
+    pub(crate) const fn longest(self) -> Duration {
+        let days = match self {
+            Self::Hour => 0,
+            Self::Day => 1,
+            Self::Week => 7,
+            Self::Month => 31,
+        };
+        Duration::from_secs(days * 86_400 + 3600)
     }
 }
 

@@ -8,6 +8,7 @@ use gcra_text::count::Count;
 use gcra_text::duration::Exact;
 
 use crate::limit::Limit;
+use crate::policy::Policy;
 use crate::unasked::{NothingLeft, Reserve, Unasked};
 
 /// Where settings are written, to name them in sentences.
@@ -116,8 +117,9 @@ impl Limit {
 }
 
 impl Unasked {
-    /// What a policy with these limits does, a line each.
-    pub(crate) fn in_words(self, limits: &[Limit]) -> Vec<String> {
+    /// What a policy with these limits does, a line each. For `remembers`, see
+    /// [`Policy::remembers`].
+    fn in_words(self, limits: &[Limit], remembers: Duration) -> Vec<String> {
         let Self { requests, processes, reload_every } = self;
         let each = match processes {
             1 => "HAProxy".to_owned(),
@@ -133,6 +135,10 @@ impl Unasked {
             let reserve = self.reserve_in_words();
             lines.push(format!("with {reserve} agents decide with {numbers}"));
         }
+        lines.push(format!(
+            "HAProxy must remember a client that is silent for at least {}",
+            Exact(remembers)
+        ));
         lines.push(match reload_every {
             None => format!(
                 "each reload of HAProxy lets up to {requests} more pass, because there is no \
@@ -144,6 +150,26 @@ impl Unasked {
             ),
         });
         lines
+    }
+}
+
+impl Policy {
+    /// For how long HAProxy must not forget what a client has unpaid while it is silent. After
+    /// that it matters no more: if it had been paid for, the client would owe nothing, or the
+    /// window would be over. In whole seconds, of which stick tables are made.
+    pub fn remembers(&self) -> Duration {
+        let of = |limit: &Limit| match &limit.calendar {
+            None => Duration::from_secs(limit.written().drain_time().secs_ceil()),
+            Some(calendar) => calendar.unit().longest(),
+        };
+        self.limits().map(of).max().unwrap_or_default()
+    }
+
+    /// What it means that HAProxy does not ask about each request, if that is so, a line each.
+    pub(crate) fn unasked_in_words(&self) -> Vec<String> {
+        let unasked = self.unasked();
+        let lines = unasked.map(|it| it.in_words(self.rule.limits(), self.remembers()));
+        lines.unwrap_or_default()
     }
 }
 

@@ -72,8 +72,7 @@ impl Policy {
         }
         let mut facts = self.rule.facts();
         facts.push(self.clients());
-        let unasked = self.unasked().map(|unasked| unasked.in_words(self.rule.limits()));
-        facts.extend(unasked.into_iter().flatten());
+        facts.extend(self.unasked_in_words());
         facts.extend(self.settle().into_iter().flat_map(|settle| settle.in_words(self)));
         if self.observes {
             facts.push("only observes, and blocks no request".to_owned());

@@ -61,14 +61,15 @@ fn what_is_kept_in_reserve_in_words() {
         let text = format!("limits = {limits}\nkey = [\"ip\"]\ncost = \"cost\"\n{more}");
         let policies = good(&api(&text));
         let lines = policies.list[0].lines(&policies);
-        assert_eq!(lines[lines.len() - 4], "    for each ip (IPv6 by /64), with the cost in cost");
-        (lines[lines.len() - 3..].join("\n"), policies.list[0].in_words())
+        assert_eq!(lines[lines.len() - 5], "    for each ip (IPv6 by /64), with the cost in cost");
+        (lines[lines.len() - 4..].join("\n"), policies.list[0].in_words())
     };
     let (lines, line) = of("\"100/s burst 20\"", "unasked = 7");
     assert_eq!(
         lines,
         "    HAProxy may let 7 requests of a client pass between two questions
     with 7 cells in reserve agents decide with up to 13 at once
+    HAProxy must remember a client that is silent for at least 1s
     each reload of HAProxy lets up to 7 more pass, because there is no 'reload_every'"
     );
     assert_eq!(
@@ -83,6 +84,7 @@ fn what_is_kept_in_reserve_in_words() {
         "    each of 2 HAProxy processes may let 7 requests of a client pass between two questions
     with 28 cells in reserve (7 for each of 2 processes before a reload, and 7 after it) agents \
          decide with 99.999 per second, up to 22 at once; and with 4.416 per hour, up to 32 at once
+    HAProxy must remember a client that is silent for at least 12h
     HAProxy may be reloaded 1d after the last process that was replaced has ended"
     );
     let (lines, _) = of("{ count = 100, window = \"day\" }", "unasked = 1");
@@ -90,6 +92,7 @@ fn what_is_kept_in_reserve_in_words() {
         lines,
         "    HAProxy may let 1 request of a client pass between two questions
     with 1 cell in reserve agents decide with 99 per calendar day in UTC
+    HAProxy must remember a client that is silent for at least 25h
     each reload of HAProxy lets up to 1 more pass, because there is no 'reload_every'"
     );
 }
