@@ -126,6 +126,30 @@ fn costs_are_charged_under_all_limits_or_under_none() {
     assert_eq!(reason.var(Scope::Transaction, "reason"), Some("oversize".into()));
 }
 
+/// Two machines, each with one HAProxy that does not ask about each request.
+#[test]
+fn what_is_not_asked_about_is_in_reserve_once_for_all_machines() {
+    needs!(valkey());
+    for more in ["limits = \"30/d\"", "limits = { count = 30, window = \"day\" }"] {
+        let policies = format!(
+            "[policy.api]\nshared = true\nwithout_store = \"closed\"\nkey = [\"ip\"]\ncost = \
+             \"n\"\nunasked = 7\nasked_by = 2\n{more}\n"
+        );
+        let one = Shared::start(&policies);
+        let other = Shared::with(one.server.clone(), &policies);
+        // 16 of 30 are left for questions.
+        one.expect(CLIENT, &[8, 8, 1, 8], &[true, true, false, false]);
+        let client = Ipv4Addr::new(198, 51, 100, 1);
+        let spent = |shared: &Shared| {
+            let costs = [8, 1, 8, 1];
+            let allowed = costs.iter().zip(shared.allowed(client, &costs));
+            allowed.filter(|(_, allowed)| *allowed).map(|(cost, _)| cost).sum::<i32>()
+        };
+        let spent = spent(&one) + spent(&other);
+        assert!((1..=16).contains(&spent), "{spent}, {more}");
+    }
+}
+
 #[test]
 fn overrides_have_limits_of_their_own() {
     needs!(valkey());

@@ -104,6 +104,25 @@ fn a_burst_that_cannot_be_divided_is_named() {
     assert!(requests.ends_with("up to 3 at once' and 1 other limit"), "{requests}");
 }
 
+/// A share must have space for what a question costs.
+#[test]
+fn a_share_of_a_limit_with_a_reserve_pays_for_a_question() {
+    let text = format!(
+        "{STORE}[policy.api]\nlimits = \"30/s\"\nshared = true\ncost = \"n\"\nunasked = 7\n"
+    );
+    let policies = read(&text).unwrap();
+    let words = |machines| {
+        let policy = &policies.list[0];
+        without_store_in_words(policy, policy.shared.unwrap(), machines)
+    };
+    assert_eq!(words(2), "each machine allows its share of the limit");
+    assert_eq!(
+        words(3),
+        "all requests under '30 per second, up to 30 at once' are blocked, because 3 machines \
+         cannot share a burst of less than 31"
+    );
+}
+
 #[test]
 fn agents_that_share_in_other_ways_have_other_limits() {
     let digest = |store: &str, settings: &str| {
