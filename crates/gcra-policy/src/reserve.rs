@@ -102,13 +102,14 @@ impl Limit {
             }
             Err(NothingLeft::OfRate) => {
                 let every = unasked.reload_every.unwrap_or_default();
-                let takes = written.emission_interval().saturating_mul(unasked.unpaid());
+                let forgotten = unasked.forgotten();
+                let takes = written.emission_interval().saturating_mul(forgotten);
                 let least = Duration::from_secs(takes.secs_ceil());
                 Err(format!(
-                    "with {} the limit '{text}' has no rate left: reloads may let {} pass in \
-                     that time that nobody pays for; write a time that is much longer than {}",
+                    "with {} the limit '{text}' has no rate left: in that time HAProxy may forget \
+                     {} that nobody has paid for; write a time that is much longer than {}",
                     spelling.time("reload_every", every.into()),
-                    Count(unasked.unpaid(), "request", "requests"),
+                    Count(forgotten, "request", "requests"),
                     Exact(least)
                 ))
             }
@@ -140,6 +141,10 @@ impl Unasked {
             Exact(remembers)
         ));
         lines.push(match reload_every {
+            None if processes > 1 => format!(
+                "each reload of a HAProxy lets up to {requests} more pass, and so does each that \
+                 forgets a client, because there is no 'reload_every'"
+            ),
             None => format!(
                 "each reload of HAProxy lets up to {requests} more pass, because there is no \
                  'reload_every'"
@@ -162,7 +167,11 @@ impl Policy {
             None => Duration::from_secs(limit.written().drain_time().secs_ceil()),
             Some(calendar) => calendar.unit().longest(),
         };
-        self.limits().map(of).max().unwrap_or_default()
+        let longest = self.limits().map(of).max().unwrap_or_default();
+        // Of several processes each may forget as often as they may be reloaded.
+        let several = self.unasked().filter(|unasked| unasked.processes > 1);
+        let every = several.and_then(|unasked| unasked.reload_every).unwrap_or_default();
+        longest.max(Duration::from_secs(every.secs_ceil()))
     }
 
     /// What it means that HAProxy does not ask about each request, if that is so, a line each.

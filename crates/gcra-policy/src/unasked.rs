@@ -47,6 +47,13 @@ impl Unasked {
         self.unpaid().saturating_mul(if self.reload_every.is_some() { 2 } else { 1 })
     }
 
+    /// How many unpaid requests HAProxy may forget in each `reload_every`. Each of several
+    /// processes also forgets a client that is silent there for as long, and goes on elsewhere.
+    /// (Of one process that is harmless: the client owes nothing by then.)
+    pub(crate) fn forgotten(self) -> u64 {
+        self.unpaid().saturating_mul(if self.processes > 1 { 2 } else { 1 })
+    }
+
     /// The most that a question costs.
     pub fn most_cost(self) -> u64 {
         u64::from(self.requests) + 1
@@ -67,8 +74,8 @@ impl Unasked {
         let interval = match self.reload_every {
             None => interval,
             Some(Nanos(every_ns)) => {
-                // In `every` as many cells less come back as are left unpaid then.
-                let takes = u128::from(interval) * u128::from(self.unpaid());
+                // In `every` as many cells less come back as are forgotten then.
+                let takes = u128::from(interval) * u128::from(self.forgotten());
                 let rest = u128::from(every_ns).checked_sub(takes).filter(|rest| *rest > 0);
                 let rest = rest.ok_or(NothingLeft::OfRate)?;
                 let longer = (u128::from(interval) * u128::from(every_ns)).div_ceil(rest);
@@ -127,7 +134,8 @@ mod tests {
             let written = Quota::new(Nanos(interval), burst).unwrap();
             let unasked = Unasked { requests, processes, reload_every: every_ns.map(Nanos) };
             let unpaid = requests * processes;
-            let takes = interval.saturating_mul(unpaid.into());
+            let forgotten = if processes > 1 { 2 * unpaid } else { unpaid };
+            let takes = interval.saturating_mul(forgotten.into());
             let reserve = if every_ns.is_some() { 2 * unpaid } else { unpaid };
             match unasked.left_of(written) {
                 Ok(left) => {
@@ -136,7 +144,7 @@ mod tests {
                     let slower = u128::from(left.emission_interval().0);
                     match every_ns {
                         None => prop_assert_eq!(slower, u128::from(interval)),
-                        // 1 / slower <= 1 / interval - unpaid / every, and hardly less.
+                        // 1 / slower <= 1 / interval - forgotten / every, and hardly less.
                         Some(every) => {
                             let rest = u128::from(every - takes);
                             let whole = u128::from(every) * u128::from(interval);

@@ -9,6 +9,8 @@ use super::*;
 struct Process {
     count: u32,
     is_locked: bool,
+    /// When it had the last request.
+    last_ns: u64,
 }
 
 /// A request that is asked about.
@@ -45,6 +47,10 @@ enum Step {
         place: usize,
     },
     End {
+        place: usize,
+    },
+    /// A process forgets the client, if it may.
+    Forget {
         place: usize,
     },
 }
@@ -88,7 +94,7 @@ fn settings() -> impl Strategy<Value = Setting> {
             let reserve = unpaid * if reload_ms.is_some() { 2 } else { 1 };
             let burst = reserve + unasked + 1 + more;
             let setting = Setting { rate, burst, unasked, asked_by, reload_ms, penalty };
-            let takes_ms = setting.interval_ns() / 1_000_000 * u64::from(unpaid);
+            let takes_ms = setting.interval_ns() / 1_000_000 * u64::from(unpaid) * 2;
             (reload_ms.unwrap_or(u64::MAX) > takes_ms * 2).then_some(setting)
         },
     )
@@ -105,6 +111,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         20 => place().prop_map(|which| Step::Answer { which }),
         2 => place().prop_map(|place| Step::Reload { place }),
         2 => place().prop_map(|place| Step::End { place }),
+        2 => place().prop_map(|place| Step::Forget { place }),
     ];
     prop::collection::vec(step, 40..400)
 }
@@ -176,12 +183,14 @@ impl World {
             }
             Step::Reload { place } => self.reload(place % self.places.len()),
             Step::End { place } => self.end(place % self.places.len()),
+            Step::Forget { place } => self.forget(place % self.places.len()),
         }
     }
 
     fn request(&mut self, number: usize) {
-        let unasked = self.setting.unasked;
+        let (unasked, now) = (self.setting.unasked, self.now_ns());
         let process = &mut self.processes[number];
+        process.last_ns = now;
         process.count += 1;
         if process.count <= unasked {
             return self.pass();
@@ -236,6 +245,24 @@ impl World {
         {
             self.ended_ns[place] = Some(self.now_ns());
             self.places[place] = (current, None);
+        }
+    }
+
+    /// Lets a process forget the client, if it was silent for long enough: anywhere for as long
+    /// as a burst takes, or if there are several processes, there and for as long as between two
+    /// reloads.
+    fn forget(&mut self, place: usize) {
+        let (current, _) = self.places[place];
+        let Setting { asked_by, burst, reload_ms, .. } = self.setting;
+        let drain = u64::from(burst) * self.setting.interval_ns();
+        let (since, silence) = match (asked_by, reload_ms) {
+            (1, _) => (self.processes.iter().map(|it| it.last_ns).max().unwrap(), drain),
+            (_, Some(ms)) => (self.processes[current].last_ns, drain.max(ms * 1_000_000)),
+            (_, None) => return,
+        };
+        let is_silent = self.now_ns() - since >= silence;
+        if is_silent && self.asking.iter().all(|asking| asking.process != current) {
+            self.processes[current] = Process::default();
         }
     }
 
@@ -343,6 +370,42 @@ fn what_reloads_forget_is_in_the_lower_rate() {
         assert!(world.too_many() <= 0, "{} ns too many", world.too_many());
         let interval = i128::from(setting.interval_ns());
         assert!(world.too_many() > -4 * interval, "{} ns too few", -world.too_many());
+    });
+}
+
+/// As above with two processes, of which one is asked rarely: it forgets the client as often as it
+/// is reloaded, while the client goes on at the other.
+#[test]
+fn what_several_processes_forget_is_in_the_lower_rate() {
+    let setting = Setting {
+        rate: 36_000,
+        burst: 20,
+        unasked: 3,
+        asked_by: 2,
+        reload_ms: Some(2_000),
+        penalty: false,
+    };
+    run(async {
+        let mut world = World::new(&setting).await;
+        for _ in 0..20 {
+            for _ in 0..100 {
+                world.step(Step::Wait { us: 20_000 }).await;
+                world.flood().await;
+            }
+            world.step(Step::Forget { place: 1 }).await;
+            for reloads in [true, false] {
+                for _ in 0..setting.unasked {
+                    world.step(Step::Request { place: 1, to_old: false }).await;
+                }
+                for place in (0..2).filter(|_| reloads) {
+                    world.step(Step::Reload { place }).await;
+                    world.step(Step::End { place }).await;
+                }
+            }
+            world.flood().await;
+        }
+        assert_eq!((world.processes.len(), world.asking.len()), (42, 0));
+        assert!(world.too_many() <= 0, "{} ns too many", world.too_many());
     });
 }
 

@@ -83,8 +83,8 @@ fn what_is_kept_in_reserve_in_words() {
         lines,
         "    each of 2 HAProxy processes may let 7 requests of a client pass between two questions
     with 28 cells in reserve (7 for each of 2 processes before a reload, and 7 after it) agents \
-         decide with 99.999 per second, up to 22 at once; and with 4.416 per hour, up to 32 at once
-    HAProxy must remember a client that is silent for at least 12h
+         decide with 99.999 per second, up to 22 at once; and with 3.833 per hour, up to 32 at once
+    HAProxy must remember a client that is silent for at least 1d
     HAProxy may be reloaded 1d after the last process that was replaced has ended"
     );
     let (lines, _) = of("{ count = 100, window = \"day\" }", "unasked = 1");
