@@ -34,11 +34,12 @@ impl Unasked {
         u64::from(self.requests) * u64::from(self.processes)
     }
 
-    /// The same after a question that was charged this many cells. If it was charged for all that
-    /// had passed in its process, no more of these are unpaid.
+    /// The same after a question that was charged this many cells, with processes that were
+    /// replaced and live on. If it was charged for all that had passed in its process, no more of
+    /// these are unpaid.
     pub fn unpaid_after(self, charged: u32) -> u64 {
         let has_paid = charged > self.requests;
-        self.unpaid() - if has_paid { u64::from(self.requests) } else { 0 }
+        self.reserve() - if has_paid { u64::from(self.requests) } else { 0 }
     }
 
     /// How many cells are kept in reserve. A time in which a process is replaced has what both
