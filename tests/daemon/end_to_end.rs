@@ -143,7 +143,7 @@ fn each_shipped_file_logs_the_decision_and_its_reason() {
         .filter(|name| !["unix-socket.cfg", "plans.cfg", "api-plans.cfg"].contains(&&**name))
         .filter(|name| !["fingerprint.cfg", "failed-logins.cfg", "tokens.cfg"].contains(&&**name))
         .collect();
-    assert_eq!(shipped.len(), 16);
+    assert_eq!(shipped.len(), 17);
     for (client, name) in (1..).zip(&shipped) {
         if needs_more(Path::new(name)).is_some() {
             continue;
@@ -179,7 +179,8 @@ fn each_shipped_file_logs_the_decision_and_its_reason() {
                 "-" => {
                     let words = (&policy[..], &reason[..], &retry_after[..], &err[..]);
                     assert_eq!(words, ("-", "-", "-", "-"), "{name}");
-                    let asks_less = ["every-kth.cfg", "remember.cfg", "ask-less.cfg"];
+                    let asks_less =
+                        ["every-kth.cfg", "remember.cfg", "ask-less.cfg", "ask-less-loop.cfg"];
                     assert!(asks_less.contains(&&name[..]), "{name}");
                 }
                 other => panic!("{name}: blocked={other}"),

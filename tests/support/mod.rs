@@ -490,6 +490,7 @@ impl Haproxy {
             for name in ["GCRA_HTTP", "GCRA_TCP", "HTTP_ADDR"] {
                 command.env(name, frontend.to_string());
             }
+            command.env("GCRA_LOOP", free_port(Ipv4Addr::LOCALHOST.into()).to_string());
             command.envs(environment.iter().copied());
             let mut process = Process::start("haproxy", &mut command);
             let mut ended = false;
