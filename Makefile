@@ -4,8 +4,8 @@ CARGO ?= cargo
 # Where Cargo builds. Whatever is fetched or built besides is kept there, too.
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: help demo demo-cluster test test-all vtest lint doc width spelling deny msrv aarch64 \
-	aarch64-test aarch64-run asan loom shuttle lease-sim lease-explore store-script \
+.PHONY: help demo demo-cluster test test-all asks-less vtest lint doc width spelling deny msrv \
+	aarch64 aarch64-test aarch64-run asan loom shuttle lease-sim lease-explore store-script \
 	store-faults bench-store cluster-faults fuzz fuzz-seeds soak bench bench-quick \
 	bench-cluster bench-haproxy bench-peers bench-replay guard haproxy promtool strace \
 	valkey static reproduce packages image site release packages-test image-test chart-test \
@@ -35,6 +35,14 @@ test: ## all tests with the installed HAProxy: 8 minutes from a fresh clone
 
 test-all: ## the tests with HAProxy, with each version in HAPROXY_VERSIONS: about 5 minutes
 	tests/matrix.sh
+
+# GCRA_ASKS_LESS_SEED repeats what was chosen at random.
+asks-less: ## the files that ask less, with faults, policed: SECONDS (600) in all, each HAProxy
+	for version in $${HAPROXY_VERSIONS:-2.6 2.8 3.0 3.2 3.4}; do \
+		tests/get-haproxy.sh $$version $(TARGET)/haproxy/$$version && echo "HAProxy $$version" && \
+		HAPROXY=$(abspath $(TARGET))/haproxy/$$version/haproxy \
+		GCRA_ASKS_LESS_SECONDS=$$(($(SECONDS) / 30)) \
+		$(CARGO) test --locked --test asks_less -- real_haproxy --nocapture || exit 1; done
 
 vtest: haproxy ## the VTest files, in the manner of HAProxy's own tests
 	$(CARGO) build --locked --bin gcra-spoa

@@ -1,16 +1,21 @@
 //! The files that ask less often: their rules as they are shipped, in every interleaving of some
-//! requests, and the limit that follows from them (docs/adr/0048).
+//! requests; the limit that follows from them (docs/adr/0048); and real HAProxys that run them.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod bucket;
 mod explore;
+mod faults;
 mod rules;
+#[path = "../support/mod.rs"]
+mod support;
 
-use std::path::Path;
+use std::time::Duration;
 
 use bucket::{Limit, most_at_once};
 use explore::{Found, World, explore};
+use faults::{Report, Run, UNASKED};
 use rules::Rules;
+use support::{haproxy_folder, needs};
 
 /// The files that ask about every 8th request.
 const COUNTING: [&str; 3] = ["every-kth.cfg", "ask-less.cfg", "ask-less-loop.cfg"];
@@ -18,8 +23,7 @@ const COUNTING: [&str; 3] = ["every-kth.cfg", "ask-less.cfg", "ask-less-loop.cfg
 const USUAL: World = World { tracked: true, forgets: 0, losses: false };
 
 fn shipped(name: &str) -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("haproxy").join(name);
-    std::fs::read_to_string(path).unwrap()
+    std::fs::read_to_string(haproxy_folder().join(name)).unwrap()
 }
 
 /// The file with another number than 8, as its comments say how to change it. With 8, more
@@ -180,4 +184,33 @@ fn each_of_several_processes_forgets_at_the_expense_of_the_rate() {
     // 1/2 less 2 in 12 ticks is 1/3.
     let slower = Limit { agents: (4, 3), ..limit };
     assert_eq!(most_at_once(slower), limit.burst, "{slower:?}");
+}
+
+/// `make asks-less` does it for longer, with each version of HAProxy.
+#[test]
+fn no_request_too_many_passes_a_real_haproxy_whatever_fails() {
+    needs!(support::haproxy());
+    let from_environment = |name| std::env::var(name).ok().map(|value| value.parse().unwrap());
+    let seconds = from_environment("GCRA_ASKS_LESS_SECONDS").unwrap_or(2);
+    let seed = from_environment("GCRA_ASKS_LESS_SEED").unwrap_or_else(|| fastrand::u64(..));
+    println!("GCRA_ASKS_LESS_SEED={seed}");
+    let duration = Duration::from_secs(seconds);
+    for file in COUNTING {
+        for threads in [1, 4] {
+            let run = Run { file, threads, duration, reserve: UNASKED, seed };
+            let report = faults::run(run);
+            let Report { passed, exact, blocked, beyond, other } = report;
+            println!(
+                "{file:<17} {threads} threads: {passed} passed (an exact bucket: {exact}), \
+                 {blocked} blocked, {other} had no decision; {beyond:+.1} beyond the limit"
+            );
+            assert!(beyond <= 0.0, "{run:?}: {report:?}");
+            assert!(passed > 0 && blocked > 0, "{run:?}: {report:?}");
+        }
+    }
+    // Would it be seen?
+    let duration = Duration::from_secs(1);
+    let run = Run { file: "every-kth.cfg", threads: 1, duration, reserve: 0, seed };
+    let report = faults::run(run);
+    assert!(report.beyond > 1.0, "{run:?}: {report:?}");
 }

@@ -631,10 +631,15 @@ impl Client {
 
     /// Sends a request and resets the connection before the answer may have come.
     pub fn reset_while_waiting(server: SocketAddr) {
-        let mut stream = Self::new(server).connect().unwrap();
-        stream.write_all(b"GET / HTTP/1.1\r\nHost: test\r\n\r\n").unwrap();
-        thread::sleep(Duration::from_millis(20));
-        socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO)).unwrap();
+        Self::new(server).reset_after(Duration::from_millis(20)).unwrap();
+    }
+
+    /// Sends a request on a new connection, and resets it after this time.
+    pub fn reset_after(&self, time: Duration) -> io::Result<()> {
+        let mut stream = self.connect()?;
+        stream.write_all(b"GET / HTTP/1.1\r\nHost: test\r\n\r\n")?;
+        thread::sleep(time);
+        socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO))
     }
 
     fn connect(&self) -> io::Result<TcpStream> {
