@@ -32,7 +32,7 @@ pub fn run() -> ExitCode {
     let outcome = match task {
         Ok(Task::Serve(config)) => serve(*config),
         Ok(Task::Table(command)) => table::run(command),
-        Ok(Task::Check { config, print_haproxy }) => check::run(&config, print_haproxy),
+        Ok(Task::Check { config, printed }) => check::run(&config, printed),
         Ok(Task::Reload { config, at }) => reload::run(&config, &at),
         Ok(Task::Explain(explain)) => explain::run(&explain),
         Ok(Task::Exempt(exempt)) => exempt::run(&exempt),

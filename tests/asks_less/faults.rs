@@ -163,6 +163,8 @@ pub(crate) fn run(run: Run) -> Report {
                     agents[number] = None;
                     thread::sleep(Duration::from_millis(random.u64(0..300)));
                     agents[number] = Some(Agent::start_at(&table, &addresses[number], &args));
+                    // Without an agent nothing is decided, and nothing is learned.
+                    haproxy.wait_for("gcra-agents", ["agent1", "agent2"][number], "UP");
                 }
                 _ => {
                     let agent = agents[number].as_ref().unwrap();

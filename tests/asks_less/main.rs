@@ -143,6 +143,45 @@ fn rules_that_are_broken_let_too_many_pass() {
     assert_eq!(found.unpaid, 5, "a client that cannot be tracked passes: {found:?}");
 }
 
+/// The .conf and the .cfg that are printed for a policy.
+fn printed(policy: &str) -> [String; 2] {
+    let folder = support::directory();
+    let file = folder.path().join("policy.toml");
+    std::fs::write(&file, policy).unwrap();
+    let mut check = std::process::Command::new(support::agent_binary());
+    let output =
+        check.args(["check", "--print-haproxy", "--ask-less"]).arg(file).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let parts = text.split_once("\n# ---- ask-less.cfg: the rest, a whole file\n");
+    let (conf, cfg) = parts.unwrap_or_else(|| panic!("{text}"));
+    [conf.to_owned() + "\n", cfg.to_owned()]
+}
+
+/// Files are printed for other policies, too. Of a burst of 8, three requests are paid together.
+#[test]
+fn printed_files_are_accepted_and_keep_the_bound() {
+    for (numbers, key, unpaid) in [
+        ("100/s burst 8", "ip", 2),
+        ("5/h burst 8", "key", 2),
+        ("100000/s burst 8", "host", 2),
+        ("10/s burst 3", "key", 0),
+    ] {
+        let policy = format!("[policy.api]\nlimits = \"{numbers}\"\nkey = [\"{key}\"]\n");
+        let [conf, cfg] = printed(&policy);
+        let found = found(&cfg, World { losses: true, ..USUAL }, 6);
+        assert_eq!(found.unpaid, unpaid, "{policy}{found:?}");
+        needs!(support::haproxy());
+        let folder = support::directory();
+        std::fs::write(folder.path().join("spoe-ask-less.conf"), conf).unwrap();
+        let file = folder.path().join("ask-less.cfg");
+        std::fs::write(&file, cfg).unwrap();
+        let mut haproxy = std::process::Command::new(support::haproxy_binary());
+        let output = haproxy.arg("-c").arg("-f").arg(file).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && !said.contains("WARNING"), "{policy}{said}");
+    }
+}
+
 /// A limit of which the agents keep `k - 1` cells in reserve for each process.
 fn kept(k: u8, processes: usize) -> Limit {
     let (burst, interval) = (8, 1);

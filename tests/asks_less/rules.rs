@@ -176,8 +176,9 @@ impl Rules {
             (_, "deny") => Action::Deny,
             (_, "return") => Action::Pass,
             (_, "send-spoe-group") => Action::Ask,
-            // For the log.
+            // For the log; and what finds the entry, as `tcp-request` does.
             (_, word) if word.starts_with("set-var-fmt(") => return None,
+            (_, "track-sc0") => return None,
             (_, word) => match (argument(word, "set-var"), argument(word, "sc-inc-gpc")) {
                 (Some(var), _) => Action::Set(self.var(var), self.fetch(words[2])),
                 (_, Some(counter)) => Action::Count(client(counter)),

@@ -16,7 +16,7 @@ use crate::settle::{RESERVED, Settle};
 use crate::words::text;
 
 /// Stands for what the operator has to write: to HAProxy an ACL or a sample that does not exist.
-const EDIT: &str = "EDIT-THIS";
+pub(crate) const EDIT: &str = "EDIT-THIS";
 
 /// The fields of the usual HTTP log line, as in the shipped files.
 const HTTP_LOG: &str = "%ci:%cp [%tr] %ft %b/%s %TR/%Tw/%Tc/%Tr/%Ta %ST %B %tsc \
@@ -60,7 +60,7 @@ impl Policies {
 
     /// The milliseconds after which HAProxy goes on without an ACK: clearly longer than a request
     /// may wait for the store.
-    fn processing_ms(&self) -> u64 {
+    pub(crate) fn processing_ms(&self) -> u64 {
         const USUAL: u64 = 100;
         let wait = self.store.as_ref().filter(|_| self.first_shared().is_some());
         let wait = wait.map_or(Duration::ZERO, |store| store.wait).as_millis();
@@ -339,7 +339,7 @@ fn kept(name: &str) -> String {
     format!("txn.request_{name}")
 }
 
-fn name(policy: &Policy) -> String {
+pub(crate) fn name(policy: &Policy) -> String {
     policy.message.as_deref().map_or("check".to_owned(), text)
 }
 
@@ -541,7 +541,7 @@ fn printable(value: &str) -> String {
 }
 
 /// The sample that the name of an arg usually stands for.
-fn sample(arg: &str) -> Option<&'static str> {
+pub(crate) fn sample(arg: &str) -> Option<&'static str> {
     Some(match arg {
         "ip" | "src" | "client" => "src",
         "path" => "path",

@@ -14,6 +14,7 @@ pub mod calendar;
 mod digest;
 pub mod file;
 pub mod flags;
+mod haproxy_asks_less;
 mod haproxy_config;
 pub mod key;
 pub mod key_bytes;

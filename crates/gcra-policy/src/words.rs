@@ -52,7 +52,7 @@ impl Policy {
     }
 
     /// "for each ip, with the cost in n".
-    fn clients(&self) -> String {
+    pub(crate) fn clients(&self) -> String {
         let mut words = self.key.in_words(self.overrides.has_networks());
         if let Price::Cost(cost) = &self.price {
             let _ = write!(words, ", with the cost in {}", text(cost));

@@ -249,6 +249,11 @@ pub(super) enum Command {
         /// have to replace in it is EDIT-THIS
         #[arg(long)]
         print_haproxy: bool,
+
+        /// With --print-haproxy: whole files with which HAProxy asks about few requests, and no
+        /// request too many passes. They say what that costs, and what the policy needs
+        #[arg(long, requires = "print_haproxy")]
+        ask_less: bool,
     },
     /// Say which policy decides about a client and why, and whether it is blocked now
     ///

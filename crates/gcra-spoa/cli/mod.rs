@@ -15,6 +15,7 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory as _, FromArgMatches as _};
 use gcra_admin::top::command::Top;
 use gcra_inspect::commands::audit::Audit;
+use gcra_inspect::commands::check::Printed;
 use gcra_inspect::commands::exempt::Exempt;
 use gcra_inspect::commands::explain::Explain;
 use gcra_inspect::commands::name::NameArgs;
@@ -36,7 +37,7 @@ pub(crate) enum Task {
     /// To inspect or change a table.
     Table(TableCommand),
     /// To check a configuration file, or print one for HAProxy.
-    Check { config: PathBuf, print_haproxy: bool },
+    Check { config: PathBuf, printed: Printed },
     /// To ask agents to read their configuration again.
     Reload { config: PathBuf, at: At },
     /// To watch agents.
@@ -76,8 +77,13 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Task, Ex
     })?;
     match parsed.command {
         Some(Command::Table(command)) => Ok(Task::Table(command)),
-        Some(Command::Check { config, print_haproxy }) => {
-            Ok(Task::Check { config: config.path(), print_haproxy })
+        Some(Command::Check { config, print_haproxy, ask_less }) => {
+            let printed = match (print_haproxy, ask_less) {
+                (false, _) => Printed::Meaning,
+                (true, false) => Printed::Haproxy,
+                (true, true) => Printed::HaproxyThatAsksLess,
+            };
+            Ok(Task::Check { config: config.path(), printed })
         }
         Some(Command::Reload { config, at }) => Ok(Task::Reload { config: config.path(), at }),
         Some(Command::Top(top)) => Ok(Task::Top(top)),

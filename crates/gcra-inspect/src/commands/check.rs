@@ -9,13 +9,24 @@ use gcra_text::count::Count;
 use gcra_text::output::{print_mistakes, print_warnings, write_stdout};
 use gcra_text::visible::visible_lines;
 
-/// Reads the file and prints what it means, or a HAProxy configuration that fits it.
+/// What is printed of a file.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Printed {
+    /// What it means.
+    Meaning,
+    /// A HAProxy configuration that fits it.
+    Haproxy,
+    /// One with which HAProxy asks less often.
+    HaproxyThatAsksLess,
+}
+
+/// Reads the file and prints what is wanted of it.
 ///
 /// # Errors
 ///
-/// Standard output cannot be written to. A mistake in the file is not an error here, but the exit
-/// status.
-pub fn run(config: &Path, print_haproxy: bool) -> anyhow::Result<ExitCode> {
+/// Standard output cannot be written to. A mistake in the file, or a policy about which HAProxy
+/// cannot ask less, is not an error here, but the exit status.
+pub fn run(config: &Path, printed: Printed) -> anyhow::Result<ExitCode> {
     let policies = match document::read(config, Readers::OfFile) {
         Ok(policies) => policies,
         Err(mistakes) => return Ok(print_mistakes(&mistakes)),
@@ -28,16 +39,19 @@ pub fn run(config: &Path, print_haproxy: bool) -> anyhow::Result<ExitCode> {
             config.display()
         ),
     };
-    let text = if print_haproxy {
-        policies.for_haproxy()
-    } else {
-        visible_lines(&format!(
+    let text = match printed {
+        Printed::Haproxy => policies.for_haproxy(),
+        Printed::HaproxyThatAsksLess => match policies.for_haproxy_that_asks_less() {
+            Ok(text) => text,
+            Err(why) => return Ok(print_mistakes(&[why])),
+        },
+        Printed::Meaning => visible_lines(&format!(
             "{}\n{of_store}{} is valid: {}, {}\n",
             policies.in_words(),
             config.display(),
             Count(policies.without_trials().count() as u64, "policy", "policies"),
             Count(policies.warning_count as u64, "warning", "warnings")
-        ))
+        )),
     };
     write_stdout(&text)?;
     Ok(ExitCode::SUCCESS)

@@ -3,6 +3,7 @@
 
 mod digest;
 mod document;
+mod haproxy_asks_less;
 mod haproxy_config;
 mod overrides;
 mod sharing;

@@ -1,0 +1,115 @@
+//! The files with which HAProxy asks less.
+
+use crate::file::tests::{SETTLED, api, good};
+
+/// The .cfg that is printed for a policy.
+fn printed(settings: &str) -> String {
+    let all = good(&api(settings)).for_haproxy_that_asks_less().unwrap();
+    let (_, file) = all.split_once("# ---- ask-less.cfg: the rest, a whole file\n").unwrap();
+    file.to_owned()
+}
+
+/// The text of comments is looked at as one line.
+fn assert_has(text: &str, lines: &[&str]) {
+    let text = &text.replace("\n# ", " ");
+    for line in lines {
+        assert!(text.contains(line), "{line} is not in\n{text}");
+    }
+}
+
+#[test]
+fn the_shipped_file_is_what_is_printed_for_its_policy() {
+    let policy = "[policy.check-cost]\nlimits = \"100/s burst 20\"\nkey = [\"ip\"]\n\
+                  cost = \"cost\"\n";
+    let printed = good(policy).for_haproxy_that_asks_less().unwrap();
+    let shipped = include_str!("../../../../../haproxy/ask-less.cfg");
+    assert!(printed.ends_with(&format!("a whole file\n{shipped}")), "{printed}");
+    // What it asks is a part of the shipped file, which is for remember.cfg, too.
+    let asks = include_str!("../../../../../haproxy/spoe-ask-less.conf");
+    let (asked, _) = printed.split_once("\n\n# ---- ").unwrap();
+    for line in asked.lines().skip(1).filter(|line| !line.starts_with("    groups ")) {
+        assert!(asks.lines().any(|shipped| shipped == line), "{line}");
+    }
+}
+
+#[test]
+fn a_slow_limit_is_remembered_until_its_bucket_is_full() {
+    let file = printed("limits = \"5/h burst 20\"\nkey = [\"ip\"]");
+    assert_has(
+        &file,
+        &[
+            "Here k is 8, for the limit 5 per hour, up to 20 at once, for each ip (IPv6 by /64). \
+             Its policy must have 'unasked = 7' and 'cost = \"cost\"'.\n",
+            "A client may be forgotten when its bucket is full again, after 4h: 'expire' is as \
+             long, and 'size' is enough for 145 new clients a second.\n",
+            "stick-table type ipv6 size 2m expire 4h store gpc(3),gpc_rate(1,1000ms)\n",
+            "in 720 seconds.\\n\" hdr Retry-After 720 if { sc_gpc_rate(0,0) gt 0 }",
+        ],
+    );
+}
+
+/// The smallest of several limits says how many requests may be unpaid, and the slowest how long
+/// they are remembered. So do those of overrides.
+#[test]
+fn each_limit_and_override_counts() {
+    let settings = "limits = [\"1000/s burst 100\", \"10/m burst 10\"]\nkey = [\"ip\"]\n\
+                    [policy.api.overrides]\n\"192.0.2.1\" = \"1/h burst 5\"";
+    let file = printed(settings);
+    assert_has(&file, &["lt 2 }", "int(2)", "'unasked = 1'", "expire 5h", "gpc_rate(1,1ms)"]);
+}
+
+#[test]
+fn what_does_not_pay_is_left_out() {
+    // A refusal that is remembered for 2 ms would cost this limit more than its burst.
+    let file = printed("limits = \"100000/s burst 100\"\nkey = [\"ip\"]");
+    assert_has(&file, &["Here k is 32", "every-kth.cfg explains", "store gpc(3)\n"]);
+    assert!(!file.contains("sc_gpc_rate"), "{file}");
+    // And a reserve would leave no burst.
+    let file = printed("limits = \"10/s burst 3\"\nkey = [\"ip\"]");
+    assert_has(&file, &["send-spoe-group gcra api\n", "store gpc(1),gpc_rate(1,50ms)\n"]);
+    assert!(!file.contains("sc_inc_gpc"), "{file}");
+}
+
+#[test]
+fn haproxy_tracks_what_the_policy_counts() {
+    let settings =
+        "limits = \"10/s burst 20\"\nipv4_prefix = 24\nipv6_prefix = 48\nkey = [\"ip\"]";
+    assert_has(&printed(settings), &["session track-sc0 src,ipmask(24,48) table clients\n"]);
+    let settings = "limits = \"10/s burst 20\"\nlowercase = true\nkey = [\"host\"]";
+    let track = "http-request track-sc0 req.hdr(host),field(1,:),lower,lower,sha2(256) table \
+                 clients\n";
+    assert_has(&printed(settings), &[track, "type binary len 32 size 1m"]);
+    let all = good(&api("limits = \"10/s burst 20\"\nkey = [\"user\"]\ncost = \"n\""));
+    let lines =
+        ["http-request track-sc0 EDIT-THIS table", "args user=EDIT-THIS n=var(txn.cost)\n"];
+    assert_has(&all.for_haproxy_that_asks_less().unwrap(), &lines);
+}
+
+#[test]
+fn what_haproxy_cannot_count_is_refused() {
+    let refused = |text: &str| good(text).for_haproxy_that_asks_less().unwrap_err();
+    let two = "[policy.a]\nlimits = \"9/s\"\n[policy.b]\nlimits = \"9/s\"\n";
+    assert_eq!(
+        refused(two),
+        "HAProxy can ask less about one policy, and there are 2; check a file with that policy \
+         alone"
+    );
+    let scope = format!("scope = \"sess\"\n{}", api("limits = \"9/s\""));
+    assert!(refused(&scope).contains("the scope is \"sess\" instead of \"txn\""));
+    for (settings, why) in [
+        ("limits = \"9/s\"\nkey = [\"ip\", \"path\"]", "its key must be one arg"),
+        ("limits = \"9/s\"\nkey = [\"key\", \"else ip\"]", "without 'else'"),
+        ("limits = \"9/s\"\nkey = [\"ip\"]\nwhen = { plan = \"gold\" }", "it has a 'when'"),
+        ("limits = { rate = \"9/s\", key = [\"path\"] }\nkey = [\"ip\"]", "a key or numbers"),
+        ("limits = \"9/s\"\nkey = [\"ip\"]\nmax_delay = \"2s\"", "it delays"),
+        ("limits = { count = 20, window = \"day\" }\nkey = [\"ip\"]", "it counts in windows"),
+        (SETTLED, "its requests are settled"),
+        ("limits = \"unlimited\"\nkey = [\"ip\"]", "it has no limit"),
+        ("limits = \"9/s burst 2\"\nkey = [\"ip\"]", "its burst is too small"),
+        ("limits = \"1/d burst 30\"\nkey = [\"ip\"]", "its bucket is full again after 30 days"),
+    ] {
+        let sentence = refused(&api(settings));
+        let start = "HAProxy cannot ask less about policy 'api': ";
+        assert!(sentence.starts_with(start) && sentence.contains(why), "{settings}: {sentence}");
+    }
+}

@@ -1,0 +1,360 @@
+//! Files for HAProxy that asks less, for `gcra-spoa check --print-haproxy --ask-less`. They are
+//! the shipped ones with the numbers of a policy.
+
+use std::time::Duration;
+
+use gcra_table::Quota;
+use spop_agent::Scope;
+
+use crate::haproxy_config::{EDIT, name, sample};
+use crate::policies::Policies;
+use crate::policy::{Policy, Price};
+use crate::words::text;
+
+const BOTH: &str = include_str!("../../../haproxy/ask-less.cfg");
+const COUNTING: &str = include_str!("../../../haproxy/every-kth.cfg");
+const REMEMBERING: &str = include_str!("../../../haproxy/remember.cfg");
+
+/// How many requests at most are paid for by one question, where the policy does not say it. More
+/// saves little: of each 32 requests one asks.
+const MOST_TOGETHER: u32 = 32;
+
+/// `expire` and `size` of the shipped files, which are enough for most limits.
+const USUAL_EXPIRE: Duration = Duration::from_secs(600);
+const USUAL_SIZE: u64 = 1 << 20;
+
+/// How many new clients a second a table has space for, up to the largest size.
+const NEW_CLIENTS: u64 = 100;
+const MOST_SIZE: u64 = 16 << 20;
+
+/// The longest time that HAProxy knows is 2^31 ms.
+const LONGEST_EXPIRE: Duration = Duration::from_secs(24 * 86_400);
+
+/// What follows from the numbers of a policy.
+#[derive(Debug, Eq, PartialEq)]
+struct Numbers {
+    /// How many requests one question pays for, if not each is asked about.
+    together: Option<u32>,
+    /// For how many milliseconds a refusal is remembered at least, if it is.
+    remember_ms: Option<u64>,
+    /// The burst to which a client may keep that is never blocked early.
+    never_early: u32,
+    expire: Duration,
+    size: u64,
+    /// How long a client must be silent until its bucket is full.
+    full: Duration,
+    /// How long a blocked client has to wait, in whole seconds.
+    retry_after: u64,
+}
+
+impl Policies {
+    /// The files for HAProxy to ask less about the one policy that there is. The error is a
+    /// sentence.
+    ///
+    /// # Errors
+    ///
+    /// They would not keep its limits.
+    pub fn for_haproxy_that_asks_less(&self) -> Result<String, String> {
+        let policies: Vec<_> = self.without_trials().collect();
+        let [policy] = policies[..] else {
+            return Err(format!(
+                "HAProxy can ask less about one policy, and there are {}; check a file with that \
+                 policy alone",
+                policies.len()
+            ));
+        };
+        if self.answers.scope != Scope::Transaction {
+            return Err(format!(
+                "HAProxy can ask less about requests, and the scope is \"{}\" instead of \"txn\"",
+                self.answers.scope.as_str()
+            ));
+        }
+        let numbers = policy.fits_asking_less().and_then(|()| Numbers::of(policy));
+        let numbers = numbers.map_err(|why| {
+            format!("HAProxy cannot ask less about policy '{}': {why}", policy.name)
+        })?;
+        Ok(format!(
+            "# ---- spoe-ask-less.conf: what HAProxy asks\n{}\n# ---- ask-less.cfg: the rest, a \
+             whole file\n{}",
+            self.asks(policy, &numbers),
+            policy.file(&numbers)
+        ))
+    }
+
+    fn asks(&self, policy: &Policy, numbers: &Numbers) -> String {
+        let processing = self.processing_ms();
+        let message = name(policy);
+        let key = policy.client().map_or_else(|| EDIT.to_owned(), |client| client.asked);
+        let arg = policy.key.names().next().map_or("ip".to_owned(), text);
+        let cost = match (&policy.price, numbers.together) {
+            (Price::Cost(cost), Some(_)) => format!(" {}=var(txn.cost)", text(cost)),
+            (_, Some(_)) => " cost=var(txn.cost)".to_owned(),
+            (Price::Cost(cost), None) => format!(" {}=int(1)", text(cost)),
+            (_, None) => String::new(),
+        };
+        format!(
+            "[gcra]
+spoe-agent gcra
+    groups {message}
+    use-backend gcra-agents
+    option var-prefix gcra
+    option set-on-error err
+    timeout processing {processing}ms
+    timeout hello 100ms
+    timeout idle {idle}ms
+    no option async
+    no option send-frag-payload
+    log global
+    option dontlog-normal
+spoe-group {message}
+    messages {message}
+spoe-message {message}
+    args {arg}={key}{cost}
+",
+            idle = processing + processing / 2,
+        )
+    }
+}
+
+/// How HAProxy finds the client of a request.
+struct Client {
+    /// The sample that agents get.
+    asked: String,
+    /// What it tracks, and the type of that in a stick table.
+    tracked: String,
+    kind: &'static str,
+    /// Whether a connection has one client.
+    is_address: bool,
+}
+
+impl Policy {
+    /// Whether HAProxy can count for this policy.
+    fn fits_asking_less(&self) -> Result<(), String> {
+        let one = match &self.key.args[..] {
+            [] => true,
+            [arg] => !arg.has_fallback(),
+            _ => false,
+        };
+        let why = if !one {
+            "its key must be one arg, and without 'else', because HAProxy counts by one value"
+        } else if self.when.is_some() {
+            "it has a 'when', and HAProxy does not know which requests that fits"
+        } else if self.limits().any(|limit| limit.key.is_some() || limit.by_arg.is_some()) {
+            "it has a limit with a key or numbers of its own, which HAProxy does not know"
+        } else if self.limits().any(|limit| limit.calendar.is_some()) {
+            "it counts in windows, and HAProxy forgets a client whenever it has been silent"
+        } else if self.settle().is_some() {
+            "its requests are settled, so each must be asked about"
+        } else if self.max_delay().0 > 0 || self.bandwidth.is_some() {
+            "it delays or slows requests, so each must be asked about"
+        } else {
+            return Ok(());
+        };
+        Err(why.to_owned())
+    }
+
+    fn client(&self) -> Option<Client> {
+        let arg = self.key.names().next().map_or("ip".to_owned(), text);
+        let found = sample(&arg)?;
+        if found == "src" {
+            let both = format!("src,ipmask({},{})", self.key.ipv4_prefix, self.key.ipv6_prefix);
+            let (asked, tracked) = (both.clone(), both);
+            return Some(Client { asked, tracked, kind: "ipv6", is_address: true });
+        }
+        let lower = if self.key.lowercase { ",lower" } else { "" };
+        Some(Client {
+            asked: found.to_owned(),
+            tracked: format!("{found}{lower},sha2(256)"),
+            kind: "binary len 32",
+            is_address: false,
+        })
+    }
+
+    /// The shipped file that fits, with this policy's numbers.
+    fn file(&self, numbers: &Numbers) -> String {
+        let shipped = match (numbers.together, numbers.remember_ms) {
+            (Some(_), Some(_)) => BOTH,
+            (Some(_), None) => COUNTING,
+            (None, _) => REMEMBERING,
+        };
+        let (_, rules) = shipped.split_once("\n\nglobal\n").unwrap_or(("", shipped));
+        let mut rules = rules.to_owned();
+        let mut put = |shipped: &str, ours: &str| {
+            debug_assert!(rules.contains(shipped), "'{shipped}' is not in the shipped file");
+            rules = rules.replace(shipped, ours);
+        };
+        if let Some(k) = numbers.together {
+            put("lt 8 }", &format!("lt {k} }}"));
+            put("ge 8 }", &format!("ge {k} }}"));
+            put("int(8)", &format!("int({k})"));
+            put("-m int 8 }", &format!("-m int {k} }}"));
+            put("gcra check-cost", &format!("gcra {}", name(self)));
+        } else {
+            put("gcra check\n", &format!("gcra {}\n", name(self)));
+        }
+        if let Some(ms) = numbers.remember_ms {
+            put("gpc_rate(1,5ms)", &format!("gpc_rate(1,{ms}ms)"));
+        }
+        let track = "tcp-request session track-sc0 src,ipmask(32,64) table";
+        match self.client() {
+            Some(client) if client.is_address => put("src,ipmask(32,64)", &client.tracked),
+            Some(client) => {
+                put(track, &format!("http-request track-sc0 {} table", client.tracked));
+                put("type ipv6", &format!("type {}", client.kind));
+            }
+            None => put(track, &format!("http-request track-sc0 {EDIT} table")),
+        }
+        let expire = in_haproxy(numbers.expire);
+        if numbers.together.is_some() {
+            put("size 1m expire 10m", &format!("size {}m expire {expire}", numbers.size >> 20));
+        }
+        if numbers.retry_after > 1 {
+            let (shipped, seconds) = ("in a second.\\n\" hdr Retry-After 1 ", numbers.retry_after);
+            put(shipped, &format!("in {seconds} seconds.\\n\" hdr Retry-After {seconds} "));
+        }
+        format!("{}\nglobal\n{rules}", self.head(numbers))
+    }
+
+    /// What stands at the top of the file.
+    fn head(&self, numbers: &Numbers) -> String {
+        let mut text = String::new();
+        let remembered =
+            numbers.remember_ms.map(|ms| format!("in the last {ms} to {} ms", 2 * ms));
+        match (numbers.together, &remembered) {
+            (Some(_), Some(when)) => text.push_str(&wrapped(&format!(
+                "Asks about every k-th request of a client for all k at once (every-kth.cfg), and \
+                 not again about a client that was blocked {when} (remember.cfg). Those two files \
+                 explain the rules."
+            ))),
+            (Some(_), None) => text.push_str(&wrapped(
+                "Asks about every k-th request of a client for all k at once. every-kth.cfg \
+                 explains the rules.",
+            )),
+            (None, when) => text.push_str(&wrapped(&format!(
+                "Asks about every request, except those of a client that was blocked {}. \
+                 remember.cfg explains the rules.",
+                when.as_deref().unwrap_or_default()
+            ))),
+        }
+        text.push_str(
+            "# 'gcra-spoa check --print-haproxy --ask-less FILE' writes it for a policy.\n#\n",
+        );
+        let words = format!("{}, {}", self.rule.in_words(), self.clients());
+        match numbers.together {
+            Some(k) => text.push_str(&wrapped(&format!(
+                "Here k is {k}, for the limit {words}. Its policy must have 'unasked = {}' and \
+                 'cost = \"{}\"'.",
+                k - 1,
+                self.price.arg().map_or("cost".to_owned(), crate::words::text)
+            ))),
+            None => text.push_str(&wrapped(&format!("It is for the limit {words}."))),
+        }
+        text.push_str("#\n");
+        let early = match numbers.together {
+            Some(k) => format!(
+                "Not one request too many passes, but for up to {} at each reload of HAProxy, \
+                 unless the policy has a 'reload_every'. Some are blocked early: none of a client \
+                 that keeps to a burst of {}.",
+                k - 1,
+                numbers.never_early
+            ),
+            None => {
+                "Not one request too many passes, and a client may be blocked for an emission \
+                     interval longer."
+                    .to_owned()
+            }
+        };
+        text.push_str(&wrapped(&early));
+        if numbers.together.is_some() && numbers.full > USUAL_EXPIRE {
+            let per_second = numbers.size / numbers.full.as_secs().max(1);
+            text.push_str(&wrapped(&format!(
+                "A client may be forgotten when its bucket is full again, after {}: 'expire' is \
+                 as long, and 'size' is enough for {per_second} new clients a second.",
+                in_haproxy(numbers.expire)
+            )));
+        }
+        text
+    }
+}
+
+impl Numbers {
+    fn of(policy: &Policy) -> Result<Self, String> {
+        let quotas: Vec<Quota> = policy.limits().map(|limit| limit.quota).collect();
+        let least = |of: fn(&Quota) -> u64| quotas.iter().map(of).min();
+        let Some(burst) = least(|quota| quota.burst().into()) else {
+            return Err("it has no limit".to_owned());
+        };
+        let burst = u32::try_from(burst).unwrap_or(u32::MAX);
+        let interval = least(|quota| quota.emission_interval().0).unwrap_or(1).max(1);
+        let drain = quotas
+            .iter()
+            .map(|quota| u128::from(quota.emission_interval().0) * u128::from(quota.burst()));
+        let full =
+            Duration::from_nanos(u64::try_from(drain.max().unwrap_or(0)).unwrap_or(u64::MAX));
+        if full > LONGEST_EXPIRE {
+            return Err(format!(
+                "HAProxy forgets a client after 24 days at the latest, and its bucket is full \
+                 again after {} days",
+                full.as_secs() / 86_400
+            ));
+        }
+        // A reserve of k - 1 leaves space for a question that costs k, and for some more.
+        let together = u64::from(burst) * 2 / 5;
+        let together = together.min(MOST_TOGETHER.into());
+        let together = u32::try_from(together).ok().filter(|k| *k >= 2);
+        let left = burst - together.map_or(0, |k| k - 1);
+        // What becomes due while a refusal is remembered must not be lost.
+        let remember_ms = (interval / 2_000_000).clamp(1, 1_000);
+        let due = 2_000_000 * remember_ms / interval;
+        let space = u64::from(left - together.unwrap_or(1));
+        let remember_ms = Some(remember_ms).filter(|_| due <= space.max(1) && left >= 3);
+        if together.is_none() && remember_ms.is_none() {
+            return Err(
+                "its burst is too small for a reserve, and for remembering refusals; 3 is \
+                        enough"
+                    .to_owned(),
+            );
+        }
+        let size = full.as_secs() * NEW_CLIENTS;
+        Ok(Self {
+            together,
+            remember_ms,
+            never_early: left - together.map_or(0, |k| k - 1),
+            expire: if full > USUAL_EXPIRE { rounded_up(full) } else { USUAL_EXPIRE },
+            size: size.next_multiple_of(1 << 20).clamp(USUAL_SIZE, MOST_SIZE),
+            full,
+            retry_after: interval.div_ceil(1_000_000_000),
+        })
+    }
+}
+
+/// To whole minutes, or hours if there are many.
+fn rounded_up(time: Duration) -> Duration {
+    let seconds = time.as_millis().div_ceil(1_000);
+    let seconds = u64::try_from(seconds).unwrap_or(u64::MAX / 2);
+    let unit = if seconds < 7_200 { 60 } else { 3_600 };
+    Duration::from_secs(seconds.next_multiple_of(unit))
+}
+
+/// As HAProxy writes times.
+fn in_haproxy(time: Duration) -> String {
+    match time.as_secs() {
+        seconds if seconds.is_multiple_of(3_600) => format!("{}h", seconds / 3_600),
+        seconds => format!("{}m", seconds / 60),
+    }
+}
+
+/// A comment of lines that are short enough.
+fn wrapped(text: &str) -> String {
+    let (mut lines, mut line) = (String::new(), "#".to_owned());
+    for word in text.split(' ') {
+        if line.chars().count() + 1 + word.chars().count() > 99 {
+            lines.push_str(&line);
+            lines.push('\n');
+            "#".clone_into(&mut line);
+        }
+        line.push(' ');
+        line.push_str(word);
+    }
+    lines + &line + "\n"
+}
