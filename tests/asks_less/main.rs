@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use bucket::{Limit, most_at_once};
 use explore::{Found, World, explore};
-use faults::{Report, Run, UNASKED};
+use faults::{Report, Run};
 use rules::Rules;
 use support::{haproxy_folder, needs};
 
@@ -236,12 +236,12 @@ fn no_request_too_many_passes_a_real_haproxy_whatever_fails() {
     let duration = Duration::from_secs(seconds);
     for file in COUNTING {
         for threads in [1, 4] {
-            let run = Run { file, threads, duration, reserve: UNASKED, seed };
+            let run = Run { file, threads, duration, has_reserve: true, seed };
             let report = faults::run(run);
             let Report { passed, exact, blocked, beyond, other } = report;
             println!(
                 "{file:<17} {threads} threads: {passed} passed (an exact bucket: {exact}), \
-                 {blocked} blocked, {other} had no decision; {beyond:+.1} beyond the limit"
+                 {blocked} blocked, {other} had no answer; {beyond:+.1} beyond the limit"
             );
             assert!(beyond <= 0.0, "{run:?}: {report:?}");
             assert!(passed > 0 && blocked > 0, "{run:?}: {report:?}");
@@ -249,7 +249,7 @@ fn no_request_too_many_passes_a_real_haproxy_whatever_fails() {
     }
     // Would it be seen?
     let duration = Duration::from_secs(1);
-    let run = Run { file: "every-kth.cfg", threads: 1, duration, reserve: 0, seed };
+    let run = Run { file: "every-kth.cfg", threads: 1, duration, has_reserve: false, seed };
     let report = faults::run(run);
     assert!(report.beyond > 1.0, "{run:?}: {report:?}");
 }

@@ -520,6 +520,12 @@ impl Haproxy {
         std::mem::replace(&mut self.process, new)
     }
 
+    /// Waits until the socket with the statistics answers again, after a reload.
+    pub fn wait_for_statistics(&self) {
+        let socket = self.directory.path().join("stats.sock");
+        wait_until("HAProxy listens", || UnixStream::connect(&socket).is_ok());
+    }
+
     /// What HAProxy answers to a command on the socket with the statistics.
     fn say(&self, command: &str) -> String {
         let mut socket =

@@ -7,8 +7,10 @@ use gcra_table::Quota;
 use spop_agent::Scope;
 
 use crate::haproxy_config::{EDIT, name, sample};
+use crate::limit::Limit;
 use crate::policies::Policies;
 use crate::policy::{Policy, Price};
+use crate::unasked::Unasked;
 use crate::words::text;
 
 const BOTH: &str = include_str!("../../../haproxy/ask-less.cfg");
@@ -38,7 +40,7 @@ struct Numbers {
     /// For how many milliseconds a refusal is remembered at least, if it is.
     remember_ms: Option<u64>,
     /// The burst to which a client may keep that is never blocked early.
-    never_early: u32,
+    never_early: u64,
     expire: Duration,
     size: u64,
     /// How long a client must be silent until its bucket is full.
@@ -250,22 +252,39 @@ impl Policy {
             None => text.push_str(&wrapped(&format!("It is for the limit {words}."))),
         }
         text.push_str("#\n");
-        let early = match numbers.together {
-            Some(k) => format!(
-                "Not one request too many passes, but for up to {} at each reload of HAProxy, \
-                 unless the policy has a 'reload_every'. Some are blocked early: none of a client \
-                 that keeps to a burst of {}.",
-                k - 1,
-                numbers.never_early
-            ),
-            None => {
+        let Some(k) = numbers.together else {
+            text.push_str(&wrapped(
                 "Not one request too many passes, and a client may be blocked for an emission \
-                     interval longer."
-                    .to_owned()
-            }
+                 interval longer.",
+            ));
+            return text;
         };
-        text.push_str(&wrapped(&early));
-        if numbers.together.is_some() && numbers.full > USUAL_EXPIRE {
+        let reloads = match self.unasked().and_then(|unasked| unasked.reload_every) {
+            Some(_) => {
+                ", if HAProxy is not reloaded oftener than by its 'reload_every'".to_owned()
+            }
+            None => format!(
+                ", but for up to {} at each reload of HAProxy, unless the policy has a \
+                 'reload_every'",
+                k - 1
+            ),
+        };
+        let early = match numbers.never_early {
+            0 => "Some are blocked early.".to_owned(),
+            burst => format!(
+                "Some are blocked early: none of a client that keeps to a burst of {burst}."
+            ),
+        };
+        text.push_str(&wrapped(&format!("Not one request too many passes{reloads}. {early}")));
+        if self.unasked().is_some_and(|unasked| unasked.processes > 1) {
+            text.push_str(&wrapped(&format!(
+                "A client that is silent at one HAProxy process for {} and busy at another may \
+                 have up to {} more.",
+                in_haproxy(numbers.expire),
+                k - 1
+            )));
+        }
+        if numbers.full > USUAL_EXPIRE {
             let per_second = numbers.size / numbers.full.as_secs().max(1);
             text.push_str(&wrapped(&format!(
                 "A client may be forgotten when its bucket is full again, after {}: 'expire' is \
@@ -279,18 +298,15 @@ impl Policy {
 
 impl Numbers {
     fn of(policy: &Policy) -> Result<Self, String> {
-        let quotas: Vec<Quota> = policy.limits().map(|limit| limit.quota).collect();
-        let least = |of: fn(&Quota) -> u64| quotas.iter().map(of).min();
-        let Some(burst) = least(|quota| quota.burst().into()) else {
+        let written: Vec<Quota> = policy.limits().map(Limit::written).collect();
+        let burst = |quota: &Quota| quota.burst();
+        let Some(smallest) = written.iter().map(burst).min() else {
             return Err("it has no limit".to_owned());
         };
-        let burst = u32::try_from(burst).unwrap_or(u32::MAX);
-        let interval = least(|quota| quota.emission_interval().0).unwrap_or(1).max(1);
-        let drain = quotas
-            .iter()
-            .map(|quota| u128::from(quota.emission_interval().0) * u128::from(quota.burst()));
-        let full =
-            Duration::from_nanos(u64::try_from(drain.max().unwrap_or(0)).unwrap_or(u64::MAX));
+        let intervals = written.iter().map(|quota| quota.emission_interval().0);
+        let interval = intervals.min().unwrap_or_default().max(1);
+        let drains = written.iter().map(|quota| quota.drain_time());
+        let full = Duration::from(drains.max().unwrap_or_default());
         if full > LONGEST_EXPIRE {
             return Err(format!(
                 "HAProxy forgets a client after 24 days at the latest, and its bucket is full \
@@ -298,15 +314,22 @@ impl Numbers {
                 full.as_secs() / 86_400
             ));
         }
-        // A reserve of k - 1 leaves space for a question that costs k, and for some more.
-        let together = u64::from(burst) * 2 / 5;
-        let together = together.min(MOST_TOGETHER.into());
-        let together = u32::try_from(together).ok().filter(|k| *k >= 2);
-        let left = burst - together.map_or(0, |k| k - 1);
+        let unasked = policy.unasked();
+        let together = match unasked {
+            Some(unasked) => Some(unasked.requests + 1),
+            // A reserve of k - 1 leaves space for a question that costs k, and for some more.
+            None => Some((smallest / 5 * 2 + smallest % 5 * 2 / 5).min(MOST_TOGETHER)),
+        };
+        let together = together.filter(|k| *k >= 2);
+        let left = match unasked {
+            Some(_) => policy.limits().map(|limit| limit.quota.burst()).min().unwrap_or(smallest),
+            None => smallest - together.map_or(0, |k| k - 1),
+        };
+        let unpaid = unasked.map_or(together.map_or(0, |k| k - 1).into(), Unasked::unpaid);
         // What becomes due while a refusal is remembered must not be lost.
         let remember_ms = (interval / 2_000_000).clamp(1, 1_000);
         let due = 2_000_000 * remember_ms / interval;
-        let space = u64::from(left - together.unwrap_or(1));
+        let space = u64::from(left.saturating_sub(together.unwrap_or(1)));
         let remember_ms = Some(remember_ms).filter(|_| due <= space.max(1) && left >= 3);
         if together.is_none() && remember_ms.is_none() {
             return Err(
@@ -319,7 +342,7 @@ impl Numbers {
         Ok(Self {
             together,
             remember_ms,
-            never_early: left - together.map_or(0, |k| k - 1),
+            never_early: u64::from(left).saturating_sub(unpaid),
             expire: if full > USUAL_EXPIRE { rounded_up(full) } else { USUAL_EXPIRE },
             size: size.next_multiple_of(1 << 20).clamp(USUAL_SIZE, MOST_SIZE),
             full,

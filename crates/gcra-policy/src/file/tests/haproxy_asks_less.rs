@@ -22,6 +22,8 @@ fn the_shipped_file_is_what_is_printed_for_its_policy() {
     let policy = "[policy.check-cost]\nlimits = \"100/s burst 20\"\nkey = [\"ip\"]\n\
                   cost = \"cost\"\n";
     let printed = good(policy).for_haproxy_that_asks_less().unwrap();
+    let complete = good(&format!("{policy}unasked = 7\n")).for_haproxy_that_asks_less();
+    assert_eq!(complete.unwrap(), printed, "it is what the policy is told to have");
     let shipped = include_str!("../../../../../haproxy/ask-less.cfg");
     assert!(printed.ends_with(&format!("a whole file\n{shipped}")), "{printed}");
     // What it asks is a part of the shipped file, which is for remember.cfg, too.
@@ -56,6 +58,24 @@ fn each_limit_and_override_counts() {
                     [policy.api.overrides]\n\"192.0.2.1\" = \"1/h burst 5\"";
     let file = printed(settings);
     assert_has(&file, &["lt 2 }", "int(2)", "'unasked = 1'", "expire 5h", "gpc_rate(1,1ms)"]);
+}
+
+#[test]
+fn the_policy_says_how_many_are_not_asked_about() {
+    let settings = "limits = \"1/m burst 50\"\nkey = [\"ip\"]\ncost = \"cost\"\nunasked = 4\n\
+                    asked_by = 2\nreload_every = \"1d\"";
+    let file = printed(settings);
+    assert_has(
+        &file,
+        &[
+            "lt 5 }",
+            "Here k is 5",
+            // 50 less 2 x 2 x 4 in reserve, and less 2 x 4 that may be paid for late.
+            "none of a client that keeps to a burst of 26.",
+            "passes, if HAProxy is not reloaded oftener than by its 'reload_every'.",
+            "silent at one HAProxy process for 50m and busy at another may have up to 4 more.",
+        ],
+    );
 }
 
 #[test]
