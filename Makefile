@@ -7,7 +7,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 .PHONY: help demo demo-cluster test test-all asks-less vtest lint doc width spelling deny msrv \
 	aarch64 aarch64-test aarch64-run asan loom shuttle lease-sim lease-explore store-script \
 	store-faults bench-store cluster-faults fuzz fuzz-seeds soak bench bench-quick \
-	bench-cluster bench-haproxy bench-peers bench-replay guard haproxy promtool strace \
+	bench-cluster bench-haproxy bench-peers bench-replay guard guard-haproxy haproxy promtool strace \
 	valkey static reproduce packages image site release packages-test image-test chart-test \
 	site-test page-test
 
@@ -173,6 +173,13 @@ bench-haproxy: ## what limiting costs HAProxy, with wrk; BENCH_ARGS= writes noth
 guard: valkey ## instructions per NOTIFY against their bounds; GUARD=--write writes the page
 	@tests/install.sh valgrind valgrind
 	$(CARGO) bench --locked --profile guard -p guard -- $(GUARD)
+
+# HAPROXY_VERSIONS="2.6 3.4" counts with these.
+guard-haproxy: ## HAProxy's instructions per request against their bounds; GUARD=--write, too
+	@tests/install.sh valgrind valgrind
+	for version in $${HAPROXY_VERSIONS:-2.6 2.8 3.0 3.2 3.4}; do \
+		tests/get-haproxy.sh $$version $(TARGET)/haproxy/$$version || exit 1; done
+	$(CARGO) test --locked -p benches --bench asks_less -- $(GUARD)
 
 haproxy: ## installs an HAProxy to test with, if there is none
 	@tests/install-haproxy.sh
