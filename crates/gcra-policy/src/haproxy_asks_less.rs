@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use gcra_table::Quota;
 use spop_agent::Scope;
 
 use crate::haproxy_config::{EDIT, name, sample};
@@ -43,7 +42,7 @@ struct Numbers {
     never_early: u64,
     expire: Duration,
     size: u64,
-    /// How long a client must be silent until its bucket is full.
+    /// For how long HAProxy must remember a silent client.
     full: Duration,
     /// How long a blocked client has to wait, in whole seconds.
     retry_after: u64,
@@ -143,8 +142,6 @@ impl Policy {
             "it has a 'when', and HAProxy does not know which requests that fits"
         } else if self.limits().any(|limit| limit.key.is_some() || limit.by_arg.is_some()) {
             "it has a limit with a key or numbers of its own, which HAProxy does not know"
-        } else if self.limits().any(|limit| limit.calendar.is_some()) {
-            "it counts in windows, and HAProxy forgets a client whenever it has been silent"
         } else if self.settle().is_some() {
             "its requests are settled, so each must be asked about"
         } else if self.max_delay().0 > 0 || self.bandwidth.is_some() {
@@ -276,7 +273,8 @@ impl Policy {
             ),
         };
         text.push_str(&wrapped(&format!("Not one request too many passes{reloads}. {early}")));
-        if self.unasked().is_some_and(|unasked| unasked.processes > 1) {
+        let forgets = |unasked: Unasked| unasked.processes > 1 && unasked.reload_every.is_none();
+        if self.unasked().is_some_and(forgets) {
             text.push_str(&wrapped(&format!(
                 "A client that is silent at one HAProxy process for {} and busy at another may \
                  have up to {} more.",
@@ -287,8 +285,8 @@ impl Policy {
         if numbers.full > USUAL_EXPIRE {
             let per_second = numbers.size / numbers.full.as_secs().max(1);
             text.push_str(&wrapped(&format!(
-                "A client may be forgotten when its bucket is full again, after {}: 'expire' is \
-                 as long, and 'size' is enough for {per_second} new clients a second.",
+                "A silent client must be remembered for {}: 'expire' is as long, and 'size' is \
+                 enough for {per_second} new clients a second.",
                 in_haproxy(numbers.expire)
             )));
         }
@@ -298,19 +296,16 @@ impl Policy {
 
 impl Numbers {
     fn of(policy: &Policy) -> Result<Self, String> {
-        let written: Vec<Quota> = policy.limits().map(Limit::written).collect();
-        let burst = |quota: &Quota| quota.burst();
-        let Some(smallest) = written.iter().map(burst).min() else {
+        let bursts = policy.limits().map(|limit| limit.written().burst());
+        let Some(smallest) = bursts.min() else {
             return Err("it has no limit".to_owned());
         };
-        let intervals = written.iter().map(|quota| quota.emission_interval().0);
-        let interval = intervals.min().unwrap_or_default().max(1);
-        let drains = written.iter().map(|quota| quota.drain_time());
-        let full = Duration::from(drains.max().unwrap_or_default());
+        let interval = policy.limits().map(interval_ns).min().unwrap_or_default().max(1);
+        let full = policy.remembers();
         if full > LONGEST_EXPIRE {
             return Err(format!(
-                "HAProxy forgets a client after 24 days at the latest, and its bucket is full \
-                 again after {} days",
+                "HAProxy forgets a client after 24 days at the latest, and it must remember it \
+                 for {} days",
                 full.as_secs() / 86_400
             ));
         }
@@ -348,6 +343,18 @@ impl Numbers {
             full,
             retry_after: interval.div_ceil(1_000_000_000),
         })
+    }
+}
+
+/// The time in which a cell becomes due, on average if it counts in windows.
+fn interval_ns(limit: &Limit) -> u64 {
+    let written = limit.written();
+    match &limit.calendar {
+        None => written.emission_interval().0,
+        Some(calendar) => {
+            let each = calendar.unit().longest() / written.burst().max(1);
+            u64::try_from(each.as_nanos()).unwrap_or(u64::MAX)
+        }
     }
 }
 

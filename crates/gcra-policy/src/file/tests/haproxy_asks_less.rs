@@ -42,8 +42,8 @@ fn a_slow_limit_is_remembered_until_its_bucket_is_full() {
         &[
             "Here k is 8, for the limit 5 per hour, up to 20 at once, for each ip (IPv6 by /64). \
              Its policy must have 'unasked = 7' and 'cost = \"cost\"'.\n",
-            "A client may be forgotten when its bucket is full again, after 4h: 'expire' is as \
-             long, and 'size' is enough for 145 new clients a second.\n",
+            "A silent client must be remembered for 4h: 'expire' is as long, and 'size' is enough \
+             for 145 new clients a second.\n",
             "stick-table type ipv6 size 2m expire 4h store gpc(3),gpc_rate(1,1000ms)\n",
             "in 720 seconds.\\n\" hdr Retry-After 720 if { sc_gpc_rate(0,0) gt 0 }",
         ],
@@ -62,20 +62,26 @@ fn each_limit_and_override_counts() {
 
 #[test]
 fn the_policy_says_how_many_are_not_asked_about() {
-    let settings = "limits = \"1/m burst 50\"\nkey = [\"ip\"]\ncost = \"cost\"\nunasked = 4\n\
-                    asked_by = 2\nreload_every = \"1d\"";
-    let file = printed(settings);
-    assert_has(
-        &file,
-        &[
-            "lt 5 }",
-            "Here k is 5",
-            // 50 less 2 x 2 x 4 in reserve, and less 2 x 4 that may be paid for late.
-            "none of a client that keeps to a burst of 26.",
-            "passes, if HAProxy is not reloaded oftener than by its 'reload_every'.",
-            "silent at one HAProxy process for 50m and busy at another may have up to 4 more.",
-        ],
-    );
+    let of = |more: &str| {
+        let settings = "limits = \"1/m burst 50\"\nkey = [\"ip\"]\ncost = \"cost\"\nunasked = 4\n";
+        printed(&format!("{settings}{more}"))
+    };
+    // 50 less 2 x 4 in reserve, and less 2 x 4 that may be paid for late.
+    let burst = "none of a client that keeps to a burst of 34.";
+    let silent =
+        "silent at one HAProxy process for 50m and busy at another may have up to 4 more.";
+    assert_has(&of("asked_by = 2"), &["lt 5 }", "Here k is 5", burst, silent, "expire 50m "]);
+    let passes = "passes, if HAProxy is not reloaded oftener than by its 'reload_every'.";
+    let burst = "none of a client that keeps to a burst of 26.";
+    let file = of("asked_by = 2\nreload_every = \"1d\"");
+    assert_has(&file, &[passes, burst, "must be remembered for 24h: ", "expire 24h "]);
+}
+
+#[test]
+fn a_count_in_windows_is_remembered_for_a_window() {
+    let file = printed("limits = { count = 100, window = \"day\" }\nkey = [\"ip\"]");
+    let shown = ["lt 32 }", "expire 25h ", "gpc_rate(1,1000ms)", "Retry-After 900 "];
+    assert_has(&file, &shown);
 }
 
 #[test]
@@ -122,11 +128,11 @@ fn what_haproxy_cannot_count_is_refused() {
         ("limits = \"9/s\"\nkey = [\"ip\"]\nwhen = { plan = \"gold\" }", "it has a 'when'"),
         ("limits = { rate = \"9/s\", key = [\"path\"] }\nkey = [\"ip\"]", "a key or numbers"),
         ("limits = \"9/s\"\nkey = [\"ip\"]\nmax_delay = \"2s\"", "it delays"),
-        ("limits = { count = 20, window = \"day\" }\nkey = [\"ip\"]", "it counts in windows"),
+        ("limits = { count = 20, window = \"month\" }\nkey = [\"ip\"]", "remember it for 31 days"),
         (SETTLED, "its requests are settled"),
         ("limits = \"unlimited\"\nkey = [\"ip\"]", "it has no limit"),
         ("limits = \"9/s burst 2\"\nkey = [\"ip\"]", "its burst is too small"),
-        ("limits = \"1/d burst 30\"\nkey = [\"ip\"]", "its bucket is full again after 30 days"),
+        ("limits = \"1/d burst 30\"\nkey = [\"ip\"]", "must remember it for 30 days"),
     ] {
         let sentence = refused(&api(settings));
         let start = "HAProxy cannot ask less about policy 'api': ";
