@@ -3,9 +3,9 @@
 //!
 //! `cargo test -p benches --bench asks_less [-- --write | --quick] [--haproxy PATH]...`. Valgrind
 //! counts instructions of user space, so the figures do not depend on how busy the machine is.
-//! Each load runs twice, the second time with more requests, and the difference is shown. It fails if a
-//! file's figure is above its bound, which is relative to the stick table. The HAProxys are those
-//! that `--haproxy` names, else those in target/haproxy/. `--write` writes the figures into
+//! Each load runs twice, the second time with more requests, and the difference is shown. It fails
+//! if a file's figure is above its bound, which is relative to the stick table. The HAProxys are
+//! those that `--haproxy` names, else those in target/haproxy/. `--write` writes the figures into
 //! docs/BENCHMARKS.md. `--quick` does each load once with the installed HAProxy, without Valgrind,
 //! and judges nothing.
 #![allow(

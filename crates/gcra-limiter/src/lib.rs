@@ -15,6 +15,7 @@ pub mod decide;
 pub mod earlier_policies;
 pub mod heaviest;
 pub mod history;
+pub(crate) mod known_shapes;
 pub mod limit_bucket;
 pub mod limiter;
 pub mod message_key;

@@ -14,8 +14,8 @@ use gcra_table::{
 use spop_agent::Actions;
 
 use crate::earlier_policies::{Earlier, LimitedClient};
+use crate::known_shapes::KnownShapes;
 use crate::limit_bucket::lease_numbers;
-use crate::shaped::KnownShapes;
 use crate::stats::{PolicyStats, Stats};
 
 /// The policies that decide now.

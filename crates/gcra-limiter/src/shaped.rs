@@ -11,35 +11,17 @@ use std::sync::OnceLock;
 use arrayvec::ArrayVec;
 use gcra_policy::RuleAt;
 use gcra_policy::key_bytes::write_part;
-use gcra_table::{KeyHash, Place, Table};
+use gcra_table::{BucketPlace, KeyHash, Table};
 use spop_agent::{Arg, Request, Shape, ShapedNotifies, Value};
 
 use crate::counting::count_on;
 use crate::decide::local::decide_usual;
+use crate::known_shapes::{KnownShape, KnownShapes, MOST_SHAPES};
 use crate::limiter::{Lent, Limiter, Round};
 use crate::message_key::write;
 use crate::policies_in_force::{DecisionPath, InForce, Usual};
 use crate::question::Question;
 use crate::stats::{Lane, LaneStats};
-
-/// The most shapes that are known. HAProxy has one for each message, and one more if the value is
-/// an IPv4 address at one time and an IPv6 address at another.
-const MOST_SHAPES: usize = 8;
-
-/// What was learned about shapes since the policies came into force. The first ones stay.
-#[derive(Debug, Default)]
-pub(crate) struct KnownShapes([OnceLock<KnownShape>; MOST_SHAPES]);
-
-/// A shape whose requests are all decided by one policy in the usual way.
-#[derive(Debug)]
-struct KnownShape {
-    shape: Shape<Box<[u8]>>,
-    /// The index of the policy.
-    policy: usize,
-    cells: u32,
-    /// Whether the key is the value as it is, whatever the policy's settings for keys are.
-    is_as_sent: bool,
-}
 
 impl KnownShape {
     /// What is known of the shape of a request whose question came out as this one. `None` if the
@@ -161,7 +143,7 @@ struct Pending<'r> {
     shape: &'r ShapeInForce<'r>,
     key: KeyHash,
     /// `None` if it is not a bucket that is charged.
-    place: Option<Place<'r>>,
+    place: Option<BucketPlace<'r>>,
 }
 
 impl Limiter {

@@ -55,7 +55,8 @@ impl SipHasher {
             self.write_word(u64::from_le_bytes(*word), 8);
         }
         if !rest.is_empty() {
-            self.write_word(short_word(rest), rest.len() as u32 & 7);
+            #[expect(clippy::cast_possible_truncation, reason = "below 8")]
+            self.write_word(short_word(rest), rest.len() as u32);
         }
     }
 

@@ -86,6 +86,7 @@
 #![cfg_attr(gcra_model, allow(dead_code, reason = "the models use the buckets, not the file"))]
 
 mod bucket;
+mod bucket_place;
 mod class;
 mod clock;
 mod counters;
@@ -99,7 +100,6 @@ mod leases;
 #[cfg(all(test, gcra_model))]
 mod model;
 mod mutation;
-mod place;
 mod processes;
 mod quota;
 mod rate;
@@ -112,6 +112,7 @@ mod time;
 mod used;
 
 pub use bucket::window::{Tally, WallReading, Window, WindowOver};
+pub use bucket_place::BucketPlace;
 pub use clock::ManualClock;
 pub use counters::Evictions;
 pub use decision::{Decision, Settled};
@@ -125,7 +126,6 @@ pub use key::{KeyHash, KeyHasher, LimitSalt, limit_id};
 pub use leases::{
     LeaseCounts, LeaseFault, LeaseKey, LeaseNeed, LeaseNumbers, Leases, Replaced, Spent, StoreId,
 };
-pub use place::Place;
 pub use processes::{PidNamespace, Process, ReloadAnswer};
 pub use quota::{Admission, MAX_DRAIN, Quota, QuotaError};
 pub use rate::{MAX_BURST, Period, Rate, RateError, RateProblem};

@@ -202,8 +202,8 @@ impl<'h, H: Handler, S: Socket> OpenConnection<'h, H, S> {
         }
     }
 
-    /// Whether waiting for the peer must end, and with what. There is a timer only while there is a
-    /// deadline, and it is the same one as long as that does not change.
+    /// Whether waiting for the peer must end, and with what. There is a timer only while there is
+    /// a deadline, and it is the same one as long as that does not change.
     fn poll_deadline(
         &self,
         cx: &mut Context<'_>,

@@ -107,8 +107,8 @@ impl<'a> Request<'a> {
         self.notify.messages()
     }
 
-    /// The shape of the request, if it has one message with one arg, whose value is an address or a
-    /// string: for [`Handler::answer_shaped`].
+    /// The shape of the request, if it has one message with one arg, whose value is an address or
+    /// a string: for [`Handler::answer_shaped`].
     #[must_use]
     pub fn shape(&self) -> Option<Shape<&'a [u8]>> {
         self.notify.shape()

@@ -7,7 +7,9 @@ use spop_codec::{
     AckWriter, Actions, Connection, Frame, Message, RawIds, Shape, Value, ack_space, decode,
 };
 
-use crate::batch::BATCH;
+/// How many NOTIFYs the queue holds: enough that the memory of the first has arrived when it is
+/// answered.
+const QUEUE: usize = 32;
 
 /// How many bytes are made room for when the space for ACKs runs out.
 const MORE_SPACE: usize = 16 * 1024;
@@ -28,7 +30,7 @@ pub struct ShapedNotifies<'r, 'a> {
     answered: usize,
     /// What was read since the queue was last empty: the ids, and where it ends. Of these, `first`
     /// are answered.
-    queue: ArrayVec<(RawIds, usize), BATCH>,
+    queue: ArrayVec<(RawIds, usize), QUEUE>,
     first: usize,
     output: &'r mut Vec<u8>,
     /// How many bytes of the output are written, and how many may be before the round has to end.
@@ -41,7 +43,7 @@ pub struct ShapedNotifies<'r, 'a> {
 
 impl<'r, 'a> ShapedNotifies<'r, 'a> {
     /// How many NOTIFYs the queue holds.
-    pub const QUEUE: usize = BATCH;
+    pub const QUEUE: usize = QUEUE;
 
     /// Those at the beginning of `input`, to be answered behind the first `written` bytes of
     /// `output`, until there are `most`.
@@ -139,8 +141,8 @@ impl<'r, 'a> ShapedNotifies<'r, 'a> {
         self.queue.clear();
     }
 
-    /// How many bytes of the input are answered, how many ACKs there are, and how many bytes of the
-    /// output are written.
+    /// How many bytes of the input are answered, how many ACKs there are, and how many bytes of
+    /// the output are written.
     pub(crate) fn finish(mut self) -> (usize, usize, usize) {
         self.take_out_answered();
         // Now they are.

@@ -227,9 +227,9 @@ impl Connection {
         self.receive_other(input, now)
     }
 
-    /// The ids of the NOTIFY of this shape at the beginning of `input`, what `ipv4` or `other` makes
-    /// of its value, and the number of bytes that it takes there: what [`receive`](Self::receive)
-    /// would find, in fewer steps. `None` if there is no NOTIFY of this shape, or if it needs more
+    /// The ids of the NOTIFY of this shape at the beginning of `input`, what `ipv4` or `other`
+    /// makes of its value, and the number of bytes that it takes there: what
+    /// [`receive`](Self::receive) would find, in fewer steps. `None` if there is no NOTIFY of this shape, or if it needs more
     /// steps: then call `receive`.
     ///
     /// IPv4 addresses have a function of their own, because there are most of them: what it does

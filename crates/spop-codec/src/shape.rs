@@ -67,8 +67,8 @@ impl<B: AsRef<[u8]>> Shape<B> {
     }
 
     /// Reads a NOTIFY of this shape at the beginning of `input`. Returns its ids, what `ipv4` or
-    /// `other` makes of its value, and its length; `None` if there is none, or if it is not a usual
-    /// one.
+    /// `other` makes of its value, and its length; `None` if there is none, or if it is not a
+    /// usual one.
     #[inline(always)]
     pub(crate) fn read<'a, R>(
         &self,

@@ -6,7 +6,7 @@ use arrayvec::ArrayVec;
 use gcra_policy::calendar::Calendar;
 use gcra_policy::{Limit, MAX_LIMITS, Penalty, Policy, Rule};
 use gcra_table::{
-    Admission, Decision, KeyHash, Nanos, Place, Quota, Reading, Table, Time, Window,
+    Admission, BucketPlace, Decision, KeyHash, Nanos, Quota, Reading, Table, Time, Window,
 };
 use spop_agent::Message;
 
@@ -74,7 +74,7 @@ pub(crate) fn decide_usual(
     table: &Table,
     now: &mut Reading,
     usual: &Usual,
-    place: &Place<'_>,
+    place: &BucketPlace<'_>,
     question: Question,
 ) -> Verdict {
     let reason = reason_of(&table.charge_at(place, &usual.quota, question.cells, now));

@@ -31,12 +31,14 @@ const CONFIGURATIONS: [&str; 12] = [
     "[policy.check]\nlimits = \"10/s burst 3\"\nipv4_prefix = 24\nipv6_prefix = 48\n",
     "[policy.check]\nlimits = \"10/s burst 3\"\nkey = [\"src\"]\nlowercase = true\n",
     "[policy.check]\nlimits = \"10/s burst 3\"\nmode = \"observe\"\n",
-    "[policy.check]\nlimits = \"10/s burst 3\"\n[policy.check-client-ip]\nlimits = \"1/s burst 2\"\n\
+    "[policy.check]\nlimits = \"10/s burst 3\"\n\
+     [policy.check-client-ip]\nlimits = \"1/s burst 2\"\n\
      [policy.a]\nmessage = \"m\"\nlimits = \"100/h\"\n",
     "[policy.a]\nmessage = \"check\"\nlimits = \"10/s\"\nwhen = { src = \"one\" }\n\
      [policy.check]\nlimits = \"10/s burst 3\"\n",
     "[policy.check]\nlimits = [\"10/s burst 3\", \"20/m\"]\n",
-    "[policy.check]\nlimits = \"10/s burst 3\"\n[policy.check.overrides]\n\"192.0.2.1\" = \"deny\"\n",
+    "[policy.check]\nlimits = \"10/s burst 3\"\n\
+     [policy.check.overrides]\n\"192.0.2.1\" = \"deny\"\n",
     "[policy.check]\nlimits = \"10/s burst 3\"\ncost = \"src\"\n",
     "answer = [\"remaining\", \"reason\"]\n[policy.check]\nlimits = \"10/s burst 3\"\n",
     "scope = \"req\"\n[policy.check]\nlimits = \"3/s\"\n",
@@ -326,7 +328,7 @@ fn serve(
 }
 
 /// Sends the same to both agents.
-pub fn compare(u: &mut Unstructured<'_>) -> Result<()> {
+pub(crate) fn compare(u: &mut Unstructured<'_>) -> Result<()> {
     compare_scripts(&Script::new(u)?);
     Ok(())
 }
@@ -334,7 +336,7 @@ pub fn compare(u: &mut Unstructured<'_>) -> Result<()> {
 /// As [`compare`], for 2000 usual requests. Returns how many requests the first agent was asked
 /// about, and how many the second.
 #[allow(dead_code, reason = "for the test, which has to know that there are two ways")]
-pub fn compare_usual() -> [usize; 2] {
+pub(crate) fn compare_usual() -> [usize; 2] {
     let mut script = Script::new(&mut Unstructured::new(&[0])).expect("the first configuration");
     let mut bytes = Vec::new();
     for stream in 0..2000 {

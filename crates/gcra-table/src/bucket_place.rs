@@ -12,7 +12,7 @@ use crate::time::{Reading, Time};
 
 /// The place of a key's bucket under a quota, from [`Table::place`].
 #[derive(Clone, Copy, Debug)]
-pub struct Place<'t> {
+pub struct BucketPlace<'t> {
     lines: [&'t Line; 2],
     fingerprint: u64,
 }
@@ -24,12 +24,12 @@ impl Table {
     /// [`charge`](Self::charge) in fewer steps.
     #[inline(always)]
     #[must_use]
-    pub fn place(&self, key: KeyHash, quota: &Quota) -> Place<'_> {
+    pub fn place(&self, key: KeyHash, quota: &Quota) -> BucketPlace<'_> {
         let bucket = self.bucket(key.bucket_id(*quota));
         let lines @ [first, second] = bucket.lines();
         prefetch(first);
         prefetch(second);
-        Place { lines, fingerprint: bucket.id().fingerprint }
+        BucketPlace { lines, fingerprint: bucket.id().fingerprint }
     }
 
     /// Decides about `cells` cells of the key with this place, and charges them if they are
@@ -40,12 +40,12 @@ impl Table {
     #[inline(always)]
     pub fn charge_at(
         &self,
-        place: &Place<'_>,
+        place: &BucketPlace<'_>,
         quota: &Quota,
         cells: u32,
         now: &mut Reading,
     ) -> Decision {
-        let Place { lines, fingerprint } = *place;
+        let BucketPlace { lines, fingerprint } = *place;
         let id = BucketId { fingerprint, class: quota.class() };
         debug_assert!(
             std::ptr::eq(lines[0], self.bucket(id).lines()[0]),
