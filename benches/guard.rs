@@ -119,7 +119,7 @@ const ROWS: [Row; 13] = [
         name: "the agent: one NOTIFY at a time",
         count: 4_000,
         work: Work::Answer { together: 1, config: None },
-        bound: 5000,
+        bound: 4000,
     },
     Row {
         name: "2000 together, a limit of a file",
