@@ -123,7 +123,7 @@ impl Handler for Limiter {
             return Ok(question);
         }
         // A copy is lent, so that the usual path keeps the message in registers.
-        prefetch_limits(table, policies, question, &message.clone());
+        prefetch_limits(table, policies, question, Some(&message.clone()));
         Ok(question)
     }
 
@@ -244,7 +244,14 @@ impl Limiter {
         request: &Request<'_>,
         reply: &mut Reply<'_>,
     ) {
-        let Round { table, in_force, now, lane, .. } = round;
+        let Round { table, in_force, now, lane, has_learned, .. } = round;
+        if let Ok(question) = first
+            && request.messages().len() == 1
+            && !*has_learned
+        {
+            *has_learned = true;
+            in_force.shapes.learn(in_force, request, question);
+        }
         let wants_standings = !in_force.policies.answers.others.is_empty();
         let mut standings = Standings::default();
         let mut verdict = None::<Verdict>;
@@ -318,13 +325,19 @@ impl Limiter {
     }
 }
 
-/// Starts to fetch the buckets of all limits that a message is asked about.
+/// Starts to fetch the buckets of all limits that a message is asked about. It may be missing
+/// where the policy does not read it.
 #[inline(never)]
-fn prefetch_limits(table: &Table, policies: &Policies, question: Question, message: &Message<'_>) {
+pub(crate) fn prefetch_limits(
+    table: &Table,
+    policies: &Policies,
+    question: Question,
+    message: Option<&Message<'_>>,
+) {
     let policy = &policies.list[question.policy];
     let trial = policy.trial.map_or(&[][..], |trial| policies.list[trial].rule.limits());
     for limit in policy.rule(question.rule).limits().iter().chain(trial) {
-        let bucket = LimitBucket::of(table, limit, question.key, Some(message));
+        let bucket = LimitBucket::of(table, limit, question.key, message);
         bucket.prefetch(table, limit);
     }
 }

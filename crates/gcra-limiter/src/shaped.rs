@@ -15,15 +15,21 @@ use gcra_table::{BucketPlace, KeyHash, Table};
 use spop_agent::{Arg, Request, Shape, ShapedNotifies, Value};
 
 use crate::counting::count_on;
-use crate::decide::local::decide_usual;
+use crate::decide::local::{decide, decide_usual};
 use crate::known_shapes::{KnownShape, KnownShapes, MOST_SHAPES};
-use crate::limiter::{Lent, Limiter, Round};
+use crate::limiter::{Lent, Limiter, Round, prefetch_limits};
 use crate::message_key::write;
 use crate::policies_in_force::{DecisionPath, InForce, Usual};
 use crate::question::Question;
 use crate::stats::{Lane, LaneStats};
 
 impl KnownShape {
+    /// The question about a request of this shape.
+    #[inline(always)]
+    fn question(&self, key: KeyHash, rule: RuleAt) -> Question {
+        Question { policy: self.policy, rule, cells: self.cells, key }
+    }
+
     /// What is known of the shape of a request whose question came out as this one. `None` if the
     /// next request of the shape may have another policy, or a key that is not made of the arg.
     fn of(
@@ -44,32 +50,36 @@ impl KnownShape {
             [known] => *known.name == *arg.name,
             _ => false,
         };
-        let is_usual = !matches!(in_force.each[question.policy].path, DecisionPath::Full);
-        if !is_usual || !is_whole_key || policy.price.arg().is_some() {
+        if !is_whole_key
+            || policy.price.arg().is_some()
+            || Way::of(in_force, question.policy).is_none()
+        {
             return None;
         }
         Some(Self {
             shape: Shape::new(shape.bytes().into())?,
             policy: question.policy,
             cells: question.cells,
-            is_as_sent: match arg.value {
-                Value::Ipv4(_) => key.ipv4_prefix == 32,
-                Value::Ipv6(_) => key.ipv4_prefix == 32 && key.ipv6_prefix == 128,
-                _ => !key.lowercase,
-            },
+            is_as_sent: policy.overrides.is_empty()
+                && match arg.value {
+                    Value::Ipv4(_) => key.ipv4_prefix == 32,
+                    Value::Ipv6(_) => key.ipv4_prefix == 32 && key.ipv6_prefix == 128,
+                    _ => !key.lowercase,
+                },
         })
     }
 
-    /// The hash of the key that is this value: what [`Question::new`] finds.
+    /// The hash of the key that is this value, and the rule for it: what [`Question::new`] finds.
     #[inline(never)]
-    fn hash(&self, table: &Table, in_force: &InForce, value: Value<'_>) -> KeyHash {
+    fn find(&self, table: &Table, in_force: &InForce, value: Value<'_>) -> (KeyHash, RuleAt) {
         if self.is_as_sent {
-            return hash_as_sent(table, value);
+            return (hash_as_sent(table, value), RuleAt::new(None));
         }
+        let policy = &in_force.policies.list[self.policy];
+        let (part, rule) = policy.first_part(value);
         let mut hasher = table.hasher();
-        let key = &in_force.policies.list[self.policy].key;
-        write(&mut hasher, key, key.group(value, 0));
-        hasher.finish()
+        write(&mut hasher, &policy.key, part);
+        (hasher.finish(), RuleAt::new(rule))
     }
 }
 
@@ -106,43 +116,67 @@ impl KnownShapes {
         }
     }
 
-    /// The shapes with what is in force for them. `is_lent` is whether there is a store that lends
-    /// cells.
-    fn in_force<'r>(
+    /// Adds the shapes to a list, with what is in force for them.
+    #[inline]
+    fn add_to<'r>(
         &'r self,
+        list: &mut ArrayVec<ShapeInForce<'r>, MOST_SHAPES>,
         in_force: &'r InForce,
         lane: Lane,
         is_lent: bool,
-    ) -> ArrayVec<ShapeInForce<'r>, MOST_SHAPES> {
-        let known = self.0.iter().map_while(OnceLock::get);
-        known
-            .filter_map(|known| {
-                let each = &in_force.each[known.policy];
-                let (usual, is_shared) = match &each.path {
-                    DecisionPath::Usual(usual) => (usual, false),
-                    DecisionPath::UsualShared(usual) if is_lent => (usual, true),
-                    _ => return None,
-                };
-                Some(ShapeInForce { known, usual, stats: each.stats.on(lane), is_shared })
-            })
-            .collect()
+    ) {
+        for known in self.0.iter().map_while(OnceLock::get) {
+            let Some(way) = Way::of(in_force, known.policy) else { continue };
+            // Without a store nothing is lent.
+            if is_lent || !matches!(way, Way::Shared(_)) {
+                let stats = in_force.each[known.policy].stats.on(lane);
+                list.push(ShapeInForce { known, way, stats });
+            }
+        }
+    }
+}
+
+/// How requests are decided that are answered by their shapes.
+#[derive(Clone, Copy)]
+enum Way<'r> {
+    /// By one charge.
+    Usual(&'r Usual),
+    /// By the spending of cells that the store has lent.
+    Shared(&'r Usual),
+    /// By the charge of all limits of the rule for the key.
+    Plain,
+}
+
+impl<'r> Way<'r> {
+    /// That of the requests of the policy at this place, if they are answered by their shapes.
+    #[inline]
+    fn of(in_force: &'r InForce, policy: usize) -> Option<Self> {
+        let each = &in_force.each[policy];
+        match &each.path {
+            DecisionPath::Usual(usual) => Some(Self::Usual(usual)),
+            DecisionPath::UsualShared(usual) => Some(Self::Shared(usual)),
+            DecisionPath::Full => {
+                let says_more = !in_force.policies.answers.others.is_empty();
+                let is_plain = in_force.is_plain && !each.reads_messages && !says_more;
+                is_plain.then_some(Self::Plain)
+            }
+        }
     }
 }
 
 /// A shape, and what is in force for its requests.
 struct ShapeInForce<'r> {
     known: &'r KnownShape,
-    usual: &'r Usual,
+    way: Way<'r>,
     stats: LaneStats<'r>,
-    /// Whether cells are spent that the store has lent.
-    is_shared: bool,
 }
 
-/// A request that is read, and whose bucket is on its way from memory.
+/// A request that is read, and whose buckets are on their way from memory.
 struct Pending<'r> {
     shape: &'r ShapeInForce<'r>,
     key: KeyHash,
-    /// `None` if it is not a bucket that is charged.
+    rule: RuleAt,
+    /// For the usual way.
     place: Option<BucketPlace<'r>>,
 }
 
@@ -153,7 +187,8 @@ impl Limiter {
         let Round { table, in_force, now, lane, audit, leases, .. } = round;
         let (table, in_force): (&Table, &InForce) = (table, in_force);
         let leases = leases.as_ref().map(|leases| &***leases);
-        let shapes = in_force.shapes.in_force(in_force, *lane, leases.is_some());
+        let mut shapes = ArrayVec::new();
+        in_force.shapes.add_to(&mut shapes, in_force, *lane, leases.is_some());
         let answers = in_force.blocked.each_ref().map(|answer| notifies.as_answer(answer));
         let ([first, ..], [Some(pass), Some(block)], None) = (&shapes[..], answers, audit) else {
             return;
@@ -165,11 +200,11 @@ impl Limiter {
             while !pending.is_full() {
                 let known = shape.known;
                 let ipv4 = |ip| match known.is_as_sent {
-                    true => hash_as_sent(table, Value::Ipv4(ip)),
-                    false => known.hash(table, in_force, Value::Ipv4(ip)),
+                    true => (hash_as_sent(table, Value::Ipv4(ip)), RuleAt::new(None)),
+                    false => known.find(table, in_force, Value::Ipv4(ip)),
                 };
-                let other = |value| known.hash(table, in_force, value);
-                let Some(key) = notifies.read(&known.shape, ipv4, other) else {
+                let other = |value| known.find(table, in_force, value);
+                let Some((key, rule)) = notifies.read(&known.shape, ipv4, other) else {
                     // HAProxy may send several shapes in turn.
                     misses += 1;
                     at = if at + 1 < shapes.len() { at + 1 } else { 0 };
@@ -180,33 +215,44 @@ impl Limiter {
                     continue;
                 };
                 misses = 0;
-                let place = match leases.filter(|_| shape.is_shared) {
-                    None => Some(table.place(shape.usual.key(key), &shape.usual.quota)),
-                    Some(leases) => {
-                        leases.prefetch(shape.usual.lease_key(key));
+                let place = match shape.way {
+                    Way::Usual(usual) => Some(table.place(usual.key(key), &usual.quota)),
+                    Way::Shared(usual) => {
+                        if let Some(leases) = leases {
+                            leases.prefetch(usual.lease_key(key));
+                        }
+                        None
+                    }
+                    Way::Plain => {
+                        let question = known.question(key, rule);
+                        prefetch_limits(table, &in_force.policies, question, None);
                         None
                     }
                 };
-                pending.push(Pending { shape, key, place });
+                pending.push(Pending { shape, key, rule, place });
             }
-            for Pending { shape, key, place } in &pending {
-                let &&ShapeInForce { known, usual, stats, .. } = shape;
-                let &KnownShape { policy, cells, .. } = known;
-                let question = Question { policy, rule: RuleAt::new(None), cells, key: *key };
+            for Pending { shape, key, rule, place } in &pending {
+                let &&ShapeInForce { known, way, stats } = shape;
+                let question = known.question(*key, *rule);
                 let message = || notifies.message();
-                let verdict = match place {
-                    Some(place) => {
+                let verdict = match (way, place) {
+                    (Way::Usual(usual), Some(place)) => {
                         let verdict = decide_usual(table, now, usual, place, question);
                         count_on(stats, in_force, question, verdict, message);
                         verdict
                     }
-                    None => {
+                    (Way::Shared(usual), _) => {
                         let (lane, now) = (*lane, now.time());
                         let lent = Lent { table, in_force, usual, lane, leases, now };
                         match self.spend(lent, question, message) {
                             Some(verdict) => verdict,
                             None => return,
                         }
+                    }
+                    _ => {
+                        let verdict = decide(table, now, in_force, question, None, None, message);
+                        count_on(stats, in_force, question, verdict, message);
+                        verdict
                     }
                 };
                 if !notifies.answer(if verdict.is_blocked() { block } else { pass }) {

@@ -135,12 +135,24 @@ impl Policy {
     ) -> Option<Option<u32>> {
         let mut overridden = None;
         let each = |state: &mut S, value| {
-            let found = if overridden.is_none() { self.override_for(value) } else { None };
-            overridden = overridden.or(found.map(|found| found.rule));
-            part(state, self.key.group(value, found.map_or(0, |found| found.prefix)));
+            let (grouped, rule) = match overridden {
+                None => self.first_part(value),
+                Some(_) => (self.key.group(value, 0), None),
+            };
+            overridden = overridden.or(rule);
+            part(state, grouped);
         };
         self.values(message, state, each, fallback)?;
         Some(overridden)
+    }
+
+    /// The part of a key that this value makes, and the place of the rule that overrides the
+    /// policy's for it, if there is one and no part before it has an override.
+    #[inline]
+    pub fn first_part<'a>(&self, value: Value<'a>) -> (GroupedValue<'a>, Option<u32>) {
+        let found = self.override_for(value);
+        let grouped = self.key.group(value, found.map_or(0, |found| found.prefix));
+        (grouped, found.map(|found| found.rule))
     }
 
     /// Calls `value` for each value that makes a message's key, as HAProxy sent it, with 0 or the

@@ -446,12 +446,14 @@ impl<'h, H: Handler, S: Socket> OpenConnection<'h, H, S> {
     }
 
     fn answer_frames(&mut self, input: &[u8], round: &mut Round<'_, H>) -> Taken {
+        let mut used = self.answer_shaped(input, round);
+        if used == input.len() {
+            return Taken { used, more: false };
+        }
         let now = round.asked.duration_since(self.opened);
         let engine_id = self.engine_id.clone();
-        let mut used = 0;
         // Each pass uses up a batch of the input, or is the last.
         loop {
-            used += self.answer_shaped(&input[used..], round);
             let mut batch = ArrayVec::<Request<'_>, BATCH>::new();
             // Each of these requests may have to wait for a late reply.
             let waiting = self.late.count();
@@ -509,6 +511,7 @@ impl<'h, H: Handler, S: Socket> OpenConnection<'h, H, S> {
             if !more || is_full || most == 0 {
                 return Taken { used, more };
             }
+            used += self.answer_shaped(&input[used..], round);
         }
     }
 

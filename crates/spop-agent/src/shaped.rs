@@ -47,6 +47,7 @@ impl<'r, 'a> ShapedNotifies<'r, 'a> {
 
     /// Those at the beginning of `input`, to be answered behind the first `written` bytes of
     /// `output`, until there are `most`.
+    #[inline(always)]
     pub(crate) fn new(
         protocol: &'r mut Connection,
         input: &'a [u8],
@@ -143,7 +144,8 @@ impl<'r, 'a> ShapedNotifies<'r, 'a> {
 
     /// How many bytes of the input are answered, how many ACKs there are, and how many bytes of
     /// the output are written.
-    pub(crate) fn finish(mut self) -> (usize, usize, usize) {
+    #[inline]
+    pub(crate) fn finish(&mut self) -> (usize, usize, usize) {
         self.take_out_answered();
         // Now they are.
         let _ = self.protocol.max_ack_size(self.acks);
