@@ -101,15 +101,15 @@ impl Of<'_> {
     fn owed_for(&self, limit: &Limit, key: KeyHash) -> Nanos {
         let (table, LimitBucket { key, quota }) =
             (self.table, LimitBucket::of(self.table, limit, key, None));
-        if let Some(calendar) = &limit.calendar {
+        if let Some(calendar) = limit.calendar() {
             let now = table.wall_reading();
             let used = table.counted_in(key, calendar.window(now)).unwrap_or(0);
             // Overrides count in the same bucket, up to counts of their own. A client that has
             // more than one of these is not its client.
             let policy = &self.in_force.policies.list[self.place];
             let allows_more = |other: &Limit| {
-                let is_same = (other.id, &other.calendar) == (limit.id, &limit.calendar);
-                is_same && other.quota.burst() > quota.burst()
+                let is_same = (other.id, other.calendar()) == (limit.id, limit.calendar());
+                is_same && other.burst() > quota.burst()
             };
             let is_full =
                 used == quota.burst() || used > quota.burst() && !policy.limits().any(allows_more);

@@ -307,7 +307,7 @@ impl OfPolicy<'_> {
 
     fn limit_args(&self) -> NamedCounts {
         let counts = self.stats.limit_args();
-        let reads = |policy: &Policy| policy.limits().any(|limit| limit.by_arg.is_some());
+        let reads = |policy: &Policy| policy.limits().any(|limit| limit.by_arg().is_some());
         let is_shown = self.policy().is_some_and(reads) || counts.iter().any(|count| *count > 0);
         let counts = ArgValue::ALL.map(ArgValue::as_str).into_iter().zip(counts);
         named(counts.filter(|_| is_shown))

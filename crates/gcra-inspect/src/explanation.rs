@@ -2,6 +2,7 @@
 //! override, and what each limit says. It asks the code that decides, and charges nothing.
 
 use gcra_limiter::borrower::Borrower;
+use gcra_limiter::cost;
 use gcra_limiter::counting::write_client;
 use gcra_limiter::decide::claim::{SharedClient, SharedQuestion};
 use gcra_limiter::decide::local::{Foreseen, foresee};
@@ -9,7 +10,6 @@ use gcra_limiter::policies_in_force::InForce;
 use gcra_limiter::question::{Question, Unanswerable};
 use gcra_limiter::verdict::{Reason, Verdict};
 use gcra_limiter::written_message::WrittenMessage;
-use gcra_limiter::{cost, limit_bucket};
 use gcra_policy::key::{InKey, NamedValue, OwnedValue, Shown};
 use gcra_policy::key_parts::{KeyArg, NoValue};
 use gcra_policy::sharing::Sharing;
@@ -408,7 +408,7 @@ impl Said {
         if let Some(store) = shared.store {
             for (held, limit) in held.iter_mut().zip(limits) {
                 let client = SharedClient { in_force, table, question, message };
-                match store.read(client, limit, limit_bucket::quota(limit, Some(message))) {
+                match store.read(client, limit, limit.quota(Some(message))) {
                     Ok(found) => {
                         held.store = Some(Stored::new(found, held.burst - held.reserve));
                         held.decide(question, policy, limit, message);
@@ -447,7 +447,7 @@ impl Said {
         let wait_of = |held: &Held| Nanos::from_millis(held.blocked_ms);
         let longest = waits.map(|(held, limit)| (wait_of(held), limit)).max_by_key(|it| it.0);
         let (wait, wait_if_asked) = longest.map_or_else(Default::default, |(wait, limit)| {
-            let quota = limit_bucket::quota(limit, Some(message));
+            let quota = limit.quota(Some(message));
             let (cost, most) = (quota.emission_interval().0, quota.most_owed());
             let penalty = policy.penalty.filter(|_| !policy.observes && limit.key.is_none());
             let penalty = penalty.map_or(0, |penalty| cost.saturating_mul(penalty.cells.into()));
@@ -516,7 +516,7 @@ fn without_store(
     };
     let shared = SharedQuestion { borrower, leases, table, in_force, sharing, question, message };
     let foreseen = shared.foresee_without_store(limits, limit)?;
-    let bursts = limits.iter().map(|limit| limit_bucket::quota(limit, Some(message)).burst());
+    let bursts = limits.iter().map(|limit| limit.quota(Some(message)).burst());
     let away = OutageWords::of_agent(&foreseen, bursts.min().unwrap_or_default());
     Some((away, foreseen.reason, foreseen.wait))
 }
@@ -681,7 +681,7 @@ impl LimitState {
     fn of(foreseen: &Foreseen<'_>, settled: bool, message: &Message<'_>) -> Self {
         let Foreseen { standing, bucket, window_end, .. } = foreseen;
         let (limit, quota, owed) = (standing.limit, standing.quota, standing.owed);
-        if let Some(calendar) = &limit.calendar {
+        if let Some(calendar) = limit.calendar() {
             let remaining = standing.remaining();
             let ends_ms = standing.window_ends.millis_ceil();
             return Self {

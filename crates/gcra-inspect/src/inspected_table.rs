@@ -584,7 +584,7 @@ impl Inspected {
         let registered = self.table.registered();
         let is_registered = |limit: &Limit| registered.iter().any(|it| it.limit == limit.id);
         // Counts in windows are not registered.
-        let limits = self.policy(client).limits().filter(|limit| limit.calendar.is_none());
+        let limits = self.policy(client).limits().filter(|limit| limit.calendar().is_none());
         let mut limits = limits.peekable();
         let has_limits = limits.peek().is_some();
         self.file.is_some() && all > 0 && others == all && has_limits && !limits.any(is_registered)

@@ -4,7 +4,6 @@
 use std::time::Duration;
 
 use gcra_lease::{HostTime, Look, Micros};
-use gcra_limiter::limit_bucket;
 use gcra_limiter::limit_bucket::LimitBucket;
 use gcra_limiter::question::Question;
 use gcra_limiter::reservations::wall_clock;
@@ -159,7 +158,7 @@ impl Held {
         let bucket = LimitBucket::of(table, limit, key, Some(message));
         let (text, most) = (limit.in_words_for(message), bucket.quota.burst());
         let label = limit.label.to_string();
-        let counts = limit.calendar.is_some();
+        let counts = limit.calendar().is_some();
         let now_by_cost = if cells > most { HeldNow::Oversize } else { HeldNow::Asks };
         let nothing = Self {
             limit: label,
@@ -217,7 +216,7 @@ impl Held {
         };
         // One that its response will charge needs a cell, whatever it reserves.
         let needs = cells.max(u32::from(policy.settle().is_some()));
-        let (wait, delay) = match &limit.calendar {
+        let (wait, delay) = match limit.calendar() {
             _ if needs == 0 || needs <= stored.free => (Nanos::ZERO, Nanos::ZERO),
             Some(calendar) => {
                 let now = wall_clock();
@@ -227,7 +226,7 @@ impl Held {
                 (Nanos(nanoseconds(left).max(1)), Nanos::ZERO)
             }
             None => {
-                let quota = limit_bucket::quota(limit, Some(message));
+                let quota = limit.quota(Some(message));
                 let asked = quota.emission_interval().saturating_mul(needs.into());
                 let owed = Nanos::from_millis(stored.full_after_ms).saturating_add(asked);
                 let delay = owed.saturating_sub(quota.drain_time());

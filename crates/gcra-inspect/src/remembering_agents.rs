@@ -9,9 +9,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gcra_policy::Policy;
 use gcra_policy::key::{NamedValue, OwnedValue};
-use gcra_table::{Nanos, Process, Table, Time};
+use gcra_policy::{Limit, Policy};
+use gcra_table::{Nanos, Process, Quota, Table, Time};
 use gcra_text::duration::Left;
 use tokio::runtime::Builder;
 use tokio::task::JoinSet;
@@ -45,9 +45,9 @@ pub(crate) struct Remembering {
 pub(crate) fn unlisted_until(table: &Table, policy: &Policy) -> Option<Time> {
     // What is counted in windows is found without a list. So is what messages say, as far as the
     // table has it; what it has not, is said on its own.
-    let limits = policy.limits().filter(|it| it.calendar.is_none() && it.by_arg.is_none());
+    let quotas = policy.limits().filter_map(Limit::fixed);
     // What is owed when other numbers come can last as long as these let anybody owe something.
-    let longest = limits.map(|limit| limit.quota.most_owed()).max()?;
+    let longest = quotas.map(Quota::most_owed).max()?;
     let until = table.missing_until()?.saturating_add(longest);
     (until > table.now()).then_some(until)
 }

@@ -411,7 +411,7 @@ fn ratelimit_policy(standings: &[LimitStanding<'_>], text: &mut String) {
     text.clear();
     for standing in standings {
         let comma = if text.is_empty() { "" } else { ", " };
-        let window = match &standing.limit.calendar {
+        let window = match standing.limit.calendar() {
             None => window(standing.whole()),
             Some(calendar) => calendar.unit().nominal_s().into(),
         };
@@ -543,7 +543,8 @@ mod tests {
                 .collect();
             let mut standings = Standings::default();
             for (limit, owed, wait, observes) in &limits {
-                let (quota, owed, wait, window_ends) = (limit.quota, *owed, *wait, Nanos::ZERO);
+                let (quota, window_ends) = (limit.quota(None), Nanos::ZERO);
+                let (owed, wait) = (*owed, *wait);
                 let standing = LimitStanding { limit, quota, owed, wait, window_ends };
                 standings.say(standing, *observes, None);
             }
@@ -583,8 +584,8 @@ mod tests {
         let policy = &policies.list[0];
         let limit = policy.limits().next().unwrap();
         let mut standings = Standings::default();
-        let owed = Nanos(limit.quota.drain_time().0 / 2);
-        let (quota, wait, window_ends) = (limit.quota, Nanos::ZERO, Nanos::ZERO);
+        let owed = Nanos(limit.quota(None).drain_time().0 / 2);
+        let (quota, wait, window_ends) = (limit.quota(None), Nanos::ZERO, Nanos::ZERO);
         standings.add(LimitStanding { limit, quota, owed, wait, window_ends }, policy, 0);
         let vars = |standings: &Standings<'_>| {
             let mut written = WrittenAnswer::default();
@@ -619,7 +620,7 @@ mod tests {
         let mut standings = Standings::default();
         let (owed, wait) = (Nanos(70_000_000_000_000_000), Nanos(100_000_000_000_000_000));
         for limit in [&policies.list[0]; 2].into_iter().flat_map(|policy| policy.limits()) {
-            let (quota, window_ends) = (limit.quota, Nanos::ZERO);
+            let (quota, window_ends) = (limit.quota(None), Nanos::ZERO);
             standings.say(LimitStanding { limit, quota, owed, wait, window_ends }, false, None);
         }
         assert_eq!(standings.listed().len(), MAX_LISTED);
@@ -653,7 +654,7 @@ mod tests {
             let marks = policy.limits().map(|_| u32::MAX).collect();
             reserved.add(place, Some(Reservation { cells: u32::MAX, at, marks }));
             for limit in policy.limits() {
-                let (quota, window_ends) = (limit.quota, Nanos::ZERO);
+                let (quota, window_ends) = (limit.quota(None), Nanos::ZERO);
                 standings.add(LimitStanding { limit, quota, owed, wait, window_ends }, policy, 0);
             }
         }

@@ -297,7 +297,7 @@ impl PolicyChanges {
         // Another count of the same windows finds the same buckets, and in other windows it begins
         // at 0. A limit whose numbers messages say has buckets for each of them, and had them
         // before.
-        if limit.calendar.is_some() || limit.by_arg.is_some() {
+        if limit.fixed().is_none() {
             return found.buckets;
         }
         // The keys that the client had, each with the time when it had it last; and until when it
@@ -386,12 +386,11 @@ impl Former {
 
 /// The most that a client can owe under the limits of a policy that have a rate.
 fn most_owed(policy: &Policy) -> Nanos {
-    let most = |Limit { quota, .. }: &Limit| match policy.settle() {
+    let most = |quota: Quota| match policy.settle() {
         Some(_) => quota.most_owed(),
         None => quota.drain_time().saturating_add(quota.max_delay()),
     };
-    let limits = policy.limits().filter(|limit| limit.calendar.is_none());
-    limits.map(most).max().unwrap_or_default()
+    policy.limits().filter_map(Limit::rate).map(most).max().unwrap_or_default()
 }
 
 /// The limit of this policy that a message was counted by in the place of the one in force, the
@@ -404,7 +403,7 @@ fn under<'p>(
     let (key, overridden) = hash_key(table.hasher(), policy, message)?;
     let rule = RuleAt::new(overridden);
     let mut limits = policy.rule(rule).limits().iter();
-    let old = limits.find(|old| old.id == limit.id && is_known(old))?;
+    let old = limits.find(|old| old.id == limit.id && old.fixed().is_some())?;
     Some((key, rule.is_override(), old))
 }
 
@@ -438,9 +437,9 @@ impl RegisterUse {
             Self::Write => register.put_in_force(id, quota),
         };
         let mut former: Vec<Vec<Former>> = policies.list.iter().map(|_| Vec::new()).collect();
-        for (place, Limit { id, quota, .. }) in registered(policies) {
-            for (quota, ended) in before(*id, *quota) {
-                former[place].push(Former { ended, what: What::Numbers { limit: *id, quota } });
+        for (place, limit, quota) in registered(policies) {
+            for (quota, ended) in before(limit, quota) {
+                former[place].push(Former { ended, what: What::Numbers { limit, quota } });
             }
         }
         let mut space = MAX_REGISTERED - registered(policies).count();
@@ -465,9 +464,9 @@ impl RegisterUse {
         }
         if self == Self::Write {
             let overrides = policies.list.iter().flat_map(|policy| &policy.overrides.rules);
-            let limits = overrides.flat_map(Rule::limits).filter(|limit| is_known(limit));
-            for limit in limits.take(space) {
-                register.add_override(limit.id, limit.quota);
+            let limits = overrides.flat_map(Rule::limits);
+            for (id, quota) in limits.filter_map(to_register).take(space) {
+                register.add_override(id, quota);
             }
             register_said(policies, table);
         }
@@ -480,9 +479,9 @@ impl RegisterUse {
 fn note_unregistered(old: &Policies, table: &Table) {
     let known: HashSet<_> =
         table.registered().into_iter().map(|it| (it.limit, it.quota)).collect();
-    let limits = old.list.iter().flat_map(Policy::limits).filter(|limit| is_known(limit));
-    let missing = limits.filter(|it| !known.contains(&(it.id, it.quota.without_delay())));
-    if let Some(longest) = missing.map(|limit| limit.quota.most_owed()).max() {
+    let limits = old.list.iter().flat_map(Policy::limits).filter_map(to_register);
+    let missing = limits.filter(|(id, quota)| !known.contains(&(*id, quota.without_delay())));
+    if let Some(longest) = missing.map(|(_, quota)| quota.most_owed()).max() {
         table.note_missing(longest);
     }
 }
@@ -509,8 +508,8 @@ fn shared_since(policies: &Policies, table: &Table) -> HashMap<Numbers, Time> {
     since.extend(latest.into_values().map(|it| ((it.limit, false, it.quota), it.since)));
     let now = table.now();
     let of_rule = |rule: &Rule, is_override: bool| {
-        let numbers = |limit: &Limit| (limit.id, is_override, limit.quota.without_delay());
-        rule.limits().iter().filter(|limit| is_known(limit)).map(numbers).collect::<Vec<_>>()
+        let numbers = |(id, quota): (u64, Quota)| (id, is_override, quota.without_delay());
+        rule.limits().iter().filter_map(to_register).map(numbers).collect::<Vec<_>>()
     };
     let of_policy = |policy: &Policy| {
         let of_overrides = policy.overrides.rules.iter().flat_map(|rule| of_rule(rule, true));
@@ -523,7 +522,7 @@ fn shared_since(policies: &Policies, table: &Table) -> HashMap<Numbers, Time> {
 /// The numbers that the limits of a policy have and had, also for overrides, by what is known of
 /// each limit.
 fn numbers_of(policy: &Policy, known: &HashMap<u64, Vec<Registered>>) -> Vec<Registered> {
-    let mut ids: Vec<u64> = policy.limits().filter(|it| is_known(it)).map(|it| it.id).collect();
+    let mut ids: Vec<u64> = policy.limits().filter_map(to_register).map(|(id, _)| id).collect();
     ids.sort_unstable();
     ids.dedup();
     let of_one = |id: u64| known.get(&id).into_iter().flatten().take(MOST_OVERRIDES).copied();
@@ -546,18 +545,19 @@ fn version_of(overrides: &Overrides) -> Option<Quota> {
 }
 
 /// The limits that have an entry in the table's register, as many as it has space for: the place
-/// of the policy, and the limit.
-fn registered(policies: &Policies) -> impl Iterator<Item = (usize, &Limit)> {
-    let limits = policies.list.iter().enumerate();
-    let limits = limits
-        .flat_map(|(place, policy)| policy.rule.limits().iter().map(move |limit| (place, limit)));
-    limits.filter(|(_, limit)| is_known(limit)).take(MAX_REGISTERED)
+/// of the policy, the id and the quota.
+fn registered(policies: &Policies) -> impl Iterator<Item = (usize, u64, Quota)> {
+    let limits = policies.list.iter().enumerate().flat_map(|(place, policy)| {
+        let limits = policy.rule.limits().iter().filter_map(to_register);
+        limits.map(move |(id, quota)| (place, id, quota))
+    });
+    limits.take(MAX_REGISTERED)
 }
 
-/// Where messages say the numbers, nothing is known of them here. What is counted in windows is
-/// found without the register.
-fn is_known(limit: &Limit) -> bool {
-    limit.by_arg.is_none() && limit.calendar.is_none()
+/// The id and the quota of a limit. Where messages say the numbers, nothing is known of them here.
+/// What is counted in windows is found without the register.
+fn to_register(limit: &Limit) -> Option<(u64, Quota)> {
+    Some((limit.id, limit.fixed()?))
 }
 
 /// Writes down the numbers that messages can say by default, and those that they have said to
@@ -565,17 +565,16 @@ fn is_known(limit: &Limit) -> bool {
 /// others had more to write.
 pub fn register_said(policies: &Policies, table: &Table) {
     let by_arg = policies.list.iter().flat_map(Policy::limits);
-    let by_arg: Vec<_> =
-        by_arg.filter_map(|limit| Some((limit, limit.by_arg.as_ref()?))).collect();
+    let by_arg: Vec<_> = by_arg.filter_map(|limit| Some((limit.id, limit.by_arg()?))).collect();
     if by_arg.is_empty() {
         return;
     }
     let known: HashSet<_> =
         table.registered().into_iter().map(|it| (it.limit, it.quota)).collect();
-    for (limit, by_arg) in by_arg {
-        for quota in by_arg.quotas(limit.quota) {
-            if !known.contains(&(limit.id, quota.without_delay())) {
-                table.add_said(limit.id, quota);
+    for (id, by_arg) in by_arg {
+        for quota in by_arg.quotas() {
+            if !known.contains(&(id, quota.without_delay())) {
+                table.add_said(id, quota);
             }
         }
     }

@@ -29,13 +29,13 @@ impl LimitBucket {
             (Some(parts), Some(message)) => own_key(table, parts, message).unwrap_or(key),
             _ => key,
         };
-        Self { key: key.under(limit.salt(table)), quota: quota(limit, message) }
+        Self { key: key.under(limit.salt(table)), quota: limit.quota(message) }
     }
 
     /// What stands for this bucket of a limit; of a limit that counts in windows, for that of the
     /// window of this moment.
     pub fn mark(self, table: &Table, limit: &Limit) -> u32 {
-        match &limit.calendar {
+        match limit.calendar() {
             None => self.key.mark(self.quota),
             Some(calendar) => calendar.window(table.wall_reading()).mark(self.key),
         }
@@ -51,7 +51,7 @@ impl LimitBucket {
     /// Starts to fetch the memory that a charge of the bucket of this limit will need.
     #[inline]
     pub fn prefetch(self, table: &Table, limit: &Limit) {
-        match &limit.calendar {
+        match limit.calendar() {
             None => table.prefetch(self.key, self.quota),
             Some(calendar) => {
                 table.prefetch_count(self.key, calendar.window(table.wall_reading()));
@@ -62,20 +62,11 @@ impl LimitBucket {
 
 /// By what the leases of a limit differ that has these numbers.
 pub(crate) fn lease_numbers(limit: &Limit, quota: Quota) -> LeaseNumbers {
-    match &limit.calendar {
+    match limit.calendar() {
         // Counts are not lent.
         Some(_) => LeaseNumbers::new(&[]),
         // What the store cannot compute, it does not lend.
         None => LeaseNumbers::new(&lent(quota).map_or([0; 5], |limit| limit.numbers())),
-    }
-}
-
-/// The numbers of a limit for a message. Without the message, its highest.
-#[inline]
-pub fn quota(limit: &Limit, message: Option<&Message<'_>>) -> Quota {
-    match (&limit.by_arg, message) {
-        (Some(by_arg), Some(message)) => by_arg.read(limit.quota, message).quota,
-        _ => limit.quota,
     }
 }
 
@@ -88,9 +79,8 @@ pub(crate) fn note_said(
     message: &Message<'_>,
 ) -> impl Iterator<Item = ArgValue> {
     limits.iter().filter_map(move |limit| {
-        let by_arg = limit.by_arg.as_ref()?;
         let write_down = |quota| table.add_said(limit.id, quota);
-        Some(by_arg.note(limit.quota, message, write_down).said)
+        Some(limit.by_arg()?.note(message, write_down).said)
     })
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use gcra_policy::answers::Answers;
 use gcra_policy::key_parts::KeyArg;
-use gcra_policy::{KeyParts, Limit, Policies, Policy, Price, Rule};
+use gcra_policy::{KeyParts, Limit, LimitNumbers, Policies, Policy, Price, Rule};
 use gcra_table::{
     Exemption, KeyHash, LeaseKey, LeaseNumbers, LimitSalt, Nanos, Quota, Table, Time,
 };
@@ -164,7 +164,7 @@ impl Usual {
         let Rule::Limits(limits) = rule else { return None };
         let [limit] = &limits[..] else { return None };
         // A limit in force has a salt.
-        let Limit { salt: Some(salt), quota, calendar: None, key: None, by_arg: None, .. } = limit
+        let Limit { salt: Some(salt), numbers: LimitNumbers::Fixed(quota), key: None, .. } = limit
         else {
             return None;
         };

@@ -5,7 +5,7 @@ use gcra_table::{Nanos, limit_id};
 
 use crate::bandwidth::Bandwidth;
 use crate::key_parts::{KeyArg, KeyParts};
-use crate::limit::{Limit, Rule};
+use crate::limit::{Limit, LimitNumbers, Rule};
 use crate::overrides::Overrides;
 use crate::policy::{Penalty, Policy, Price, When};
 use crate::settle::Settle;
@@ -131,19 +131,18 @@ impl Digest {
             Rule::Limits(limits) => {
                 self.number(limits.len() as u64);
                 // The others say the same in words.
-                for Limit {
-                    label: _,
-                    id,
-                    salt: _,
-                    record_name: _,
-                    quota,
-                    reserve,
-                    calendar,
-                    key,
-                    by_arg,
-                    words: _,
-                } in limits
-                {
+                for limit in limits {
+                    let Limit {
+                        label: _,
+                        id,
+                        salt: _,
+                        record_name: _,
+                        numbers,
+                        reserve,
+                        key,
+                        words: _,
+                    } = limit;
+                    let quota = limit.quota(None);
                     if let Some(reserve) = reserve {
                         // What is written follows from this and from the quota.
                         let Unasked { requests, processes, reload_every } = reserve.unasked;
@@ -152,9 +151,9 @@ impl Digest {
                         self.number(processes.into());
                         self.number(reload_every.unwrap_or_default().0);
                     }
-                    if let Some(calendar) = calendar {
+                    if let LimitNumbers::PerWindow(counts) = numbers {
                         self.add(b"window");
-                        self.add(calendar.as_written().as_bytes());
+                        self.add(counts.calendar.as_written().as_bytes());
                     }
                     self.number(*id);
                     self.number(quota.emission_interval().0);
@@ -164,7 +163,7 @@ impl Digest {
                         self.add(b"key");
                         self.key(key);
                     }
-                    if let Some(by_arg) = by_arg {
+                    if let LimitNumbers::ByArg(by_arg) = numbers {
                         self.add(b"arg");
                         self.add(&by_arg.arg);
                         self.number(by_arg.default.emission_interval().0);

@@ -140,7 +140,7 @@ impl Policy {
             "its key must be one arg, and without 'else', because HAProxy counts by one value"
         } else if self.when.is_some() {
             "it has a 'when', and HAProxy does not know which requests that fits"
-        } else if self.limits().any(|limit| limit.key.is_some() || limit.by_arg.is_some()) {
+        } else if self.limits().any(|limit| limit.key.is_some() || limit.by_arg().is_some()) {
             "it has a limit with a key or numbers of its own, which HAProxy does not know"
         } else if self.settle().is_some() {
             "its requests are settled, so each must be asked about"
@@ -317,7 +317,7 @@ impl Numbers {
         };
         let together = together.filter(|k| *k >= 2);
         let left = match unasked {
-            Some(_) => policy.limits().map(|limit| limit.quota.burst()).min().unwrap_or(smallest),
+            Some(_) => policy.limits().map(Limit::burst).min().unwrap_or(smallest),
             None => smallest - together.map_or(0, |k| k - 1),
         };
         let unpaid = unasked.map_or(together.map_or(0, |k| k - 1).into(), Unasked::unpaid);
@@ -349,7 +349,7 @@ impl Numbers {
 /// The time in which a cell becomes due, on average if it counts in windows.
 fn interval_ns(limit: &Limit) -> u64 {
     let written = limit.written();
-    match &limit.calendar {
+    match limit.calendar() {
         None => written.emission_interval().0,
         Some(calendar) => {
             let each = calendar.unit().longest() / written.burst().max(1);

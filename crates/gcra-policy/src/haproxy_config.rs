@@ -321,7 +321,7 @@ fn request_args(policy: &Policy) -> Vec<String> {
     let when = policy.when.iter().map(|when| &*when.arg);
     let of_limits = policy.limits().filter_map(|limit| limit.key.as_ref());
     let of_limits = of_limits.flat_map(|key| key.names());
-    let by_args = policy.limits().filter_map(|limit| limit.by_arg.as_ref());
+    let by_args = policy.limits().filter_map(|limit| limit.by_arg());
     let by_args = by_args.map(|by_arg| &*by_arg.arg);
     let mut names: Vec<String> = Vec::new();
     for name in policy.key.names().chain(of_limits).chain(when).chain(by_args).map(text) {
@@ -458,7 +458,7 @@ impl Message<'_> {
             comments.push(comment);
         }
         for policy in with_trials() {
-            for by_arg in policy.limits().filter_map(|limit| limit.by_arg.as_ref()) {
+            for by_arg in policy.limits().filter_map(|limit| limit.by_arg()) {
                 let name = text(&by_arg.arg);
                 if is_new(&name) {
                     let (sample, comment) = limit_map(&name, client);

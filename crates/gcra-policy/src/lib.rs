@@ -39,7 +39,7 @@ pub mod words;
 pub use bandwidth::Bandwidth;
 pub use file::secrets;
 pub use key_parts::{GroupedValue, KeyParts};
-pub use limit::{Limit, LimitIdentity, MAX_LIMITS, Rule};
+pub use limit::{Limit, LimitIdentity, LimitNumbers, MAX_LIMITS, Rule};
 pub use overrides::{OverrideKey, Overrides};
 pub use policies::{LimitPlace, Policies};
 pub use policy::{Penalty, Policy, Price, RuleAt, When, policy_id};

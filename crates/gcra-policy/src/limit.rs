@@ -52,20 +52,32 @@ pub struct Limit {
     pub salt: Option<LimitSalt>,
     /// The same for its records in the store.
     pub record_name: Arc<str>,
-    /// If each message says the numbers, the highest that count. If it counts in windows of a
-    /// calendar, a burst of the count, and nothing else.
-    pub quota: Quota,
-    /// What `quota` is less than the limit that is written, if HAProxy lets requests pass without
+    pub numbers: LimitNumbers,
+    /// What decides is less than the limit that is written, if HAProxy lets requests pass without
     /// asking.
     pub reserve: Option<Box<Reserve>>,
-    /// The windows in which it counts, if it does, from 0 again in each.
-    pub calendar: Option<Arc<Calendar>>,
     /// The key that it counts by, if that is not the policy's. Without args, all clients share it.
     pub key: Option<Box<KeyParts>>,
-    /// The arg with the numbers, if each message says them.
-    pub by_arg: Option<Arc<ByArg>>,
     /// In a box, because no request needs them.
     pub words: Box<LimitWords>,
+}
+
+/// How much a limit allows.
+#[derive(Clone, Debug, Eq, Hash, PartialEq)]
+pub enum LimitNumbers {
+    /// A rate and a burst.
+    Fixed(Quota),
+    /// A rate and a burst that each message says.
+    ByArg(Arc<ByArg>),
+    PerWindow(Arc<WindowCount>),
+}
+
+/// So many cells in each window of a calendar, from 0 again in each.
+#[derive(Debug, Eq, Hash, PartialEq)]
+pub struct WindowCount {
+    pub calendar: Calendar,
+    /// The count as a burst. A debt stands for what is counted: a nanosecond for a cell.
+    quota: Quota,
 }
 
 /// What makes a limit the same one: for the table, for what is lent, and for the store. (All three
@@ -114,11 +126,9 @@ impl Limit {
             id,
             salt: None,
             record_name,
-            quota,
+            numbers: LimitNumbers::Fixed(quota),
             reserve: None,
-            calendar: None,
             key: None,
-            by_arg: None,
             words: words.into(),
         }
     }
@@ -130,38 +140,39 @@ impl Limit {
         count: u32,
         calendar: Calendar,
     ) -> Option<Self> {
-        // A debt stands for what is counted: a nanosecond for a cell.
         let quota = Quota::new(Nanos(1), count).ok()?;
         let words = LimitWords {
             text: calendar.count_in_words(count).into(),
             bound: calendar.bound_in_words(count).into(),
         };
-        let calendar = Some(Arc::new(calendar));
-        let (reserve, key, by_arg) = (None, None, None);
+        let numbers = LimitNumbers::PerWindow(WindowCount { calendar, quota }.into());
         let LimitIdentity { id, record_name } = identity;
         let (label, words) = (label.into(), words.into());
-        Some(Self {
-            label,
-            id,
-            salt: None,
-            record_name,
-            quota,
-            reserve,
-            calendar,
-            key,
-            by_arg,
-            words,
-        })
+        let (salt, reserve, key) = (None, None, None);
+        Some(Self { label, id, salt, record_name, numbers, reserve, key, words })
     }
 
-    /// The numbers of the limit as it is written. Decisions are by [`quota`](Self::quota).
+    /// Its quota as it is written. Decisions are by [`quota`](Self::quota).
     pub fn written(&self) -> Quota {
-        self.reserve.as_ref().map_or(self.quota, |reserve| reserve.written)
+        self.reserve.as_ref().map_or_else(|| self.quota(None), |reserve| reserve.written)
     }
 
     /// How many of its cells are kept in reserve.
     pub fn in_reserve(&self) -> u32 {
-        self.written().burst() - self.quota.burst()
+        self.written().burst() - self.burst()
+    }
+
+    /// Decides by what is left beside a reserve.
+    pub(crate) fn keep(&mut self, reserve: Reserve, left: Quota) {
+        match &mut self.numbers {
+            LimitNumbers::Fixed(quota) => *quota = left,
+            // It was made for this limit just now, so that nothing else has it.
+            LimitNumbers::PerWindow(counts) => {
+                Arc::get_mut(counts).into_iter().for_each(|counts| counts.quota = left);
+            }
+            LimitNumbers::ByArg(_) => return,
+        }
+        self.reserve = Some(reserve.into());
     }
 
     /// The same with a key of its own, if there is one.
@@ -184,8 +195,8 @@ impl Limit {
 
     /// The limit in words, with the numbers that count for a message and where they are from.
     pub fn in_words_for(&self, message: &Message<'_>) -> String {
-        let Some(by_arg) = &self.by_arg else { return self.words.text.to_string() };
-        let MessageNumbers { quota, said } = by_arg.read(self.quota, message);
+        let Some(by_arg) = self.by_arg() else { return self.words.text.to_string() };
+        let MessageNumbers { quota, said } = by_arg.read(message);
         let arg = String::from_utf8_lossy(&by_arg.arg);
         let from = match said {
             ArgValue::Valid => format!("from the arg '{arg}'"),
@@ -198,6 +209,87 @@ impl Limit {
         self.with_clients(&format!("{} ({from})", numbers_in_words(quota)))
     }
 
+    /// Its rate and burst, if they are the same for all messages.
+    pub fn fixed(&self) -> Option<Quota> {
+        match self.numbers {
+            LimitNumbers::Fixed(quota) => Some(quota),
+            LimitNumbers::ByArg(_) | LimitNumbers::PerWindow(_) => None,
+        }
+    }
+
+    /// Its rate and burst, the highest if messages say them; `None` if it counts in windows.
+    pub fn rate(&self) -> Option<Quota> {
+        match &self.numbers {
+            LimitNumbers::Fixed(quota) => Some(*quota),
+            LimitNumbers::ByArg(by_arg) => Some(by_arg.most),
+            LimitNumbers::PerWindow(_) => None,
+        }
+    }
+
+    /// The same, to put into it what follows from its policy.
+    pub(crate) fn rate_mut(&mut self) -> Option<&mut Quota> {
+        match &mut self.numbers {
+            LimitNumbers::Fixed(quota) => Some(quota),
+            // It was made for this limit just now, so that nothing else has it.
+            LimitNumbers::ByArg(by_arg) => Some(&mut Arc::get_mut(by_arg)?.most),
+            LimitNumbers::PerWindow(_) => None,
+        }
+    }
+
+    /// Its rate and burst with their words, the default if messages say them; `None` if it counts
+    /// in windows.
+    pub(crate) fn default_rate(&self) -> Option<(Quota, String)> {
+        match &self.numbers {
+            LimitNumbers::Fixed(quota) => Some((*quota, self.words.text.to_string())),
+            LimitNumbers::ByArg(by_arg) => {
+                let words = format!("{} (the default)", numbers_in_words(by_arg.default));
+                Some((by_arg.default, words))
+            }
+            LimitNumbers::PerWindow(_) => None,
+        }
+    }
+
+    /// The arg that says its numbers, if messages say them.
+    pub fn by_arg(&self) -> Option<&ByArg> {
+        match &self.numbers {
+            LimitNumbers::ByArg(by_arg) => Some(by_arg),
+            LimitNumbers::Fixed(_) | LimitNumbers::PerWindow(_) => None,
+        }
+    }
+
+    pub(crate) fn by_arg_mut(&mut self) -> Option<&mut ByArg> {
+        match &mut self.numbers {
+            LimitNumbers::ByArg(by_arg) => Arc::get_mut(by_arg),
+            LimitNumbers::Fixed(_) | LimitNumbers::PerWindow(_) => None,
+        }
+    }
+
+    /// The windows in which it counts, if it does.
+    #[inline]
+    pub fn calendar(&self) -> Option<&Calendar> {
+        match &self.numbers {
+            LimitNumbers::PerWindow(counts) => Some(&counts.calendar),
+            LimitNumbers::Fixed(_) | LimitNumbers::ByArg(_) => None,
+        }
+    }
+
+    /// The quota of its bucket for a message; without the message, the highest. If it counts in
+    /// windows, a burst of the count.
+    #[inline]
+    pub fn quota(&self, message: Option<&Message<'_>>) -> Quota {
+        match (&self.numbers, message) {
+            (LimitNumbers::Fixed(quota), _) => *quota,
+            (LimitNumbers::ByArg(by_arg), Some(message)) => by_arg.read(message).quota,
+            (LimitNumbers::ByArg(by_arg), None) => by_arg.most,
+            (LimitNumbers::PerWindow(counts), _) => counts.quota,
+        }
+    }
+
+    /// The most cells that it allows at once, or in a window.
+    pub fn burst(&self) -> u32 {
+        self.quota(None).burst()
+    }
+
     /// What tells its keys from those of other limits. This is worked out once for a limit that is
     /// in force.
     #[inline]
@@ -208,12 +300,12 @@ impl Limit {
     /// Whether it depends on the message, and not only on the policy's key, in which bucket it
     /// counts.
     pub fn reads_messages(&self) -> bool {
-        self.key.is_some() || self.by_arg.is_some()
+        self.key.is_some() || self.by_arg().is_some()
     }
 
     /// The args that it reads itself: those of its own key, and the one with its numbers.
     pub(crate) fn own_args(&self) -> impl Iterator<Item = &[u8]> {
         let key = self.key.iter().flat_map(|key| key.names());
-        key.chain(self.by_arg.as_ref().map(|by_arg| &*by_arg.arg))
+        key.chain(self.by_arg().map(|by_arg| &*by_arg.arg))
     }
 }

@@ -27,6 +27,8 @@ pub struct ByArg {
     pub arg: Box<[u8]>,
     /// What counts where the value is missing or no limit.
     pub default: Quota,
+    /// The highest numbers that count.
+    pub most: Quota,
     /// How long a debt beyond the burst may take to be paid off, in a policy that is settled.
     pub(crate) max_debt: Nanos,
     /// Whether the policy is shared.
@@ -79,10 +81,11 @@ pub struct MessageNumbers {
 }
 
 impl ByArg {
-    pub(crate) fn new(arg: &str, default: Quota) -> Self {
+    pub(crate) fn new(arg: &str, default: Quota, most: Quota) -> Self {
         Self {
             arg: arg.as_bytes().into(),
             default,
+            most,
             max_debt: Nanos::ZERO,
             is_shared: false,
             parsed: [const { OnceLock::new() }; REMEMBERED],
@@ -90,12 +93,12 @@ impl ByArg {
         }
     }
 
-    /// The numbers for a message, if they are `most` at most.
-    pub fn read(&self, most: Quota, message: &Message<'_>) -> MessageNumbers {
-        let read = |value| self.known(value).or_else(|| self.parse(value, most));
+    /// The numbers for a message.
+    pub fn read(&self, message: &Message<'_>) -> MessageNumbers {
+        let read = |value| self.known(value).or_else(|| self.parse(value));
         self.value(message)
             .and_then(|value| read(value).ok_or(ArgValue::Invalid))
-            .unwrap_or_else(|said| self.read_default(most, said))
+            .unwrap_or_else(|said| self.read_default(said))
     }
 
     /// As [`read`](Self::read), for a message that is to be decided. Before anything is charged by
@@ -103,19 +106,18 @@ impl ByArg {
     /// written down.
     pub fn note(
         &self,
-        most: Quota,
         message: &Message<'_>,
         write_down: impl FnOnce(Quota) -> bool,
     ) -> MessageNumbers {
         let value = match self.value(message) {
             Ok(value) => value,
-            Err(said) => return self.read_default(most, said),
+            Err(said) => return self.read_default(said),
         };
         if let Some(read) = self.known(value) {
             return read;
         }
-        let Some(read) = self.parse(value, most) else {
-            return self.read_default(most, ArgValue::Invalid);
+        let Some(read) = self.parse(value) else {
+            return self.read_default(ArgValue::Invalid);
         };
         self.note_quota(read.quota, write_down);
         // If another thread is faster, its value is remembered.
@@ -160,37 +162,38 @@ impl ByArg {
         known.find(|(text, _)| **text == *value).map(|(_, read)| *read)
     }
 
-    fn read_default(&self, most: Quota, said: ArgValue) -> MessageNumbers {
-        MessageNumbers { quota: self.like(self.default, most), said }
+    fn read_default(&self, said: ArgValue) -> MessageNumbers {
+        MessageNumbers { quota: self.like_most(self.default), said }
     }
 
     /// The default, and the quotas that messages have said to this process.
-    pub fn quotas(&self, most: Quota) -> Vec<Quota> {
+    pub fn quotas(&self) -> Vec<Quota> {
         let noted = self.noted.load();
-        let default = self.like(self.default, most);
+        let default = self.like_most(self.default);
         std::iter::once(default).chain(noted.quotas.iter().copied()).collect()
     }
 
     /// The quota that a value stands for, if it is a limit.
-    fn parse(&self, value: &[u8], most: Quota) -> Option<MessageNumbers> {
+    fn parse(&self, value: &[u8]) -> Option<MessageNumbers> {
         let (rate, burst) = rate_and_burst(str::from_utf8(value).ok()?)?;
         let rate = Rate::parse(rate).ok()?;
         let wanted = rate.quota(burst).ok()?;
-        let lowered = lowered(wanted, most)?;
+        let lowered = lowered(wanted, self.most)?;
         let said = if lowered == wanted { ArgValue::Valid } else { ArgValue::Lowered };
-        Some(MessageNumbers { quota: self.like(lowered, most), said })
+        Some(MessageNumbers { quota: self.like_most(lowered), said })
     }
 
     /// The same quota, with the longest delay of the highest, and as much that may be owed beyond.
-    fn like(&self, quota: Quota, most: Quota) -> Quota {
-        let like = self.owing_as(quota, most);
+    fn like_most(&self, quota: Quota) -> Quota {
+        let like = self.owing_as_most(quota);
         if self.is_shared { in_whole_cells(like) } else { like }
     }
 
-    fn owing_as(&self, quota: Quota, most: Quota) -> Quota {
+    fn owing_as_most(&self, quota: Quota) -> Quota {
         if self.max_debt > Nanos::ZERO {
             return with_max_debt(quota, self.max_debt).unwrap_or(quota);
         }
+        let most = self.most;
         let beyond = most.most_owed().saturating_sub(most.drain_time());
         if beyond == Nanos::ZERO {
             return quota;
@@ -226,9 +229,9 @@ pub fn lowered(quota: Quota, most: Quota) -> Option<Quota> {
 /// The numbers that messages have said are no part of it.
 impl PartialEq for ByArg {
     fn eq(&self, other: &Self) -> bool {
-        let Self { arg, default, max_debt, is_shared, parsed: _, noted: _ } = self;
-        let others = (&other.arg, &other.default, &other.max_debt, &other.is_shared);
-        (arg, default, max_debt, is_shared) == others
+        let Self { arg, default, most, max_debt, is_shared, parsed: _, noted: _ } = self;
+        let others = (&other.arg, &other.default, &other.most, &other.max_debt, &other.is_shared);
+        (arg, default, most, max_debt, is_shared) == others
     }
 }
 
@@ -236,7 +239,7 @@ impl Eq for ByArg {}
 
 impl Hash for ByArg {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        let Self { arg, default, max_debt, is_shared, parsed: _, noted: _ } = self;
-        (arg, default, max_debt, is_shared).hash(state);
+        let Self { arg, default, most, max_debt, is_shared, parsed: _, noted: _ } = self;
+        (arg, default, most, max_debt, is_shared).hash(state);
     }
 }

@@ -4,7 +4,7 @@
 
 use std::mem;
 
-use gcra_table::{Exemption, Nanos, limit_id};
+use gcra_table::{Exemption, Nanos, Quota, limit_id};
 use ipnet::IpNet;
 use spop_agent::{Message, Value};
 
@@ -345,7 +345,7 @@ impl Policy {
     /// How long the policy holds back a request that is over a limit, at most; 0 if it blocks each
     /// of them.
     pub fn max_delay(&self) -> Nanos {
-        self.limits().map(|limit| limit.quota.max_delay()).max().unwrap_or_default()
+        self.limits().filter_map(Limit::rate).map(Quota::max_delay).max().unwrap_or_default()
     }
 
     /// How many of its requests HAProxy lets pass without asking, if it does that.

@@ -46,8 +46,8 @@ impl Written {
 impl Limit {
     /// "up to 13 at once", of what decides; with the rate if it is another one.
     fn decided_in_words(&self) -> String {
-        let (written, decided) = (self.written(), self.quota);
-        match &self.calendar {
+        let (written, decided) = (self.written(), self.quota(None));
+        match self.calendar() {
             Some(calendar) => calendar.count_in_words(decided.burst()),
             None if written.emission_interval() == decided.emission_interval() => {
                 format!("up to {} at once", decided.burst())
@@ -66,9 +66,9 @@ impl Limit {
         spelling: Written,
     ) -> Result<(), String> {
         let text = &self.words.text;
-        let (written, requests) = (self.quota, unasked.requests);
+        let (written, requests) = (self.quota(None), unasked.requests);
         let setting = spelling.number("unasked", requests);
-        if self.calendar.is_some()
+        if self.calendar().is_some()
             && let Some(every) = unasked.reload_every
         {
             return Err(format!(
@@ -80,12 +80,11 @@ impl Limit {
         }
         match unasked.left_of(written) {
             Ok(left) => {
-                self.quota = left;
-                self.reserve = Some(Box::new(Reserve { unasked, written }));
+                self.keep(Reserve { unasked, written }, left);
                 Ok(())
             }
             Err(NothingLeft::OfBurst) => {
-                let what = if self.calendar.is_some() { "count" } else { "burst" };
+                let what = if self.calendar().is_some() { "count" } else { "burst" };
                 let or = match unasked.most_requests(written.burst()) {
                     0 => format!("leave {} out", spelling.name("unasked")),
                     most => format!("{} or less", spelling.number("unasked", most)),
@@ -163,7 +162,7 @@ impl Policy {
     /// that it matters no more: if it had been paid for, the client would owe nothing, or the
     /// window would be over. In whole seconds, of which stick tables are made.
     pub fn remembers(&self) -> Duration {
-        let of = |limit: &Limit| match &limit.calendar {
+        let of = |limit: &Limit| match limit.calendar() {
             None => Duration::from_secs(limit.written().drain_time().secs_ceil()),
             Some(calendar) => calendar.unit().longest(),
         };

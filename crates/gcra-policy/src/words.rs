@@ -9,6 +9,7 @@ use gcra_text::duration::Exact;
 
 use crate::answers::Answers;
 use crate::bandwidth::Bandwidth;
+use crate::calendar::Calendar;
 use crate::limit::{Limit, LimitWords, Rule};
 use crate::overrides::{OVERRIDES, OverrideCounts};
 use crate::policies::Policies;
@@ -152,9 +153,9 @@ impl Rule {
         match self {
             Self::Deny | Self::Unlimited => vec![self.in_words()],
             Self::Limits(limits) => {
-                let in_words = |Limit { label, words, calendar, .. }: &Limit| {
-                    let LimitWords { text, bound } = &**words;
-                    let next = calendar.as_ref().map(|calendar| calendar.next_in_words());
+                let in_words = |limit: &Limit| {
+                    let (label, LimitWords { text, bound }) = (&limit.label, &*limit.words);
+                    let next = limit.calendar().map(Calendar::next_in_words);
                     let next = next.map(|next| format!("; {next}")).unwrap_or_default();
                     match limits.len() {
                         1 => format!("{text}: {bound}{next}"),
@@ -195,8 +196,8 @@ impl Settle {
         let message = text(&self.message);
         let mut lines = vec![format!("{reserves}; the message '{message}' charges {cost}")];
         let (counts, has_rate) = (
-            policy.limits().any(|limit| limit.calendar.is_some()),
-            policy.limits().any(|limit| limit.calendar.is_none()),
+            policy.limits().any(|limit| limit.calendar().is_some()),
+            policy.limits().any(|limit| limit.calendar().is_none()),
         );
         if has_rate {
             lines.push(format!(

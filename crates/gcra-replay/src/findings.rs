@@ -282,7 +282,7 @@ fn policy_report(policy: &Policy, tally: &PolicyTally) -> PolicyReport {
 
 /// "100/s burst 20", as it is written in a file, or in words where no simple rate is the same.
 fn short_limit(limit: &Limit) -> String {
-    let by_rate = limit.calendar.is_none().then(|| limit.written());
+    let by_rate = limit.calendar().is_none().then(|| limit.written());
     match by_rate.and_then(RateFlags::of) {
         Some(flags) => flags.to_string().replace("--rate ", "").replace(" --burst ", " burst "),
         None => limit.words.text.to_string(),

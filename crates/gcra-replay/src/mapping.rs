@@ -578,7 +578,7 @@ fn needed<'p>(policies: &'p Policies, message: &str) -> Vec<Needed<'p>> {
             add(&arg.name, !arg.has_fallback(), false);
             arg.fallbacks.iter().for_each(|name| add(name, false, false));
         }
-        let by_args = policy.limits().filter_map(|limit| limit.by_arg.as_ref());
+        let by_args = policy.limits().filter_map(|limit| limit.by_arg());
         by_args.for_each(|by_arg| add(&by_arg.arg, true, false));
         // Without these only the trial says nothing.
         let trial = policy.trial.and_then(|trial| policies.list.get(trial));

@@ -314,10 +314,7 @@ fn defaults() {
     assert_eq!(config.slots, None);
     assert_eq!(config.threads.get(), 1);
     let Source::Flags(policies) = config.policies else { panic!("not the flags") };
-    assert_eq!(
-        policies.list[0].limits().map(|limit| limit.quota.burst()).collect::<Vec<_>>(),
-        [100]
-    );
+    assert_eq!(policies.list[0].limits().map(|limit| limit.burst()).collect::<Vec<_>>(), [100]);
     assert_eq!(
         (policies.answers.blocked.as_str(), policies.answers.scope),
         ("blocked", Scope::Transaction)

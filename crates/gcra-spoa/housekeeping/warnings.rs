@@ -116,9 +116,9 @@ impl Warnings {
             // By the limit that gives the highest possible number.
             let policies = self.running.policies.load();
             let limits = policies.policies.without_trials().flat_map(Policy::limits);
-            let cells = limits.map(|limit| match limit.calendar {
-                None => forgiven.div_ceil(limit.quota.emission_interval()),
-                Some(_) => evicted.saturating_mul(limit.quota.burst().into()),
+            let cells = limits.map(|limit| match limit.rate() {
+                Some(rate) => forgiven.div_ceil(rate.emission_interval()),
+                None => evicted.saturating_mul(limit.burst().into()),
             });
             let cells = cells.max().unwrap_or(0);
             log::warn!(

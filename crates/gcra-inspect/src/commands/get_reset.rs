@@ -167,7 +167,7 @@ pub fn decide(inspected: &Inspected, client: &InspectedClient) -> Option<Decided
 /// as if the keys owed nothing.
 fn check_known(inspected: &Inspected, rate: &RateArg) -> anyhow::Result<()> {
     let quotas = inspected.in_force.policies.list.iter().flat_map(Policy::limits);
-    let Some(quota) = quotas.map(|limit| limit.quota).next() else { return Ok(()) };
+    let Some(quota) = quotas.filter_map(Limit::rate).next() else { return Ok(()) };
     let registered = inspected.table.registered();
     if registered.iter().any(|known| known.limit == 0 && known.quota == quota) {
         return Ok(());
@@ -234,13 +234,13 @@ fn outputs(
     }
     let limits = policy.rule(client.question.rule).limits();
     // Of these the numbers are said, because there may be buckets of other numbers.
-    if !decided.has_bucket() && limits.iter().all(|limit| limit.by_arg.is_none()) {
+    if !decided.has_bucket() && limits.iter().all(|limit| limit.by_arg().is_none()) {
         let words = format!("{shown}:{} {NO_BUCKET}{exempt}", place(""));
         return vec![Output { words, json: json(json!({})) }];
     }
     let others = |state: &LimitState| {
         let limit = limits.iter().find(|limit| *limit.label == *state.limit);
-        let by_arg = limit.and_then(|limit| limit.by_arg.as_ref());
+        let by_arg = limit.and_then(|limit| limit.by_arg());
         by_arg.map_or_else(String::new, |by_arg| {
             let arg = String::from_utf8_lossy(&by_arg.arg);
             format!(
@@ -469,7 +469,7 @@ fn note_about_missing(
     let mut missing = own
         .chain(on_trial.into_iter().flatten())
         .filter(|limit| limit.key.is_none() && !has_all(limit.id))
-        .filter_map(|limit| Some((&limit.label, &limit.by_arg.as_ref()?.arg)));
+        .filter_map(|limit| Some((&limit.label, &limit.by_arg()?.arg)));
     if let Some((label, arg)) = missing.next() {
         let arg = String::from_utf8_lossy(arg);
         return Some(format!(
@@ -543,7 +543,7 @@ fn clear_in_store(
         let mut cleared: Option<Standing> = None;
         let quotas = known_quotas(table, limit).into_iter().filter(|quota| {
             // Numbers in windows are always shareable.
-            limit.calendar.is_some() || lent(*quota).is_ok()
+            limit.calendar().is_some() || lent(*quota).is_ok()
         });
         for quota in quotas {
             let Some(standing) = store.read(client, limit, quota)? else { continue };
@@ -557,7 +557,7 @@ fn clear_in_store(
                 }
             });
         }
-        store.clear(client, limit, limit.quota)?;
+        store.clear(client, limit, limit.quota(None))?;
         found |= cleared.is_some();
         let place = match &*place {
             "" => String::new(),
@@ -589,11 +589,11 @@ fn clear_in_store(
 /// The numbers that a limit has; and if messages say them, all that are known: the default, the
 /// highest, and those that agents of this table have written to its register.
 fn known_quotas(table: &Table, limit: &Limit) -> Vec<Quota> {
-    let mut quotas = vec![limit.quota];
-    if let Some(by_arg) = &limit.by_arg {
+    let mut quotas = vec![limit.quota(None)];
+    if let Some(by_arg) = limit.by_arg() {
         let registered = table.registered().into_iter().filter(|known| known.limit == limit.id);
         let registered = registered.map(|Registered { quota, .. }| quota);
-        for quota in by_arg.quotas(limit.quota).into_iter().chain(registered) {
+        for quota in by_arg.quotas().into_iter().chain(registered) {
             if !quotas.contains(&quota) {
                 quotas.push(quota);
             }
@@ -648,14 +648,14 @@ impl Buckets {
         let now = inspected.table.wall_reading();
         let mut windows = Vec::new();
         for limit in own() {
-            let Some(calendar) = &limit.calendar else { continue };
+            let Some(calendar) = limit.calendar() else { continue };
             let window = (limit.id, calendar.window(now));
             if !windows.contains(&window) {
                 windows.push(window);
             }
         }
         // The register may have no space for all.
-        let own = own().filter(|limit| limit.calendar.is_none());
+        let own = own().filter(|limit| limit.calendar().is_none());
         let own = own.flat_map(|limit| {
             let quotas = known_quotas(&inspected.table, limit).into_iter();
             quotas.map(|quota| (limit.id, quota))

@@ -138,7 +138,7 @@ fn too_slow(policies: &Policies, call: Duration, wait: Duration) -> Vec<String> 
 /// but the first.
 fn calls_in_turn(policies: &Policies, policy: &Policy) -> usize {
     let calls = |limits: &[Limit]| {
-        let delaying = limits.iter().filter(|limit| limit.quota.max_delay().0 > 0).count();
+        let delaying = limits.iter().filter(|limit| limit.quota(None).max_delay().0 > 0).count();
         limits.len() + delaying.saturating_sub(1)
     };
     let trial = policy.trial.and_then(|trial| policies.list.get(trial));

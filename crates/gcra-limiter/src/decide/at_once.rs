@@ -150,7 +150,7 @@ impl<'p> SharedQuestion<'p, '_, '_> {
             *taken = taken.saturating_sub(done.limit.cells(undone));
             let mut standing = self.standing(claim, &done, at_once.began, moment);
             if self.is_too_large(claim) {
-                standing.wait = match &claim.limit.calendar {
+                standing.wait = match claim.limit.calendar() {
                     None => claim.quota.drain_time(),
                     Some(_) => standing.window_ends,
                 };
@@ -453,7 +453,7 @@ impl<'p> SharedQuestion<'p, '_, '_> {
     ) {
         let policy = self.policy();
         let Claim { limit, quota, .. } = *claim;
-        let has_none = policy.observes || limit.key.is_some() || limit.calendar.is_some();
+        let has_none = policy.observes || limit.key.is_some() || limit.calendar().is_some();
         let Some(penalty) = policy.penalty.filter(|_| !has_none) else { return };
         let cost = quota.emission_interval().saturating_mul(penalty.cells.into());
         let owed = standing.owed.saturating_add(cost);
@@ -488,12 +488,13 @@ impl<'p> SharedQuestion<'p, '_, '_> {
             }
             charge => (!done.charged.allowed, charge),
         };
-        if let Some(calendar) = &limit.calendar {
+        if let Some(calendar) = limit.calendar() {
             let used = u32::try_from(taken.0).unwrap_or(u32::MAX);
             let ends = began.time_at(calendar.bounds(began).end);
             // It may have ended while the request waited for the store.
             let least = Nanos(is_denied.into());
-            return in_window(limit, used, ends.saturating_since(now).max(least), is_denied);
+            let ends_in = ends.saturating_since(now).max(least);
+            return in_window(limit, quota, used, ends_in, is_denied);
         }
         let lent = &done.limit;
         let owed = Nanos::from(lent.time_to_drain(taken));

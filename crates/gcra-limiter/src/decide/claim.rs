@@ -154,7 +154,7 @@ impl SharedClient<'_, '_> {
         let Question { policy: index, rule, key, .. } = question;
         let (policy, earlier) = (&in_force.policies.list[index], &in_force.earlier);
         let mut bucket = bucket_of(names, policy, limit, quota, message, second)?;
-        if limit.by_arg.is_some() || limit.calendar.is_some() {
+        if limit.fixed().is_none() {
             return Some(bucket);
         }
         let current = LimitBucket { quota, ..LimitBucket::of(table, limit, key, Some(message)) };
@@ -165,7 +165,8 @@ impl SharedClient<'_, '_> {
             bucket = bucket.with_change(at, most);
         }
         for (old, limit, _) in earlier.limits(index, asked) {
-            if let Some(before) = bucket_of(names, old, limit, limit.quota, message, second) {
+            if let Some(before) = bucket_of(names, old, limit, limit.quota(None), message, second)
+            {
                 bucket = bucket.moved_from(&before);
             }
         }
@@ -183,7 +184,7 @@ pub fn bucket_of(
     message: &Message<'_>,
     second: i64,
 ) -> Option<Bucket> {
-    let limit_in_store = match &limit.calendar {
+    let limit_in_store = match limit.calendar() {
         None => lent(quota),
         Some(calendar) => counted(quota, calendar.bounds_at(second)),
     };

@@ -121,7 +121,7 @@ pub fn foresee<'p>(
         delay = delay.max(charge.delay_of(claim.quota, charge.owed_with_cells(&standing)));
         let punished = denied.and_then(|_| charge.owed_when_punished(&standing));
         let if_asked = punished.map_or(standing, |owed| charge.ask(claim, owed).0);
-        let (bucket, window_end) = match claim.calendar {
+        let (bucket, window_end) = match claim.limit.calendar() {
             None => (table.look_up(claim.key, claim.quota, at), None),
             Some(calendar) => {
                 let at = table.wall_reading();
@@ -159,8 +159,6 @@ struct LocalClaim<'p> {
     pub(crate) key: KeyHash,
     /// The TAT that the key has at least, by what it owes under earlier numbers.
     least_tat: Time,
-    /// The windows in which the limit counts, if it does.
-    calendar: Option<&'p Calendar>,
 }
 
 /// What was charged for a claim, so that it can be taken back.
@@ -196,8 +194,7 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
             let LimitBucket { key, quota: whole } =
                 LimitBucket::of(self.table, limit, key, message);
             let (quota, least_tat) = share(whole)?;
-            // No limit that has shares counts in windows.
-            Some((LocalClaim { limit, quota, key, least_tat, calendar: None }, whole))
+            Some((LocalClaim { limit, quota, key, least_tat }, whole))
         };
         let claims: Option<(ArrayVec<_, MAX_LIMITS>, ArrayVec<_, MAX_LIMITS>)> =
             limits.iter().take(MAX_LIMITS).map(claim).collect();
@@ -223,7 +220,7 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
             }
             _ => Time::ZERO,
         };
-        LocalClaim { limit, quota, key, least_tat, calendar: limit.calendar.as_deref() }
+        LocalClaim { limit, quota, key, least_tat }
     }
 
     /// Charges all limits, or none. Returns why the message is denied, if it is, and how long its
@@ -283,7 +280,7 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
 
     /// Charges one bucket, unless it denies the cells.
     fn charge(&mut self, claim: LocalClaim<'p>) -> (LimitStanding<'p>, Option<Reason>, Undo) {
-        if let Some(calendar) = claim.calendar {
+        if let Some(calendar) = claim.limit.calendar() {
             return self.count(claim, calendar);
         }
         let LocalClaim { quota, key, least_tat, .. } = claim;
@@ -312,13 +309,14 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
                     false => Some(Reason::Limit),
                 };
                 let ends_in = calendar.ends_in(at);
-                let standing = in_window(claim.limit, tally.used(), ends_in, reason.is_some());
+                let standing =
+                    in_window(claim.limit, quota, tally.used(), ends_in, reason.is_some());
                 return (standing, reason, Undo::Window(window));
             }
             at = self.table.wall_reading();
         }
         // This process is stopped again and again.
-        let standing = in_window(claim.limit, quota.burst(), calendar.ends_in(at), true);
+        let standing = in_window(claim.limit, quota, quota.burst(), calendar.ends_in(at), true);
         (standing, Some(Reason::Limit), Undo::Window(calendar.window(at)))
     }
 
@@ -394,7 +392,7 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
 
     /// What a charge would say now.
     fn look(&self, claim: LocalClaim<'p>) -> (LimitStanding<'p>, Option<Reason>) {
-        if let Some(calendar) = claim.calendar {
+        if let Some(calendar) = claim.limit.calendar() {
             return self.look_in_window(claim, calendar);
         }
         let LocalClaim { quota, key, least_tat, .. } = claim;
@@ -422,7 +420,7 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
             true => Some(Reason::Oversize),
             false => (is_denied && self.can_block()).then_some(Reason::Limit),
         };
-        (in_window(claim.limit, used, calendar.ends_in(at), is_denied), reason)
+        (in_window(claim.limit, claim.quota, used, calendar.ends_in(at), is_denied), reason)
     }
 
     /// Whether a limit can block the message: if it costs something, or if its response will. That
@@ -469,7 +467,7 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
     /// other clients count by its key, too, and would have to wait for longer. In a window only
     /// what was allowed is counted.
     fn penalty_of(&self, limit: &Limit) -> Option<Penalty> {
-        let has_none = self.policy.observes || limit.key.is_some() || limit.calendar.is_some();
+        let has_none = self.policy.observes || limit.key.is_some() || limit.calendar().is_some();
         self.policy.penalty.filter(|_| !has_none)
     }
 
@@ -516,12 +514,11 @@ fn standing_of<'p>(claim: LocalClaim<'p>, decision: &Decision) -> LimitStanding<
 /// What a limit says that counts in windows, if so many cells are counted in this one.
 pub(crate) fn in_window(
     limit: &Limit,
+    quota: Quota,
     used: u32,
     ends_in: Nanos,
     is_denied: bool,
 ) -> LimitStanding<'_> {
-    // A count is the same for all messages.
-    let quota = limit.quota;
     // More were counted if the file allowed more then, or if responses have charged more.
     let owed = quota.emission_interval().saturating_mul(used.min(quota.burst()).into());
     let wait = if is_denied { ends_in } else { Nanos::ZERO };
@@ -551,7 +548,7 @@ mod tests {
         let question = Question::new(&in_force, &table, &asked).ok().unwrap();
         let limits = in_force.policies.list[0].rule(question.rule).limits();
         // That of one of three machines.
-        let share = Quota::new(Nanos(limits[0].quota.emission_interval().0 * 3), 6).unwrap();
+        let share = Quota::new(Nanos(limits[0].quota(None).emission_interval().0 * 3), 6).unwrap();
         let left = |charges| {
             let (table, share) = (&table, |_: Quota| Some((share, Time::ZERO)));
             let mut now = table.reading();

@@ -58,7 +58,7 @@ pub(crate) fn settle<'p>(
     for limit in limits {
         let current = LimitBucket::of(table, limit, key, Some(message));
         let LimitBucket { key: id, quota } = current;
-        if let Some(calendar) = &limit.calendar {
+        if let Some(calendar) = limit.calendar() {
             let counted = InWindow { table, calendar, key: id, most: quota.burst() };
             let (used, ends_in) = match (more, less) {
                 (0, less) => {
@@ -69,7 +69,7 @@ pub(crate) fn settle<'p>(
                 (more, _) => counted.charge(more, now, &mut cells),
             };
             if let Some(standings) = &mut standings {
-                standings.add(in_window(limit, used, ends_in, false), policy, 0);
+                standings.add(in_window(limit, quota, used, ends_in, false), policy, 0);
             }
             continue;
         }
@@ -288,7 +288,7 @@ impl Difference {
             let began = calendar.bounds(now).start;
             i64::try_from(self.reserved.at.as_secs()).is_ok_and(|at| at < began)
         };
-        let mut windows = limits.iter().filter_map(|limit| limit.calendar.as_deref());
+        let mut windows = limits.iter().filter_map(|limit| limit.calendar());
         if windows.any(is_over) { Settlement::Late } else { Settlement::Unknown }
     }
 }

@@ -102,7 +102,7 @@ fn known_under(table: &Table, policies: &Policies) -> Vec<Known> {
                 all.push(Known {
                     limit: format!("{} of {args:?}: {}", limit.label, limit.words.text),
                     bucket: bucket.mark(table, limit),
-                    lease: limit.calendar.is_none().then(|| bucket.lease_key(limit)),
+                    lease: limit.calendar().is_none().then(|| bucket.lease_key(limit)),
                     record: (record.name(), record.limit().numbers()),
                 });
             }

@@ -51,7 +51,7 @@ pub(crate) fn check(reader: &mut Reader<'_>, at: usize, policy: &Policy) {
              leave it out"
         );
         reader.wrong(at, &what);
-    } else if policy.limits().any(|limit| limit.calendar.is_some()) {
+    } else if policy.limits().any(|limit| limit.calendar().is_some()) {
         let what = format!(
             "policy '{name}' cannot have a bandwidth and a limit with a window, because what is \
              counted in a window comes back all at once; leave one of them out"
@@ -75,7 +75,7 @@ pub(crate) fn check(reader: &mut Reader<'_>, at: usize, policy: &Policy) {
 /// Whether one request uses up the burst of a limit, whichever rule is for it.
 fn is_used_up_by_one(policy: &Policy) -> bool {
     let is_small = |rule: &Rule| match rule {
-        Rule::Limits(limits) => limits.iter().any(|limit| limit.quota.burst() == 1),
+        Rule::Limits(limits) => limits.iter().any(|limit| limit.burst() == 1),
         // Without a limit there is no bandwidth.
         Rule::Deny | Rule::Unlimited => true,
     };

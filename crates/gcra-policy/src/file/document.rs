@@ -174,7 +174,7 @@ impl<'t> File<'t> {
             self.reader.warn(value.span().start, what);
         }
         let counts = |policy: &&Policy| {
-            policy.shared.is_some() && policy.limits().any(|limit| limit.calendar.is_some())
+            policy.shared.is_some() && policy.limits().any(|limit| limit.calendar().is_some())
         };
         if let Some(value) = store_at
             && store.as_ref().is_some_and(|store| store.strict)

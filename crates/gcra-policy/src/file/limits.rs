@@ -10,7 +10,7 @@ use crate::file::reader::{Entries, Node, Reader, list};
 use crate::file::settings;
 use crate::file::settings::{NAME_RULE, is_name};
 use crate::key_parts::KeyParts;
-use crate::limit::{Limit, LimitIdentity, LimitWords, MAX_LIMITS, Rule};
+use crate::limit::{Limit, LimitIdentity, LimitNumbers, LimitWords, MAX_LIMITS, Rule};
 use crate::limit_from_arg;
 use crate::limit_from_arg::ByArg;
 use crate::policy::trial_name;
@@ -148,7 +148,7 @@ fn several<'t>(
             // The highest limit beside one whose numbers messages say is no limit that anybody
             // could leave out.
             let is_most = |place: usize| {
-                place.checked_sub(1).is_some_and(|before| limits[before].by_arg.is_some())
+                place.checked_sub(1).is_some_and(|before| limits[before].by_arg().is_some())
             };
             let is_stricter =
                 !is_most(place) && !is_most(*other) && never_matters(limit, stricter);
@@ -172,11 +172,11 @@ fn several<'t>(
 fn never_matters(limit: &Limit, other: &Limit) -> bool {
     // Where messages say the numbers, the other one may be the stricter.
     limit.key == other.key
-        && limit.by_arg.is_none()
-        && other.by_arg.is_none()
-        && limit.calendar == other.calendar
-        && other.quota.burst() <= limit.quota.burst()
-        && other.quota.emission_interval() >= limit.quota.emission_interval()
+        && limit.by_arg().is_none()
+        && other.by_arg().is_none()
+        && limit.calendar() == other.calendar()
+        && other.burst() <= limit.burst()
+        && other.quota(None).emission_interval() >= limit.quota(None).emission_interval()
 }
 
 /// What a limit can have.
@@ -465,8 +465,7 @@ fn limit_by_arg<'t>(
         bound: at_most.into(),
     }
     .into();
-    let by_arg = Some(ByArg::new(&arg_name, quota).into());
-    let limit = Limit { quota: most_quota, by_arg, ..limit };
+    limit.numbers = LimitNumbers::ByArg(ByArg::new(&arg_name, quota, most_quota).into());
     Some(vec![limit.by_key(key.clone()), within.by_key(key)])
 }
 
@@ -496,7 +495,7 @@ pub(crate) fn args_are_apart(
             );
             reader.wrong(at, &what);
         }
-        let is_numbers = |limit: &&&Limit| limit.by_arg.as_ref().is_some_and(|it| *it.arg == *arg);
+        let is_numbers = |limit: &&&Limit| limit.by_arg().is_some_and(|it| *it.arg == *arg);
         if let Some(limit) = limits.iter().find(is_numbers) {
             let what = format!(
                 "{setting} and the arg of the limit '{}' both name '{name}', and no value is both \
@@ -507,7 +506,7 @@ pub(crate) fn args_are_apart(
         }
     }
     for numbers in limits {
-        let Some(by_arg) = &numbers.by_arg else { continue };
+        let Some(by_arg) = numbers.by_arg() else { continue };
         // Of its own key, and of the policy's, this was noted before.
         let is_known = |limit: &&&Limit| {
             limit.key == numbers.key || policy.names().any(|name| *name == *by_arg.arg)

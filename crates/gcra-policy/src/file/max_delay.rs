@@ -58,7 +58,7 @@ pub(crate) fn apply(
     let overrides = overrides.map(|limit| (limit, " of its overrides"));
     let trial = trial.iter_mut().map(|limit| (limit, " of its observe"));
     // No request waits for the end of a window.
-    let has_rate = |(limit, _): &(&mut Limit, &str)| limit.calendar.is_none();
+    let has_rate = |(limit, _): &(&mut Limit, &str)| limit.rate().is_some();
     let mut limits = own.chain(overrides).chain(trial).filter(has_rate).peekable();
     if is_known && limits.peek().is_none() {
         let what = format!(
@@ -68,8 +68,9 @@ pub(crate) fn apply(
         reader.wrong(at, &what);
     }
     for (limit, of) in limits {
-        match limit.quota.with_max_delay(max_delay) {
-            Ok(quota) => limit.quota = quota,
+        let Some(rate) = limit.rate_mut() else { continue };
+        match rate.with_max_delay(max_delay) {
+            Ok(quota) => *rate = quota,
             Err(error) => {
                 let what = format!(
                     "max_delay of policy '{policy}' is too long for the limit '{}'{of}: {error}; \

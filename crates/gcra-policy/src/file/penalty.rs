@@ -9,7 +9,6 @@ use gcra_text::duration::Exact;
 use crate::file::reader::{Entries, Node, Reader};
 use crate::limit::Rule;
 use crate::policy::Penalty;
-use crate::rate_words::numbers_in_words;
 
 /// The longest ceiling.
 const MAX_CEILING_NS: u64 = 30 * 86_400 * 1_000_000_000;
@@ -67,7 +66,7 @@ pub(crate) fn apply(
     let is_known = rule.is_some();
     let limits = rule.into_iter().chain(overrides).flat_map(Rule::limits_mut);
     // A count in a window is of requests that were allowed.
-    let mut limits: Vec<_> = limits.filter(|limit| limit.calendar.is_none()).collect();
+    let mut limits: Vec<_> = limits.filter(|limit| limit.rate().is_some()).collect();
     let has_rate = !limits.is_empty();
     // For a penalty under a key of its own, other clients would wait.
     limits.retain(|limit| limit.key.is_none());
@@ -83,24 +82,21 @@ pub(crate) fn apply(
     }
     for limit in limits {
         // Other numbers that messages say are not known here.
-        let (quota, words) = match &limit.by_arg {
-            None => (limit.quota, limit.words.text.to_string()),
-            Some(by_arg) => {
-                (by_arg.default, format!("{} (the default)", numbers_in_words(by_arg.default)))
-            }
-        };
-        if let Some(what) = never_charged(penalty, quota, &words, policy) {
+        if let Some((quota, words)) = limit.default_rate()
+            && let Some(what) = never_charged(penalty, quota, &words, policy)
+        {
             reader.wrong(at, &what);
         }
+        let Some(rate) = limit.rate_mut() else { continue };
         // Penalties are charged in whole cells, so the longest delay counts as whole cells, too:
         // then there is space for the penalty below the ceiling, however much a client owes that
         // is denied.
-        let interval = limit.quota.emission_interval().0;
-        let delay = Nanos(limit.quota.max_delay().0.next_multiple_of(interval));
-        let drain = limit.quota.drain_time().saturating_add(delay);
+        let interval = rate.emission_interval().0;
+        let delay = Nanos(rate.max_delay().0.next_multiple_of(interval));
+        let drain = rate.drain_time().saturating_add(delay);
         let most_owed = drain.saturating_add(Nanos(penalty.ceiling_ns));
-        match limit.quota.with_most_owed(most_owed) {
-            Ok(quota) => limit.quota = quota,
+        match rate.with_most_owed(most_owed) {
+            Ok(quota) => *rate = quota,
             Err(error) => {
                 let what = format!(
                     "with the penalty of policy '{policy}', {error}; lower the ceiling or the \

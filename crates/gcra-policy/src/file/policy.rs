@@ -182,7 +182,7 @@ impl<'n> Draft<'n> {
         let at_once = self.max_delay.is_some()
             || self.settle.is_some()
             || self.bandwidth.is_some()
-            || all.iter().any(|limit| limit.calendar.is_some());
+            || all.iter().any(|limit| limit.calendar().is_some());
         let shared = self.shared.map(|(at, shared)| (at, Sharing { at_once, ..shared }));
         // The cost of a policy with `settle` is in the message of the response.
         let price = match (self.settle, self.cost) {
@@ -274,9 +274,9 @@ fn misplaced(policy: &str, name: &str, value: &Node<'_>) -> Option<String> {
 /// number of slots may be used up.
 fn slots_are_enough(reader: &mut Reader<'_>, at: usize, policy: &Policy) {
     const LONG: Duration = Duration::from_secs(7 * 86_400);
-    let kept_for = |limit: &Limit| match &limit.calendar {
+    let kept_for = |limit: &Limit| match limit.calendar() {
         Some(calendar) => Duration::from_secs(calendar.unit().nominal_s().into()),
-        None => limit.quota.drain_time().into(),
+        None => limit.quota(None).drain_time().into(),
     };
     // Shared limits are in the store.
     let local = policy.limits().filter(|_| policy.shared.is_none());

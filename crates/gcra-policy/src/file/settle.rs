@@ -1,7 +1,6 @@
 //! The grammar of `settle`, `reserve`, `max_debt` and `settle_within`, and whether they can work.
 
 use std::ops::RangeInclusive;
-use std::sync::Arc;
 use std::time::Duration;
 
 use gcra_table::{Nanos, Quota};
@@ -12,7 +11,6 @@ use crate::file::reader::{Entries, Node, Reader, list};
 use crate::key_parts::KeyParts;
 use crate::limit::Rule;
 use crate::policy::Policy;
-use crate::rate_words::numbers_in_words;
 use crate::settle::{RESERVED, Settle, with_max_debt};
 use crate::words::text;
 
@@ -184,36 +182,28 @@ pub(crate) fn apply(
         reader.wrong(*at, &what);
     }
     for limit in limits {
-        if settle.cells > limit.quota.burst() {
+        if settle.cells > limit.burst() {
             let what = format!(
                 "policy '{policy}' would block every request under the limit '{}', because \
                  reserve is more than its burst; write a reserve of at most {}",
                 limit.words.text,
-                limit.quota.burst()
+                limit.burst()
             );
             reader.wrong(reserve_at.unwrap_or(*at), &what);
         }
         // A count ends with its window, so that it needs no ceiling.
-        if limit.calendar.is_some() {
-            continue;
-        }
-        let (quota, words) = match &limit.by_arg {
-            None => (limit.quota, limit.words.text.to_string()),
-            Some(by_arg) => {
-                (by_arg.default, format!("{} (the default)", numbers_in_words(by_arg.default)))
-            }
-        };
+        let Some((quota, words)) = limit.default_rate() else { continue };
         let interval = quota.emission_interval();
         if slowest.as_ref().is_none_or(|(slowest, _)| slowest.emission_interval() < interval) {
             slowest = Some((quota, words));
         }
         let max_debt = Nanos(nanoseconds(settle.max_debt));
-        // It was made for this limit just now, so that nothing else has it.
-        if let Some(by_arg) = limit.by_arg.as_mut().and_then(Arc::get_mut) {
+        if let Some(by_arg) = limit.by_arg_mut() {
             by_arg.max_debt = max_debt;
         }
-        match with_max_debt(limit.quota, max_debt) {
-            Ok(quota) => limit.quota = quota,
+        let Some(rate) = limit.rate_mut() else { continue };
+        match with_max_debt(*rate, max_debt) {
+            Ok(quota) => *rate = quota,
             Err(error) => {
                 let what = format!(
                     "with max_debt of policy '{policy}', {error}; lower max_debt or the burst"

@@ -1,7 +1,6 @@
 //! The grammar of `shared`, `without_store` and `open_for`, and whether limits can be shared.
 
 use std::ops::RangeInclusive;
-use std::sync::Arc;
 use std::time::Duration;
 
 use gcra_lease::MOST_CELLS;
@@ -82,10 +81,11 @@ fn word<'t>(reader: &mut Reader<'t>, value: &Node<'t>) -> Option<WithoutStore> {
 
 /// Lets the limits of a shared policy, its overrides and its trial owe whole cells.
 pub(crate) fn apply<'l>(limits: impl Iterator<Item = &'l mut Limit>) {
-    for limit in limits.filter(|limit| limit.calendar.is_none()) {
-        limit.quota = in_whole_cells(limit.quota);
-        // It was made for this limit just now, so that nothing else has it.
-        if let Some(by_arg) = limit.by_arg.as_mut().and_then(Arc::get_mut) {
+    for limit in limits {
+        if let Some(rate) = limit.rate_mut() {
+            *rate = in_whole_cells(*rate);
+        }
+        if let Some(by_arg) = limit.by_arg_mut() {
             by_arg.is_shared = true;
         }
     }
@@ -94,10 +94,7 @@ pub(crate) fn apply<'l>(limits: impl Iterator<Item = &'l mut Limit>) {
 /// Why a limit cannot be shared, if it cannot: a sentence that begins with the limit. `has_cost`
 /// is whether requests can cost more than a cell that is lent.
 pub(crate) fn not_shareable(limit: &Limit, has_cost: bool) -> Option<String> {
-    let (quota, text) = (limit.quota, &limit.words.text);
-    if limit.calendar.is_some() {
-        return None;
-    }
+    let (quota, text) = (limit.rate()?, &limit.words.text);
     if has_cost && quota.burst() > MOST_CELLS {
         return Some(format!(
             "the limit '{text}' cannot be shared, because a request with a 'cost' can have at \

@@ -177,7 +177,7 @@ impl Asked<'_> {
                         passes(unasked)
                     ),
                 );
-            } else if limit.by_arg.is_some() {
+            } else if limit.by_arg().is_some() {
                 wrong(
                     reader,
                     format!(

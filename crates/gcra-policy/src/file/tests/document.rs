@@ -105,7 +105,9 @@ fn a_penalty_is_not_compared_with_limits_by_other_keys() {
          name = \"all\", rate = \"10/d\", key = [] }]\n",
     );
     let limits: Vec<_> = policies.list[0].limits().collect();
-    let beyond = |place: usize| limits[place].quota.most_owed() > limits[place].quota.drain_time();
+    let beyond = |place: usize| {
+        limits[place].quota(None).most_owed() > limits[place].quota(None).drain_time()
+    };
     assert!(beyond(0) && !beyond(1), "{limits:?}");
 }
 
@@ -155,7 +157,10 @@ fn what_can_be_delayed_is_answered_with_its_delay() {
         .list
         .iter()
         .flat_map(|policy| {
-            policy.limits().map(|limit| limit.quota.max_delay().millis_ceil()).collect::<Vec<_>>()
+            policy
+                .limits()
+                .map(|limit| limit.quota(None).max_delay().millis_ceil())
+                .collect::<Vec<_>>()
         })
         .collect();
     assert_eq!(delays, [2_000; 3]);

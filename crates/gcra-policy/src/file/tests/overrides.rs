@@ -28,7 +28,7 @@ limits = "1/s"
     };
     let ip = |text: &str| Value::from(text.parse::<std::net::IpAddr>().unwrap());
     let burst = |rule: &Rule| match rule {
-        Rule::Limits(limits) => limits[0].quota.burst(),
+        Rule::Limits(limits) => limits[0].burst(),
         Rule::Deny | Rule::Unlimited => 0,
     };
     assert_eq!(*rule(ip("10.2.0.1")), Rule::Unlimited);
