@@ -10,6 +10,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -34,11 +35,61 @@ pub const MAGIC: &str = "# gcra-spoa audit 1";
 /// The first words of a line that says how many decisions are missing at most.
 pub const GAP: &str = "# missing";
 
-/// The outcome of cells that a response has charged, whether the limit had them or not.
-pub const CHARGED: &str = "charged";
+/// What came of the cells of a line, by its last word.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum AuditOutcome {
+    Allowed,
+    WouldBlock,
+    Blocked,
+    /// They are of a client that is exempt.
+    Exempt,
+    /// A response has charged them, whether the limit had them or not.
+    Charged,
+    /// A response has given them back.
+    GivenBack,
+}
 
-/// The outcome of cells that a response has given back.
-pub const GIVEN_BACK: &str = "given-back";
+impl AuditOutcome {
+    const ALL: [Self; 6] = [
+        Self::Allowed,
+        Self::WouldBlock,
+        Self::Blocked,
+        Self::Exempt,
+        Self::Charged,
+        Self::GivenBack,
+    ];
+
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Allowed => "allowed",
+            Self::WouldBlock => "would-block",
+            Self::Blocked => "blocked",
+            Self::Exempt => "exempt",
+            Self::Charged => "charged",
+            Self::GivenBack => "given-back",
+        }
+    }
+}
+
+impl From<Option<Outcome>> for AuditOutcome {
+    /// `None` is that of a client that is exempt.
+    fn from(outcome: Option<Outcome>) -> Self {
+        match outcome {
+            None => Self::Exempt,
+            Some(Outcome::Allowed) => Self::Allowed,
+            Some(Outcome::WouldBlock) => Self::WouldBlock,
+            Some(Outcome::Blocked) => Self::Blocked,
+        }
+    }
+}
+
+impl FromStr for AuditOutcome {
+    type Err = ();
+
+    fn from_str(word: &str) -> Result<Self, ()> {
+        Self::ALL.into_iter().find(|outcome| outcome.as_str() == word).ok_or(())
+    }
+}
 
 /// How many bytes of a digest stand for a string.
 const DIGEST_BYTES: usize = 16;
@@ -201,13 +252,7 @@ impl Lines {
         outcome: Option<Outcome>,
         message: &Message<'_>,
     ) {
-        let outcome = match outcome {
-            None => "exempt",
-            Some(Outcome::Allowed) => "allowed",
-            Some(Outcome::WouldBlock) => "would-block",
-            Some(Outcome::Blocked) => "blocked",
-        };
-        self.add_line(table, now, policy, cells, outcome, message);
+        self.add_line(table, now, policy, cells, outcome.into(), message);
     }
 
     /// Adds that a response has charged cells, or has given some back, at `now`.
@@ -219,9 +264,10 @@ impl Lines {
         (charged, given_back): (u32, u32),
         message: &Message<'_>,
     ) {
-        for (cells, word) in [(charged, CHARGED), (given_back, GIVEN_BACK)] {
+        let settled = [(charged, AuditOutcome::Charged), (given_back, AuditOutcome::GivenBack)];
+        for (cells, outcome) in settled {
             if cells > 0 {
-                self.add_line(table, now, policy, cells, word, message);
+                self.add_line(table, now, policy, cells, outcome, message);
             }
         }
     }
@@ -232,7 +278,7 @@ impl Lines {
         now: Moment,
         policy: &Policy,
         cells: u32,
-        outcome: &str,
+        outcome: AuditOutcome,
         message: &Message<'_>,
     ) {
         // Writing to a string does not fail.
@@ -242,7 +288,7 @@ impl Lines {
         };
         let _ = write!(self.text, " {} ", policy.name);
         write_key(&mut self.text, policy, message);
-        let _ = writeln!(self.text, " {cells} {outcome}");
+        let _ = writeln!(self.text, " {cells} {}", outcome.as_str());
         self.count += 1;
     }
 }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
-use gcra_limiter::audit_lines::{BY_STORE, CHARGED, GAP, GIVEN_BACK, MAGIC};
+use gcra_limiter::audit_lines::{AuditOutcome, BY_STORE, GAP, MAGIC};
 use gcra_policy::flags::{parse_burst, parse_rate};
 use gcra_table::{Quota, Rate};
 use gcra_text::count::Count;
@@ -212,13 +212,13 @@ impl Record {
             return;
         }
         match outcome {
-            "allowed" => {}
-            GIVEN_BACK => self.given_back += u64::from(cells),
+            AuditOutcome::Allowed => {}
+            AuditOutcome::GivenBack => self.given_back += u64::from(cells),
             // More than a limit has is never too much of it: the response does not ask.
-            CHARGED => return self.charged += u64::from(cells),
-            "blocked" => return self.blocked += 1,
-            "would-block" => return self.would_block += 1,
-            _ => return self.exempt += 1,
+            AuditOutcome::Charged => return self.charged += u64::from(cells),
+            AuditOutcome::Blocked => return self.blocked += 1,
+            AuditOutcome::WouldBlock => return self.would_block += 1,
+            AuditOutcome::Exempt => return self.exempt += 1,
         }
         let name = format!("{decided} {key}");
         let next = u32::try_from(self.numbers.len()).unwrap_or(u32::MAX);
@@ -235,7 +235,7 @@ impl Record {
             None => drop(self.clocks.insert(decided.to_owned(), [!by_store, by_store])),
         }
         let at = i64::try_from(since.saturating_add(at.into())).unwrap_or(i64::MAX);
-        let cells = i64::from(cells) * if outcome == GIVEN_BACK { -1 } else { 1 };
+        let cells = i64::from(cells) * if outcome == AuditOutcome::GivenBack { -1 } else { 1 };
         self.allowed.push(Allowed { key, at, cells });
     }
 }
@@ -247,14 +247,12 @@ fn clock(line: &str) -> Option<(String, i128)> {
 }
 
 /// The parts of a line about a decision. A line that was cut off has none.
-fn fields(line: &str) -> Option<(u64, &str, &str, u32, &str)> {
+fn fields(line: &str) -> Option<(u64, &str, &str, u32, AuditOutcome)> {
     let mut words = line.strip_suffix('\n')?.split(' ');
     let at = words.next()?.parse().ok()?;
     let (policy, key) = (words.next()?, words.next()?);
-    let (cells, outcome) = (words.next()?.parse().ok()?, words.next()?);
-    let is_whole = words.next().is_none()
-        && ["allowed", "blocked", "would-block", "exempt", CHARGED, GIVEN_BACK].contains(&outcome);
-    is_whole.then_some((at, policy, key, cells, outcome))
+    let (cells, outcome) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+    words.next().is_none().then_some((at, policy, key, cells, outcome))
 }
 
 /// Reads the files, and prints the worst excess. Returns the exit status, which is 1 if there is
