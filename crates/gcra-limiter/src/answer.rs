@@ -181,49 +181,54 @@ impl KeptStandings {
 
 /// What variables are set in.
 pub trait SetVars {
-    fn set_var<'v>(
+    /// Sets a variable, or unsets it without a value.
+    ///
+    /// # Errors
+    ///
+    /// The ACK would be larger than HAProxy accepts.
+    fn set(
         &mut self,
         scope: Scope,
         name: VarName<'_>,
-        value: impl Into<Value<'v>>,
+        value: Option<Value<'_>>,
     ) -> Result<(), BufferFull>;
-
-    fn unset_var(&mut self, scope: Scope, name: VarName<'_>) -> Result<(), BufferFull>;
 }
 
 impl SetVars for Reply<'_> {
     #[inline(always)]
-    fn set_var<'v>(
+    fn set(
         &mut self,
         scope: Scope,
         name: VarName<'_>,
-        value: impl Into<Value<'v>>,
+        value: Option<Value<'_>>,
     ) -> Result<(), BufferFull> {
-        Reply::set_var(self, scope, name, value)
-    }
-
-    fn unset_var(&mut self, scope: Scope, name: VarName<'_>) -> Result<(), BufferFull> {
-        Reply::unset_var(self, scope, name)
+        match value {
+            Some(value) => self.set_var(scope, name, value),
+            None => self.unset_var(scope, name),
+        }
     }
 }
 
 impl SetVars for LateReply {
-    fn set_var<'v>(
+    fn set(
         &mut self,
         scope: Scope,
         name: VarName<'_>,
-        value: impl Into<Value<'v>>,
+        value: Option<Value<'_>>,
     ) -> Result<(), BufferFull> {
-        LateReply::set_var(self, scope, name, value)
-    }
-
-    fn unset_var(&mut self, scope: Scope, name: VarName<'_>) -> Result<(), BufferFull> {
-        LateReply::unset_var(self, scope, name)
+        match value {
+            Some(value) => self.set_var(scope, name, value),
+            None => self.unset_var(scope, name),
+        }
     }
 }
 
 /// Writes the answer to a request. `standings` are those of all limits that were asked. If no
-/// message could be decided, nothing is set.
+/// message could be decided, `blocked` is not set; and after a response has settled its request,
+/// only what is left is set, because the rest stays as the request was answered.
+///
+/// Each variable is set whole or not at all: one that does not fit into the ACK is left out, and
+/// the next one may be shorter and fit.
 #[inline(always)]
 pub fn write(
     policies: &Policies,
@@ -232,128 +237,105 @@ pub fn write(
     reserved: &Reserved,
     reply: &mut impl SetVars,
 ) {
-    match (verdict, standings.tightest) {
-        (Some(verdict), _) => set_vars(policies, verdict, standings, reserved, reply),
-        (None, Some(standing)) => set_settled(&policies.answers, standing, standings, reply),
-        (None, None) => {}
+    let Answers { scope, blocked, others } = &policies.answers;
+    if let Some(verdict) = verdict {
+        // It fits into every ACK, and so does `delay_ms`, which is the first of the others.
+        let _ = reply.set(*scope, *blocked, Some(verdict.is_blocked().into()));
     }
-}
-
-/// Sets the variables after a response has settled its request, and nothing was decided: those
-/// that say what is left. The others stay as the request was answered. One that does not fit into
-/// the ACK is left out.
-#[cold]
-fn set_settled(
-    Answers { scope, blocked: _, others }: &Answers,
-    standing: LimitStanding<'_>,
-    standings: &Standings<'_>,
-    reply: &mut impl SetVars,
-) {
-    let (scope, mut text) = (*scope, String::new());
+    // It allocates only where header fields are wanted.
+    let mut text = String::new();
     for var in others {
-        let name = var.name();
-        let _ = match var {
-            Var::Remaining => reply.set_var(scope, name, standing.remaining()),
-            Var::Limit => reply.set_var(scope, name, standing.most()),
-            Var::Reset => reply.set_var(scope, name, standing.whole_after_s()),
-            Var::RateLimit => {
-                ratelimit(&standings.listed, &mut text);
-                reply.set_var(scope, name, &*text)
+        let _ = match verdict {
+            Some(verdict) => {
+                set_decided(policies, *var, verdict, standings, reserved, &mut text, reply)
             }
-            Var::RateLimitPolicy => {
-                ratelimit_policy(&standings.listed, &mut text);
-                reply.set_var(scope, name, &*text)
-            }
-            Var::Headers => {
-                let listed = &standings.listed;
-                set_headers(scope, name, listed, Nanos::ZERO, &mut text, reply)
-            }
-            Var::WouldBlock
-            | Var::RetryAfter
-            | Var::RetryAfterMs
-            | Var::Policy
-            | Var::Reason
-            | Var::Bandwidth
-            | Var::DelayMs
-            | Var::Reserved => Ok(()),
+            None => set_left(*scope, *var, Nanos::ZERO, standings, &mut text, reply),
         };
     }
 }
 
-/// Sets the variables, each whole or not at all: one that does not fit into the ACK is left out.
-#[inline(always)]
-fn set_vars(
+/// Sets a variable of a request that was decided.
+fn set_decided(
     policies: &Policies,
+    var: Var,
     verdict: Verdict,
     standings: &Standings<'_>,
     reserved: &Reserved,
+    text: &mut String,
     reply: &mut impl SetVars,
-) {
-    let answers = &policies.answers;
-    let scope = answers.scope;
-    // It fits into every ACK, and so does `delay_ms`, which is the first of the others.
-    let _ = reply.set_var(scope, answers.blocked, verdict.is_blocked());
-    // It allocates only where header fields are wanted.
-    let mut text = String::new();
-    for var in &answers.others {
-        let name = var.name();
-        // The next one may be shorter and fit.
-        let _ = match (var, standings.tightest) {
-            (Var::WouldBlock, _) => reply.set_var(scope, name, verdict.would_block()),
-            (Var::Policy, _) => reply.set_var(scope, name, &*policies.list[verdict.policy].name),
-            (Var::Reason, _) => match verdict.reason {
-                Some(reason) => reply.set_var(scope, name, reason.as_str()),
-                None => reply.unset_var(scope, name),
-            },
-            (Var::Bandwidth, _) => match standings.bandwidth.filter(|_| !verdict.is_blocked()) {
-                Some(bytes) => reply.set_var(scope, name, bytes),
-                None => reply.unset_var(scope, name),
-            },
-            // Those of an earlier answer for the same request would be wrong now.
-            (Var::Headers, None) => reply.unset_var(scope, name),
-            // What other policies say does not help a client that is denied in any case.
-            (Var::RetryAfter | Var::RetryAfterMs, Some(_)) if verdict.is_denied() => {
-                reply.unset_var(scope, name)
-            }
-            (Var::DelayMs, _) => match verdict.delay_ms_to_answer() {
-                Some(delay_ms) => reply.set_var(scope, name, delay_ms),
-                None => Ok(()),
-            },
-            // Another message of the same request may have set it, for another policy.
-            (Var::Reserved, _) if !reserved.was_asked() => Ok(()),
-            (Var::Reserved, _) => {
-                let text = (!verdict.is_blocked()).then(|| reserved.text(policies));
-                match text.flatten() {
-                    Some(text) => reply.set_var(scope, name, &*text),
-                    None => reply.unset_var(scope, name),
-                }
-            }
-            (_, None) => Ok(()),
-            (Var::Remaining, Some(standing)) => reply.set_var(scope, name, standing.remaining()),
-            (Var::Limit, Some(standing)) => reply.set_var(scope, name, standing.most()),
-            (Var::RetryAfter, Some(standing)) => {
-                reply.set_var(scope, name, standing.wait.secs_ceil())
-            }
-            (Var::RetryAfterMs, Some(standing)) => {
-                reply.set_var(scope, name, standing.wait.millis_ceil())
-            }
-            (Var::Reset, Some(standing)) => reply.set_var(scope, name, standing.whole_after_s()),
-            (Var::RateLimit, Some(_)) => {
-                ratelimit(&standings.listed, &mut text);
-                reply.set_var(scope, name, &*text)
-            }
-            (Var::RateLimitPolicy, Some(_)) => {
-                ratelimit_policy(&standings.listed, &mut text);
-                reply.set_var(scope, name, &*text)
-            }
-            (Var::Headers, Some(standing)) => {
-                // A client whose request can never be allowed is not told to come back.
-                let comes_back = verdict.is_blocked() && verdict.may_come_back();
-                let wait = if comes_back { standing.wait } else { Nanos::ZERO };
-                set_headers(scope, name, &standings.listed, wait, &mut text, reply)
-            }
-        };
-    }
+) -> Result<(), BufferFull> {
+    let reservations;
+    let value = match (var, standings.tightest) {
+        (Var::WouldBlock, _) => Some(verdict.would_block().into()),
+        (Var::Policy, _) => Some((&*policies.list[verdict.policy].name).into()),
+        (Var::Reason, _) => verdict.reason.map(|reason| reason.as_str().into()),
+        (Var::Bandwidth, _) => {
+            standings.bandwidth.filter(|_| !verdict.is_blocked()).map(Value::from)
+        }
+        // Those of an earlier answer for the same request would be wrong now.
+        (Var::Headers, None) => None,
+        // What other policies say does not help a client that is denied in any case.
+        (Var::RetryAfter | Var::RetryAfterMs, Some(_)) if verdict.is_denied() => None,
+        (Var::RetryAfter, Some(standing)) => Some(standing.wait.secs_ceil().into()),
+        (Var::RetryAfterMs, Some(standing)) => Some(standing.wait.millis_ceil().into()),
+        (Var::DelayMs, _) => match verdict.delay_ms_to_answer() {
+            Some(delay_ms) => Some(delay_ms.into()),
+            None => return Ok(()),
+        },
+        // Another message of the same request may have set it, for another policy.
+        (Var::Reserved, _) if !reserved.was_asked() => return Ok(()),
+        (Var::Reserved, _) => {
+            let are_made = !verdict.is_blocked();
+            reservations = are_made.then(|| reserved.text(policies)).flatten();
+            reservations.as_deref().map(Value::from)
+        }
+        _ => {
+            // A client whose request can never be allowed is not told to come back.
+            let comes_back = verdict.is_blocked() && verdict.may_come_back();
+            let wait = standings.tightest.filter(|_| comes_back).map(|standing| standing.wait);
+            let wait = wait.unwrap_or_default();
+            return set_left(policies.answers.scope, var, wait, standings, text, reply);
+        }
+    };
+    reply.set(policies.answers.scope, var.name(), value)
+}
+
+/// Sets a variable that says what is left of the limits, if it is one of these and a limit was
+/// asked. `wait` is when the client can come back, in header fields.
+fn set_left(
+    scope: Scope,
+    var: Var,
+    wait: Nanos,
+    standings: &Standings<'_>,
+    text: &mut String,
+    reply: &mut impl SetVars,
+) -> Result<(), BufferFull> {
+    let Some(standing) = standings.tightest else { return Ok(()) };
+    let value = match var {
+        Var::Remaining => standing.remaining().into(),
+        Var::Limit => standing.most().into(),
+        Var::Reset => standing.whole_after_s().into(),
+        Var::RateLimit => {
+            ratelimit(&standings.listed, text);
+            (&**text).into()
+        }
+        Var::RateLimitPolicy => {
+            ratelimit_policy(&standings.listed, text);
+            (&**text).into()
+        }
+        Var::Headers => {
+            return set_headers(scope, var.name(), &standings.listed, wait, text, reply);
+        }
+        Var::WouldBlock
+        | Var::RetryAfter
+        | Var::RetryAfterMs
+        | Var::Policy
+        | Var::Reason
+        | Var::Bandwidth
+        | Var::DelayMs
+        | Var::Reserved => return Ok(()),
+    };
+    reply.set(scope, var.name(), Some(value))
 }
 
 /// More than an ACK can have, in bytes.
@@ -388,7 +370,7 @@ fn set_headers(
         let _ = write!(text, "{}", wait.secs_ceil());
         list.header(b"retry-after", text.as_bytes())?;
     }
-    reply.set_var(scope, name, Value::Binary(list.finish()?))
+    reply.set(scope, name, Some(Value::Binary(list.finish()?)))
 }
 
 /// `"api";r=12;t=3`: the requests that are left, and the seconds until the burst is full again or
@@ -464,24 +446,18 @@ mod tests {
     }
 
     impl SetVars for WrittenAnswer {
-        fn set_var<'v>(
+        fn set(
             &mut self,
             _: Scope,
             name: VarName<'_>,
-            value: impl Into<Value<'v>>,
+            value: Option<Value<'_>>,
         ) -> Result<(), BufferFull> {
-            let value = value.into();
-            let bytes = match value.as_bytes() {
+            self.length += value.map_or(0, |value| AckWriter::set_var_size(name, &value));
+            let bytes = |value: Value<'_>| match value.as_bytes() {
                 Some(bytes) => bytes.to_vec(),
                 None => value.as_integer().unwrap_or_default().to_string().into_bytes(),
             };
-            self.length += AckWriter::set_var_size(name, &value);
-            self.vars.push((name.as_str().to_owned(), Some(bytes)));
-            Ok(())
-        }
-
-        fn unset_var(&mut self, _: Scope, name: VarName<'_>) -> Result<(), BufferFull> {
-            self.vars.push((name.as_str().to_owned(), None));
+            self.vars.push((name.as_str().to_owned(), value.map(bytes)));
             Ok(())
         }
     }
@@ -553,7 +529,7 @@ mod tests {
             policies.answers = Answers { others, ..Answers::blocked_only() };
             let reserved = Reserved::default();
             let mut written = WrittenAnswer::default();
-            set_vars(&policies, verdict, &standings, &reserved, &mut written);
+            write(&policies, Some(verdict), &standings, &reserved, &mut written);
 
             let text = |name: &str| Some(String::from_utf8(written.var(name)?.to_vec()).unwrap());
             let mut expected = Vec::new();
