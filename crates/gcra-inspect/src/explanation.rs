@@ -417,10 +417,12 @@ impl Said {
                 }
             }
         }
-        let any = |now: HeldNow| held.iter().any(|held| held.now == now);
-        // As the agents do: what can never be allowed is a stronger reason.
-        let reason = any(HeldNow::Oversize).then_some(Reason::Oversize);
-        let reason = reason.or_else(|| any(HeldNow::Blocked).then_some(Reason::Limit));
+        let reason_of = |held: &Held| match held.now {
+            HeldNow::Oversize => Some(Reason::Oversize),
+            HeldNow::Blocked => Some(Reason::Limit),
+            HeldNow::Allowed | HeldNow::Asks | HeldNow::Away => None,
+        };
+        let reason = held.iter().filter_map(reason_of).max();
         let asks =
             held.iter().position(|held| held.now == HeldNow::Asks).filter(|_| reason.is_none());
         if let Some(place) = asks

@@ -31,7 +31,7 @@ use crate::explanation::{key_parts, of_a_group, written_key};
 use crate::key_meanings;
 use crate::key_meanings::Meaning;
 use crate::policies_file::{Chosen, Kept, KeptError};
-use crate::process_state::is_used;
+use crate::process_state::{is_used, living};
 
 /// A table, and the policies by which the command looks at it.
 pub struct Inspected {
@@ -42,7 +42,9 @@ pub struct Inspected {
     pub leases: Option<Arc<Leases>>,
     /// The file that the policies come from; `None` if they come from flags.
     pub file: Option<PathBuf>,
-    /// What agents have or had beside that, once it was asked for.
+    /// What agents keep beside the table, once it was read.
+    kept: OnceLock<Kept>,
+    /// What they have or had beside the policies here, once it was asked for.
     others: OnceLock<Vec<Policies>>,
 }
 
@@ -98,7 +100,7 @@ impl Sources {
     /// What the agents that use the table now say about themselves.
     fn of(table: &Table) -> Self {
         let mut sources = Self::default();
-        for profile in table.processes().into_iter().filter_map(|process| process.profile) {
+        for profile in living(table).into_iter().filter_map(|process| process.profile) {
             sources.flags |= !profile.has_file;
             sources.file |= profile.has_file;
         }
@@ -260,7 +262,8 @@ impl Inspected {
             }
             None => of_agents(&kept, chosen, &path, what)?,
         };
-        let inspected = Self::of_policies(table, path, policies, file);
+        let mut inspected = Self::of_policies(table, path, policies, file);
+        inspected.kept = kept.unwrap_or_default().into();
         let differs = if is_given { inspected.note() } else { None };
         for note in [inspected.note_about_users(), differs].into_iter().flatten() {
             print_note(&note);
@@ -277,7 +280,15 @@ impl Inspected {
     ) -> Self {
         let in_force = Arc::new(InForce::if_started(policies, &table));
         let (leases, table) = (leases_of(&table), Arc::new(table));
-        Self { table, path, in_force, leases, file, others: OnceLock::new() }
+        Self {
+            table,
+            path,
+            in_force,
+            leases,
+            file,
+            kept: OnceLock::new(),
+            others: OnceLock::new(),
+        }
     }
 
     /// What an agent itself has. The keys of a client are those of its policies, whether they come
@@ -290,7 +301,15 @@ impl Inspected {
         source: &str,
     ) -> Self {
         let file = Some(source.into());
-        Self { table, path, in_force, leases, file, others: OnceLock::new() }
+        Self {
+            table,
+            path,
+            in_force,
+            leases,
+            file,
+            kept: OnceLock::new(),
+            others: OnceLock::new(),
+        }
     }
 
     /// The hashes that the key of a client has by what other agents have, or had before a reload.
@@ -305,8 +324,8 @@ impl Inspected {
     /// What agents have or had before a reload, beside the policies of the command.
     pub(crate) fn others(&self) -> &[Policies] {
         self.others.get_or_init(|| {
-            let kept = Kept::read(&self.table, &self.path).unwrap_or_default();
-            kept.others(self.in_force.policies.limits_digest).collect()
+            let read = || Kept::read(&self.table, &self.path).unwrap_or_default();
+            self.kept.get_or_init(read).others(self.in_force.policies.limits_digest).collect()
         })
     }
 
@@ -593,7 +612,7 @@ impl Inspected {
     /// How many agents use the table and say which limits they have, and how many of them have
     /// others than the command's.
     pub(crate) fn agents_with_other_limits(&self) -> (usize, usize) {
-        let agents = self.table.processes();
+        let agents = living(&self.table);
         let limits = || agents.iter().filter_map(|agent| Some(agent.profile.as_ref()?.limits));
         let ours = self.in_force.policies.limits_digest;
         (limits().count(), limits().filter(|limits| *limits != ours).count())

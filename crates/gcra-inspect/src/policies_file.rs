@@ -25,7 +25,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::process_list;
-use crate::process_state::{Halt, halt_of};
+use crate::process_state::living;
 
 /// The first line, without the checksum. The number changes with the meaning of what follows.
 const TITLE: &str = "gcra-spoa policies 1 ";
@@ -265,13 +265,6 @@ impl Kept {
             Origin::File(_) => None,
         }
     }
-}
-
-/// The processes that use the table, without those that the kernel knows to be dead.
-fn living(table: &Table) -> Vec<Process> {
-    let mut processes = table.processes();
-    processes.retain(|process| halt_of(process) != Some(Halt::Dead));
-    processes
 }
 
 /// Where the agents of the table at `path` keep what is in force.

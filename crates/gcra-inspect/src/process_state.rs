@@ -31,6 +31,13 @@ pub(crate) fn halt_of(process: &Process) -> Option<Halt> {
     }
 }
 
+/// The processes that use the table, without those that the kernel knows to be dead.
+pub(crate) fn living(table: &Table) -> Vec<Process> {
+    let mut processes = table.processes();
+    processes.retain(|process| halt_of(process) != Some(Halt::Dead));
+    processes
+}
+
 /// Whether a process that runs uses the table.
 pub fn is_used(table: &Table) -> bool {
     table.processes().iter().any(|process| halt_of(process).is_none())
