@@ -116,13 +116,16 @@ struct Standing {
     room: Option<i128>,
 }
 
+/// Policy, blocked, would block, reason.
+type Report = (String, bool, bool, Option<&'static str>);
+
 /// One way in which a message may have been decided.
 #[derive(Clone, Debug)]
 struct Outcome {
     tats: Tats,
     standings: Vec<Standing>,
-    /// Policy, blocked, would block, reason. `None` where there was no decision.
-    report: Option<(String, bool, bool, Option<&'static str>)>,
+    /// `None` where there was no decision.
+    report: Option<Report>,
     /// How long the request has to wait before it goes on, if a policy has decided that can delay
     /// it.
     delay: Option<Span>,
@@ -504,12 +507,8 @@ impl Model {
     }
 
     /// All ways in which a policy or a trial may have decided after `before`.
-    fn answers(
-        &self,
-        before: &Outcome,
-        window: Span,
-        (policy, cells, claims, denies): &Question<'_>,
-    ) -> Vec<Outcome> {
+    fn answers(&self, before: &Outcome, window: Span, question: &Question<'_>) -> Vec<Outcome> {
+        let (policy, _, claims, _) = question;
         // No earlier than the message before it.
         let window = (before.moment.0, window.1);
         let mut choices: Vec<Vec<Choice>> = vec![Vec::new()];
@@ -527,120 +526,61 @@ impl Model {
         }
         choices
             .iter()
-            .filter_map(|choices| {
-                self.outcome(before, window, policy, *cells, claims, *denies, choices)
-            })
+            .filter_map(|choices| self.outcome(before, window, question, choices))
             .collect()
     }
 
     /// What comes of one choice for each limit, where some moment allows that.
-    #[allow(clippy::too_many_arguments, reason = "all of it is a question")]
     fn outcome(
         &self,
         before: &Outcome,
         window: Span,
-        policy: &Policy,
-        cells: i128,
-        claims: &[Claim<'_>],
-        denies: bool,
+        question: &Question<'_>,
         choices: &[Choice],
     ) -> Option<Outcome> {
-        let (mut from, mut to) = window;
+        let (policy, cells, claims, denies) = question;
         let passes = choices.iter().all(|choice| *choice == Choice::Pass);
-        let room = |limit: &Limit| self.admits_up_to(limit) - cells * self.interval(limit);
-        for (claim, choice) in claims.iter().zip(choices) {
-            let is_oversize = cells > claim.limit.burst;
-            match choice {
-                Choice::Pass if cells == 0 => {}
-                Choice::Pass if is_oversize => return None,
-                Choice::Pass => from = from.max(claim.tat.0 - room(claim.limit)),
-                Choice::Deny | Choice::Punish if cells == 0 => return None,
-                Choice::Deny | Choice::Punish if is_oversize => {}
-                Choice::Deny | Choice::Punish => to = to.min(claim.tat.1 - room(claim.limit) - 1),
-            }
-        }
-        if from > to {
-            return None;
-        }
+        let asked = || {
+            let each = claims.iter().zip(choices).map(|(claim, choice)| AskedLimit {
+                model: self,
+                policy,
+                limit: claim.limit,
+                cells: *cells,
+                choice: *choice,
+                passes,
+            });
+            claims.iter().zip(each)
+        };
+        let moment = asked().try_fold(window, |moment, (claim, asked)| {
+            common(moment, asked.moments(claim.tat)?)
+        })?;
         let mut next = before.clone();
-        next.moment = (from, to);
+        next.moment = moment;
         if policy.max_delay.is_some() && !policy.observes {
             next.delay = next.delay.or(Some((0, 0)));
         }
         let mut reason = denies.then_some("denied");
-        for (claim, choice) in claims.iter().zip(choices) {
-            let Claim { limit, label, bucket, tat, is_own } = claim;
-            let (interval, room) = (self.interval(limit), room(limit));
-            let is_oversize = cells > limit.burst;
-            let (mut tat, mut is_own) = (*tat, *is_own);
-            match choice {
-                Choice::Pass if cells > 0 => tat.1 = tat.1.min(to + room),
-                Choice::Deny | Choice::Punish if !is_oversize => {
-                    tat.0 = tat.0.max(from + room + 1);
-                }
-                _ => {}
-            }
-            if tat.0 > tat.1 {
-                return None;
-            }
-            let mut owed = ((tat.0 - to).max(0), (tat.1 - from).max(0));
-            let charged = match choice {
-                Choice::Pass if passes => cells,
-                Choice::Pass => 0,
-                Choice::Deny | Choice::Punish => {
-                    // What can never be allowed is a stronger reason.
-                    reason = if is_oversize { Some("oversize") } else { reason.or(Some("limit")) };
-                    let (penalty, ceiling_ns) = policy.penalty.unwrap_or((0, 0));
-                    // As far as whole cells reach.
-                    let delay_cells = -(-limit.max_delay_ns).div_euclid(interval);
-                    let cells = limit.burst + delay_cells + ceiling_ns / interval - penalty;
-                    let most = cells * interval;
-                    let may_punish = policy.penalty.is_some() && !policy.observes;
-                    if *choice == Choice::Punish {
-                        if owed.0 > most {
-                            return None;
-                        }
-                        owed.1 = owed.1.min(most);
-                        penalty
-                    } else if may_punish && owed.1 <= most {
-                        return None;
-                    } else {
-                        0
-                    }
-                }
-            };
+        for (Claim { limit, label, bucket, tat, is_own }, asked) in asked() {
+            let tat = asked.tat(*tat, moment)?;
+            let owed = ((tat.0 - moment.1).max(0), (tat.1 - moment.0).max(0));
+            let (owed, charged) = asked.charge(owed)?;
             if charged > 0 {
-                tat = (tat.0.max(from) + charged * interval, tat.1.max(to) + charged * interval);
-                owed = (owed.0 + charged * interval, owed.1 + charged * interval);
-                next.tats.insert(bucket.clone(), tat);
-                is_own = true;
+                let after = (tat.0.max(moment.0) + charged, tat.1.max(moment.1) + charged);
+                next.tats.insert(bucket.clone(), after);
             }
-            let (wait, room) = match choice {
-                // Until one cell can be spent.
-                Choice::Pass if cells == 0 => {
-                    let room = self.admits_up_to(limit) - interval;
-                    (((owed.0 - room).max(0), (owed.1 - room).max(0)), None)
-                }
-                Choice::Pass => ((0, 0), None),
-                _ if is_oversize => ((self.drain(limit), self.drain(limit)), None),
-                _ => (((owed.0 - room).max(1), owed.1 - room), Some(room)),
-            };
-            let delays = passes && cells > 0 && limit.max_delay_ns > 0 && !policy.observes;
-            let drain = self.drain(limit);
-            let delay = delays.then(|| ((owed.0 - drain).max(0), (owed.1 - drain).max(0)));
+            reason = stronger(reason, asked.reason());
+            let (wait, room) = asked.wait(owed);
+            let delay = asked.delay(owed);
             if let Some(delay) = delay {
                 // It waits for all limits.
                 next.delay = Some(later(next.delay.unwrap_or((0, 0)), delay));
             }
-            let (label, bucket) = (label.clone(), bucket.clone());
-            let limit = (*limit).clone();
-            let moment = (from, to);
             next.standings.push(Standing {
-                label,
-                bucket,
+                label: label.clone(),
+                bucket: bucket.clone(),
                 observes: policy.observes,
-                is_own,
-                limit,
+                is_own: *is_own || charged > 0,
+                limit: (*limit).clone(),
                 moment,
                 owed,
                 delay,
@@ -648,137 +588,48 @@ impl Model {
                 room,
             });
         }
-        let would = reason.is_some();
-        let blocked = would && !policy.observes;
-        let report = (policy.name.clone(), blocked, would, reason);
-        next.report = Some(match next.report.take() {
-            None => report,
-            Some(first) => {
-                // What can never be allowed is a stronger reason.
-                let reasons = [None, Some("limit"), Some("oversize"), Some("denied")];
-                let place = |reason| reasons.iter().position(|known| *known == reason);
-                let says_more =
-                    (blocked, would, place(reason)) > (first.1, first.2, place(first.3));
-                let (both_blocked, both_would) = (blocked || first.1, would || first.2);
-                let (name, _, _, reason) = if says_more { report } else { first };
-                (name, both_blocked, both_would, reason)
-            }
-        });
+        next.report = Some(combined(next.report.take(), report_of(policy, reason)));
         Some(next)
     }
 
     /// The TATs after a way, by what the answer tells of them; `None` when the answer is another.
     fn matches(&self, way: &Outcome, answer: &Vars) -> Option<Tats> {
-        let var =
-            |name: &str| answer.iter().find(|(var, _)| *var == name).map(|(_, value)| &**value);
+        let said = Said(answer);
         let Some((policy, blocked, would, reason)) = &way.report else {
             return answer.is_empty().then(|| way.tats.clone());
         };
-        let truth = |name, truth: &bool| var(name) == Some(if *truth { "true" } else { "false" });
-        let matches = truth("blocked", blocked)
-            && truth("would_block", would)
-            && var("policy") == Some(policy)
-            && var("reason") == *reason;
+        let matches = said.is("blocked", *blocked)
+            && said.is("would_block", *would)
+            && said.var("policy") == Some(policy)
+            && said.var("reason") == *reason;
         if !matches {
             return None;
         }
-        // Also a policy without a delay says that what it blocks does not wait.
-        let can_delay = self.configs.last().is_some_and(|(config, ..)| config.can_delay());
-        let delay = if *blocked && can_delay { Some((0, 0)) } else { way.delay };
-        let delay = match (delay, var("delay_ms")) {
-            (None, None) => None,
-            (Some(delay), Some(said)) => match said.parse().ok()? {
-                0 => Some(common(delay, (0, 0))?),
-                said => Some(common(delay, up_to(said, MS)?)?),
-            },
-            _ => return None,
-        };
+        let delay = self.told_delay(way, *blocked, said)?;
         // Those of policies that only observe are answered where there are no others.
         let is_enforced = way.standings.iter().any(|standing| !standing.observes);
         let answered = way.standings.iter().enumerate();
         let (places, standings): (Vec<_>, Vec<_>) =
             answered.filter(|(_, standing)| !standing.observes || !is_enforced).take(8).unzip();
         if standings.is_empty() {
-            return VARS[5..].iter().all(|name| var(name).is_none()).then(|| way.tats.clone());
+            return VARS[5..]
+                .iter()
+                .all(|name| said.var(name).is_none())
+                .then(|| way.tats.clone());
         }
-        let number = |name| var(name)?.parse::<i128>().ok();
-
-        // Each limit's member of the field: what is left, and in how many seconds all is back.
-        let members: Vec<_> = var("ratelimit")?.split(", ").collect();
-        if members.len() != standings.len() {
+        let delay = delay.filter(|_| !*blocked);
+        let told = self.told_by_members(way, &standings, delay, said)?;
+        if said.var("ratelimit_policy")? != fields(&standings) {
             return None;
         }
-        let mut told = Vec::new();
-        for (standing, member) in standings.iter().zip(members) {
-            let rest = member.strip_prefix(&format!("\"{}\";r=", standing.label))?;
-            let (left, seconds) = rest.split_once(";t=")?;
-            let (left, seconds) = (left.parse::<i128>().ok()?, seconds.parse::<i128>().ok()?);
-            let owed = common(self.owed_with(&standing.limit, left)?, standing.owed)?;
-            let owed = common(whole_after(seconds, standing.limit.burst)?, owed)?;
-            // The request waits for the limit that makes it wait longest.
-            let owed = match delay.filter(|_| standing.delay.is_some() && !*blocked) {
-                Some((least, most)) => {
-                    let is_only =
-                        way.standings.iter().filter(|it| it.delay.is_some()).count() == 1;
-                    let drain = self.drain(&standing.limit);
-                    let least = if is_only && least > 0 { least + drain } else { 0 };
-                    common((least, most + drain), owed)?
-                }
-                None => owed,
-            };
-            told.push((left, owed));
-        }
-        let fields = standings.iter().map(|standing| {
-            // The interval was rounded up, by less than a nanosecond for each cell. And a model
-            // with other intervals must not fail by what is the configuration's.
-            let (interval_ns, burst) = (standing.limit.interval_ns, standing.limit.burst);
-            let drain = interval_ns * burst - (burst - 1);
-            let seconds = -(-drain).div_euclid(S);
-            format!("\"{}\";q={};w={}", standing.label, standing.limit.burst, seconds.max(1))
-        });
-        if var("ratelimit_policy")? != fields.collect::<Vec<_>>().join(", ") {
-            return None;
-        }
-
-        // The numbers are those of the limit that says most, which is one of these.
-        let waits = [("retry_after_ms", MS), ("retry_after", S)].map(|(name, unit)| {
-            let number = number(name)?;
-            if number == 0 { Some((0, 0)) } else { up_to(number, unit) }
-        });
-        // What is denied is not told to come back.
-        let wait = match waits {
-            [None, None] if *reason == Some("denied") => (0, i128::MAX),
-            waits => common(waits[0]?, waits[1]?)?,
-        };
-        let reset = number("reset")?;
-        let reset = whole_after(reset, number("limit")?)?;
+        let wait = said.wait(*reason)?;
+        let reset = whole_after(said.number("reset")?, said.number("limit")?)?;
         let mut found = None::<Tats>;
-        for (place, standing) in standings.iter().enumerate() {
-            let (left, owed) = told[place];
-            if number("limit")? != standing.limit.burst || number("remaining")? != left {
-                continue;
-            }
-            let tightest = || {
-                let mut wait = common(wait, standing.wait)?;
-                let mut owed = common(reset, owed)?;
-                if let Some(room) = standing.room {
-                    wait = common(wait, (owed.0 - room, owed.1 - room))?;
-                    owed = common(owed, (wait.0 + room, wait.1 + room))?;
-                }
-                // No other one says more for certain.
-                for (other_place, other) in standings.iter().enumerate() {
-                    let (other_left, other_owed) = told[other_place];
-                    let waits_less = other.wait.0 < wait.1;
-                    let waits_as_long = other.wait.0 <= wait.1;
-                    let has_more =
-                        other_left > left || (other_left == left && other_owed.0 <= owed.1);
-                    if other_place != place && !(waits_less || (waits_as_long && has_more)) {
-                        return None;
-                    }
-                }
-                Some(owed)
-            };
-            let Some(owed) = tightest() else { continue };
+        for place in 0..standings.len() {
+            let is_said = said.number("limit")? == standings[place].limit.burst
+                && said.number("remaining")? == told[place].0;
+            let owed = is_said.then(|| tightest(&standings, &told, place, wait, reset)).flatten();
+            let Some(owed) = owed else { continue };
             let mut tats = way.tats.clone();
             for (other_place, other) in standings.iter().enumerate() {
                 let owed = if other_place == place { owed } else { told[other_place].1 };
@@ -795,6 +646,55 @@ impl Model {
         found
     }
 
+    /// The delay of a way, by what `delay_ms` says; the outer `None` when it is another.
+    fn told_delay(&self, way: &Outcome, blocked: bool, said: Said<'_>) -> Option<Option<Span>> {
+        // Also a policy without a delay says that what it blocks does not wait.
+        let can_delay = self.configs.last().is_some_and(|(config, ..)| config.can_delay());
+        let delay = if blocked && can_delay { Some((0, 0)) } else { way.delay };
+        match (delay, said.var("delay_ms")) {
+            (None, None) => Some(None),
+            (Some(delay), Some(said)) => match said.parse().ok()? {
+                0 => Some(Some(common(delay, (0, 0))?)),
+                said => Some(Some(common(delay, up_to(said, MS)?)?)),
+            },
+            _ => None,
+        }
+    }
+
+    /// What each limit's member of `ratelimit` says: what is left, and in how many seconds all is
+    /// back, and so what is owed.
+    fn told_by_members(
+        &self,
+        way: &Outcome,
+        standings: &[&Standing],
+        delay: Option<Span>,
+        said: Said<'_>,
+    ) -> Option<Vec<(i128, Span)>> {
+        let members: Vec<_> = said.var("ratelimit")?.split(", ").collect();
+        if members.len() != standings.len() {
+            return None;
+        }
+        let delaying = way.standings.iter().filter(|it| it.delay.is_some()).count();
+        let told = |(standing, member): (&&Standing, &str)| {
+            let rest = member.strip_prefix(&format!("\"{}\";r=", standing.label))?;
+            let (left, seconds) = rest.split_once(";t=")?;
+            let (left, seconds) = (left.parse::<i128>().ok()?, seconds.parse::<i128>().ok()?);
+            let owed = common(self.owed_with(&standing.limit, left)?, standing.owed)?;
+            let owed = common(whole_after(seconds, standing.limit.burst)?, owed)?;
+            // The request waits for the limit that makes it wait longest.
+            let owed = match delay.filter(|_| standing.delay.is_some()) {
+                Some((least, most)) => {
+                    let drain = self.drain(&standing.limit);
+                    let least = if delaying == 1 && least > 0 { least + drain } else { 0 };
+                    common((least, most + drain), owed)?
+                }
+                None => owed,
+            };
+            Some((left, owed))
+        };
+        standings.iter().zip(members).map(told).collect()
+    }
+
     /// What a key owes with so many cells left.
     fn owed_with(&self, limit: &Limit, left: i128) -> Option<Span> {
         let (interval, drain) = (self.interval(limit), self.drain(limit));
@@ -805,6 +705,213 @@ impl Model {
             left => Some(((drain - (left + 1) * interval + 1).max(0), drain - left * interval)),
         }
     }
+}
+
+/// One limit that is asked about the cells of a message, and what it chooses.
+#[derive(Clone, Copy)]
+struct AskedLimit<'c> {
+    model: &'c Model,
+    policy: &'c Policy,
+    limit: &'c Limit,
+    cells: i128,
+    choice: Choice,
+    /// Whether all limits let the message pass, so that each is charged.
+    passes: bool,
+}
+
+impl AskedLimit<'_> {
+    fn is_oversize(&self) -> bool {
+        self.cells > self.limit.burst
+    }
+
+    /// Rate and burst: a key that owes no more than this has space for the cells.
+    fn room(&self) -> i128 {
+        self.model.admits_up_to(self.limit) - self.cells * self.model.interval(self.limit)
+    }
+
+    /// The moments at which a key with this TAT gets this choice. No cells always pass, and more
+    /// than a burst never do.
+    fn moments(&self, tat: Span) -> Option<Span> {
+        let always = (i128::MIN, i128::MAX);
+        match self.choice {
+            Choice::Pass if self.cells == 0 => Some(always),
+            Choice::Pass if self.is_oversize() => None,
+            Choice::Pass => Some((tat.0 - self.room(), i128::MAX)),
+            Choice::Deny | Choice::Punish if self.cells == 0 => None,
+            Choice::Deny | Choice::Punish if self.is_oversize() => Some(always),
+            Choice::Deny | Choice::Punish => Some((i128::MIN, tat.1 - self.room() - 1)),
+        }
+    }
+
+    /// What the choice at this moment says of the TAT before it.
+    fn tat(&self, mut tat: Span, moment: Span) -> Option<Span> {
+        match self.choice {
+            Choice::Pass if self.cells > 0 => tat.1 = tat.1.min(moment.1 + self.room()),
+            Choice::Deny | Choice::Punish if !self.is_oversize() => {
+                tat.0 = tat.0.max(moment.0 + self.room() + 1);
+            }
+            _ => {}
+        }
+        (tat.0 <= tat.1).then_some(tat)
+    }
+
+    /// What is charged to a key that owes this, in nanoseconds, and what it owes with it.
+    fn charge(&self, owed: Span) -> Option<(Span, i128)> {
+        let (owed, cells) = match self.choice {
+            Choice::Pass if self.passes => (owed, self.cells),
+            Choice::Pass => (owed, 0),
+            Choice::Deny | Choice::Punish => self.penalty(owed)?,
+        };
+        let charged = cells * self.model.interval(self.limit);
+        Some(((owed.0 + charged, owed.1 + charged), charged))
+    }
+
+    /// Penalties: what a key owes that is denied, and the cells that it is charged for it. That is
+    /// the penalty as long as it stays below the ceiling, as far as whole cells reach.
+    fn penalty(&self, owed: Span) -> Option<(Span, i128)> {
+        let interval = self.model.interval(self.limit);
+        let (penalty, ceiling_ns) = self.policy.penalty.unwrap_or((0, 0));
+        let delay_cells = -(-self.limit.max_delay_ns).div_euclid(interval);
+        let most = (self.limit.burst + delay_cells + ceiling_ns / interval - penalty) * interval;
+        let may_punish = self.policy.penalty.is_some() && !self.policy.observes;
+        match self.choice {
+            Choice::Punish => (owed.0 <= most).then_some(((owed.0, owed.1.min(most)), penalty)),
+            _ if may_punish && owed.1 <= most => None,
+            _ => Some((owed, 0)),
+        }
+    }
+
+    fn reason(&self) -> Option<&'static str> {
+        match self.choice {
+            Choice::Pass => None,
+            Choice::Deny | Choice::Punish if self.is_oversize() => Some("oversize"),
+            Choice::Deny | Choice::Punish => Some("limit"),
+        }
+    }
+
+    /// How long a key that owes this has to wait; and if that follows from what it owes, by how
+    /// much it is less.
+    fn wait(&self, owed: Span) -> (Span, Option<i128>) {
+        match self.choice {
+            // Until one cell can be spent.
+            Choice::Pass if self.cells == 0 => {
+                let interval = self.model.interval(self.limit);
+                let room = self.model.admits_up_to(self.limit) - interval;
+                (((owed.0 - room).max(0), (owed.1 - room).max(0)), None)
+            }
+            Choice::Pass => ((0, 0), None),
+            Choice::Deny | Choice::Punish if self.is_oversize() => {
+                let drain = self.model.drain(self.limit);
+                ((drain, drain), None)
+            }
+            Choice::Deny | Choice::Punish => {
+                let room = self.room();
+                (((owed.0 - room).max(1), owed.1 - room), Some(room))
+            }
+        }
+    }
+
+    /// Delays: how long the request waits for what is owed beyond a burst, if the limit has
+    /// charged it and can delay it.
+    fn delay(&self, owed: Span) -> Option<Span> {
+        let delays =
+            self.passes && self.cells > 0 && self.limit.max_delay_ns > 0 && !self.policy.observes;
+        let drain = self.model.drain(self.limit);
+        delays.then(|| ((owed.0 - drain).max(0), (owed.1 - drain).max(0)))
+    }
+}
+
+/// Why a request is blocked, or would be: each word is a stronger reason than the one before it.
+const REASONS: [Option<&str>; 4] = [None, Some("limit"), Some("oversize"), Some("denied")];
+
+fn strength(reason: Option<&str>) -> Option<usize> {
+    REASONS.iter().position(|known| *known == reason)
+}
+
+fn stronger(one: Option<&'static str>, other: Option<&'static str>) -> Option<&'static str> {
+    if strength(one) >= strength(other) { one } else { other }
+}
+
+fn report_of(policy: &Policy, reason: Option<&'static str>) -> Report {
+    (policy.name.clone(), reason.is_some() && !policy.observes, reason.is_some(), reason)
+}
+
+/// Combining messages: one that blocks is enough, and the one that says more has the word.
+fn combined(first: Option<Report>, report: Report) -> Report {
+    let Some(first) = first else { return report };
+    let says = |report: &Report| (report.1, report.2, strength(report.3));
+    let (blocked, would) = (report.1 || first.1, report.2 || first.2);
+    let (name, _, _, reason) = if says(&report) > says(&first) { report } else { first };
+    (name, blocked, would, reason)
+}
+
+/// The variables of an answer.
+#[derive(Clone, Copy)]
+struct Said<'a>(&'a Vars);
+
+impl<'a> Said<'a> {
+    fn var(self, name: &str) -> Option<&'a str> {
+        self.0.iter().find(|(var, _)| *var == name).map(|(_, value)| &**value)
+    }
+
+    fn is(self, name: &str, truth: bool) -> bool {
+        self.var(name) == Some(if truth { "true" } else { "false" })
+    }
+
+    fn number(self, name: &str) -> Option<i128> {
+        self.var(name)?.parse().ok()
+    }
+
+    /// What `retry_after_ms` and `retry_after` say. A request that is denied is not told to come
+    /// back.
+    fn wait(self, reason: Option<&str>) -> Option<Span> {
+        let waits = [("retry_after_ms", MS), ("retry_after", S)].map(|(name, unit)| {
+            let number = self.number(name)?;
+            if number == 0 { Some((0, 0)) } else { up_to(number, unit) }
+        });
+        match waits {
+            [None, None] if reason == Some("denied") => Some((0, i128::MAX)),
+            waits => common(waits[0]?, waits[1]?),
+        }
+    }
+}
+
+/// What `ratelimit_policy` says of these limits.
+fn fields(standings: &[&Standing]) -> String {
+    let field = |standing: &&Standing| {
+        // The interval was rounded up, by less than a nanosecond for each cell. And a model with
+        // other intervals must not fail by what is the configuration's.
+        let (interval_ns, burst) = (standing.limit.interval_ns, standing.limit.burst);
+        let drain = interval_ns * burst - (burst - 1);
+        let seconds = -(-drain).div_euclid(S);
+        format!("\"{}\";q={burst};w={}", standing.label, seconds.max(1))
+    };
+    standings.iter().map(field).collect::<Vec<_>>().join(", ")
+}
+
+/// What is owed under the limit at this place, if it can be the one that says most, whose numbers
+/// are answered: this wait, and what is owed by `reset`.
+fn tightest(
+    standings: &[&Standing],
+    told: &[(i128, Span)],
+    place: usize,
+    wait: Span,
+    reset: Span,
+) -> Option<Span> {
+    let (left, owed) = told[place];
+    let mut wait = common(wait, standings[place].wait)?;
+    let mut owed = common(reset, owed)?;
+    if let Some(room) = standings[place].room {
+        wait = common(wait, (owed.0 - room, owed.1 - room))?;
+        owed = common(owed, (wait.0 + room, wait.1 + room))?;
+    }
+    // No other one says more for certain.
+    let says_no_more = |(other_place, other): (usize, &&Standing)| {
+        let (other_left, other_owed) = told[other_place];
+        let has_more = other_left > left || (other_left == left && other_owed.0 <= owed.1);
+        other_place == place || other.wait.0 < wait.1 || (other.wait.0 <= wait.1 && has_more)
+    };
+    standings.iter().enumerate().all(says_no_more).then_some(owed)
 }
 
 /// More than `number - 1` units, and no more than `number`.
