@@ -135,7 +135,7 @@ impl Borrower {
         table: &Arc<ArcSwap<Table>>,
     ) -> anyhow::Result<(Arc<Self>, Background)> {
         let now = table.load();
-        let store = StoreId(settings.url.digest(&settings.salt));
+        let store = StoreId(settings.base.url.digest(&settings.salt));
         let (leases, _) = Leases::open_or_create(&now, store, now.slots()).map_err(TableError)?;
         tell_replaced(&leases);
         let (store, task) = Store::open(settings.config())

@@ -250,12 +250,12 @@ impl StoreFlags {
                 .to_owned());
         }
         let mut settings = StoreSettings::new(url.clone());
-        settings.password = match (&self.password_file, &self.password_env) {
+        settings.base.password = match (&self.password_file, &self.password_env) {
             (Some(file), _) => Password::File(file.clone()),
             (None, Some(name)) => Password::Variable(name.clone()),
             (None, None) => Password::None,
         };
-        settings.authorities.clone_from(&self.ca);
+        settings.base.authorities.clone_from(&self.ca);
         Ok(Some(settings))
     }
 }
@@ -418,7 +418,7 @@ impl Policies {
 }
 
 fn of_store(settings: &StoreSettings, without_store: WithoutStore) -> OfStore {
-    let (password_file, password_env) = match &settings.password {
+    let (password_file, password_env) = match &settings.base.password {
         Password::File(file) => (Some(text_of(file)), None),
         Password::Variable(name) => (None, Some(name.clone())),
         _ => (None, None),
@@ -427,7 +427,7 @@ fn of_store(settings: &StoreSettings, without_store: WithoutStore) -> OfStore {
         url: settings.url_text.clone(),
         password_file,
         password_env,
-        ca: settings.authorities.as_deref().map(text_of),
+        ca: settings.base.authorities.as_deref().map(text_of),
         wait_ms: u64::try_from(settings.wait.as_millis()).unwrap_or(u64::MAX),
         without_store: without_store.word().to_owned(),
     }

@@ -2,10 +2,9 @@
 
 use std::fmt;
 use std::ops::RangeInclusive;
-use std::path::PathBuf;
 use std::time::Duration;
 
-use gcra_store::{Certificate, Config, Password, Url};
+use gcra_store::{Config, Url};
 use gcra_text::count::Count;
 use gcra_text::duration::Exact;
 
@@ -22,22 +21,12 @@ pub(crate) const VARIABLE_RULE: &str = "it must be the name of a variable of the
 /// Where the store is, and how it is used.
 #[derive(Clone, Eq, PartialEq)]
 pub struct StoreSettings {
-    pub url: Url,
+    /// How it is used, but for the times that follow from the wait.
+    pub base: Config,
     /// The address as it was written. It has no password in it.
     pub url_text: String,
-    pub password: Password,
-    /// That of the sentinels, which is another one than the store's.
-    pub(crate) sentinel_password: Password,
-    /// With TLS: what the agent shows servers that want to know who connects.
-    pub certificate: Option<Certificate>,
-    /// With TLS: a file of certificates that are trusted instead of the system's.
-    pub authorities: Option<PathBuf>,
     /// How long a request waits for the store at most.
     pub wait: Duration,
-    /// Whether buckets begin as full after the store has lost its memory.
-    pub strict: bool,
-    /// The store is not used while a primary has fewer replicas.
-    pub least_replicas: u32,
     /// What the names of records are made with, so that they cannot be guessed; may be empty.
     pub salt: Vec<u8>,
 }
@@ -52,19 +41,11 @@ impl fmt::Debug for StoreSettings {
 impl StoreSettings {
     /// What is usual, for a store at this address.
     pub fn new(StoreUrl { url, text }: StoreUrl) -> Self {
-        Self {
-            // Only a server that others can replace must have replicas.
-            least_replicas: u32::from(!url.is_one_server()),
-            url,
-            url_text: text,
-            password: Password::None,
-            sentinel_password: Password::None,
-            certificate: None,
-            authorities: None,
-            wait: DEFAULT_WAIT,
-            strict: false,
-            salt: Vec::new(),
-        }
+        // Only a server that others can replace must have replicas.
+        let least_replicas = u32::from(!url.is_one_server());
+        let mut base = Config::new(url);
+        base.least_replicas = least_replicas;
+        Self { base, url_text: text, wait: DEFAULT_WAIT, salt: Vec::new() }
     }
 
     /// The same, with this wait if there is one.
@@ -74,13 +55,7 @@ impl StoreSettings {
 
     /// How `gcra-store` uses the store.
     pub fn config(&self) -> Config {
-        let mut config = Config::new(self.url.clone());
-        config.password = self.password.clone();
-        config.sentinel_password = self.sentinel_password.clone();
-        config.certificate.clone_from(&self.certificate);
-        config.authorities.clone_from(&self.authorities);
-        config.strict = self.strict;
-        config.least_replicas = self.least_replicas;
+        let mut config = self.base.clone();
         // While the store is away, the next attempt to reach it must not take long.
         config.connect_timeout = Duration::from_millis(500);
         // A reply for which a request still waits must count.
@@ -96,11 +71,11 @@ impl StoreSettings {
     pub fn in_words(&self) -> String {
         let wait = Exact(self.wait);
         let mut words = format!("{}, for which a request waits at most {wait}", self.url_text);
-        if self.least_replicas > 0 {
-            let replicas = Count(self.least_replicas, "replica", "replicas");
+        if self.base.least_replicas > 0 {
+            let replicas = Count(self.base.least_replicas, "replica", "replicas");
             words.push_str(&format!(", with at least {replicas}"));
         }
-        if self.strict {
+        if self.base.strict {
             words.push_str(", strict");
         }
         words

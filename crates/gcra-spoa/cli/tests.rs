@@ -157,8 +157,8 @@ fn the_flags_of_a_store_share_the_limit() {
     let without_store = WithoutStore::Open { for_: Duration::from_secs(10) };
     assert_eq!(most.list[0].shared, Some(Sharing { without_store, at_once: false }));
     let store = most.store.unwrap();
-    assert_eq!(store.password, Password::File("/none".into()));
-    assert_eq!(store.authorities.as_deref(), Some(Path::new("/none/ca")));
+    assert_eq!(store.base.password, Password::File("/none".into()));
+    assert_eq!(store.base.authorities.as_deref(), Some(Path::new("/none/ca")));
     assert_eq!(store.config().timeout, Duration::from_secs(1));
     let [password, ca] = &most.warnings[..] else { panic!() };
     assert!(password.starts_with("cannot read the password file /none: "), "{password}");
@@ -168,7 +168,7 @@ fn the_flags_of_a_store_share_the_limit() {
     assert!(user.starts_with("the address of the store names the user 'gcra' and"), "{user}");
 
     let variable = policies("--rate 1/s --store redis://a --store-password-env P_1");
-    assert_eq!(variable.store.unwrap().password, Password::Variable("P_1".to_owned()));
+    assert_eq!(variable.store.unwrap().base.password, Password::Variable("P_1".to_owned()));
 }
 
 #[test]
@@ -194,7 +194,7 @@ fn the_limits_of_flags_are_made_again_however_they_are_shared() {
         assert_eq!(again.limits_digest, policies.limits_digest, "{args}");
         assert_eq!(again.origin, policies.origin, "{args}");
         let password = |policies: &Policies| {
-            policies.store.as_ref().map(|store| (store.password.clone(), store.wait))
+            policies.store.as_ref().map(|store| (store.base.password.clone(), store.wait))
         };
         assert_eq!(password(&again), password(&policies), "{args}");
     }
@@ -239,8 +239,8 @@ fn a_store_to_check_is_named_or_in_a_file() {
     else {
         panic!("no flags")
     };
-    assert_eq!(settings.least_replicas, 1, "as an agent does");
-    assert_eq!(settings.password, Password::Variable("P".to_owned()));
+    assert_eq!(settings.base.least_replicas, 1, "as an agent does");
+    assert_eq!(settings.base.password, Password::Variable("P".to_owned()));
 }
 
 #[test]

@@ -10,7 +10,7 @@ use ring::digest::{Context, SHA256, digest};
 use crate::script::StoreKind;
 
 /// Where the store is, and how it is asked.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct Config {
     /// Where it is.

@@ -177,7 +177,7 @@ impl<'t> File<'t> {
             policy.shared.is_some() && policy.limits().any(|limit| limit.calendar().is_some())
         };
         if let Some(value) = store_at
-            && store.as_ref().is_some_and(|store| store.strict)
+            && store.as_ref().is_some_and(|store| store.base.strict)
             && let Some(policy) = list.iter().find(counts)
         {
             let what = format!(

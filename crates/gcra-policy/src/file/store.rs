@@ -94,20 +94,14 @@ pub(crate) fn store<'t>(
         .and_then(|value| reader.number(value, "least_replicas", 0..=MOST_REPLICAS));
     let salt = entries.take("salt_file").and_then(|value| salt(reader, sources, value));
     reader.no_more_but(entries, |name, _| misplaced(name));
-    let usual = StoreSettings::new(url?);
-    let settings = StoreSettings {
-        password,
-        sentinel_password,
-        certificate,
-        authorities: ca,
-        wait: wait.unwrap_or(usual.wait),
-        strict: strict.unwrap_or(usual.strict),
-        least_replicas: least_replicas
-            .and_then(|least| u32::try_from(least).ok())
-            .unwrap_or(usual.least_replicas),
-        salt: salt.unwrap_or_default(),
-        ..usual
-    };
+    let mut settings = StoreSettings::new(url?).with_wait(wait);
+    settings.salt = salt.unwrap_or_default();
+    let config = &mut settings.base;
+    (config.password, config.sentinel_password) = (password, sentinel_password);
+    (config.certificate, config.authorities) = (certificate, ca);
+    config.strict = strict.unwrap_or(config.strict);
+    let least_replicas = least_replicas.and_then(|least| u32::try_from(least).ok());
+    config.least_replicas = least_replicas.unwrap_or(config.least_replicas);
     if let Some(remark) = settings.remark_about_user() {
         reader.warn(at, &remark);
     }
@@ -244,18 +238,18 @@ impl Content {
 impl StoreSettings {
     /// What is wrong with the files that it names, a sentence each.
     pub fn remarks(&self) -> Vec<String> {
-        let password = match &self.password {
+        let password = match &self.base.password {
             Password::File(path) => Content::Password.remark(path),
             _ => None,
         };
-        let authorities = self.authorities.as_ref();
+        let authorities = self.base.authorities.as_ref();
         let authorities = authorities.and_then(|path| Content::Certificates.remark(path));
         password.into_iter().chain(authorities).chain(self.remark_about_user()).collect()
     }
 
     /// That the user has no password, if that is so.
     fn remark_about_user(&self) -> Option<String> {
-        let user = self.url.user().filter(|_| self.password == Password::None)?;
+        let user = self.base.url.user().filter(|_| self.base.password == Password::None)?;
         Some(format!(
             "the address of the store names the user '{user}' and there is no password, so agents \
              do not log in and are the user 'default'; name the password with password_file or \

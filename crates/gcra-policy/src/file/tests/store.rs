@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::time::Duration;
 
-use gcra_store::{Certificate, Password, Url};
+use gcra_store::{Certificate, Config, Password, Url};
 
 use crate::file::document::parse;
 use crate::policies::Policies;
@@ -25,15 +25,9 @@ fn settings(store: &str) -> StoreSettings {
 fn the_least_that_can_be_said_about_a_store_is_its_url() {
     let store = settings("url = \"redis://store.example\"");
     let expected = StoreSettings {
-        url: Url::parse("redis://store.example").unwrap(),
+        base: Config::new(Url::parse("redis://store.example").unwrap()),
         url_text: "redis://store.example".to_owned(),
-        password: Password::None,
-        sentinel_password: Password::None,
-        certificate: None,
-        authorities: None,
         wait: Duration::from_millis(20),
-        strict: false,
-        least_replicas: 0,
         salt: Vec::new(),
     };
     assert_eq!(store, expected);
@@ -41,9 +35,9 @@ fn the_least_that_can_be_said_about_a_store_is_its_url() {
     assert_eq!((config.timeout, config.durable), (Duration::from_millis(50), true));
     // A server that another one may replace has a replica.
     for url in ["redis+sentinel://a,b/main", "redis+cluster://a,b"] {
-        assert_eq!(settings(&format!("url = \"{url}\"")).least_replicas, 1);
+        assert_eq!(settings(&format!("url = \"{url}\"")).base.least_replicas, 1);
         let none = format!("url = \"{url}\"\nleast_replicas = 0");
-        assert_eq!(settings(&none).least_replicas, 0);
+        assert_eq!(settings(&none).base.least_replicas, 0);
     }
 }
 
