@@ -181,14 +181,8 @@ fn against(replaying: &Replaying) -> Option<Against> {
 }
 
 fn total(tally: &LogTally) -> Total {
-    let totals = tally.totals;
     Total {
-        allowed: totals.allowed,
-        blocked: totals.blocked,
-        would_block: totals.would_block,
-        delayed: totals.delayed,
-        undecided: totals.undecided,
-        unmatched: totals.unmatched,
+        requests: tally.totals,
         clients: tally.clients.count(),
         clients_blocked: tally.clients_blocked.count(),
         clients_would_block: tally.clients_would_block.count(),

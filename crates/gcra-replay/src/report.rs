@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use crate::suggest::suggestions::Suggestions;
+use crate::tally::Totals;
 
 /// Everything that was found.
 #[derive(Debug, Serialize)]
@@ -73,13 +74,8 @@ pub(crate) struct Bad {
 /// What all requests came to.
 #[derive(Debug, Serialize)]
 pub(crate) struct Total {
-    pub allowed: u64,
-    pub blocked: u64,
-    pub would_block: u64,
-    /// Those of the first three that had to wait before they went on.
-    pub delayed: u64,
-    pub undecided: u64,
-    pub unmatched: u64,
+    #[serde(flatten)]
+    pub requests: Totals,
     pub clients: u64,
     pub(crate) clients_blocked: u64,
     pub(crate) clients_would_block: u64,

@@ -6,6 +6,7 @@ use gcra_limiter::question::{Question, Unanswerable};
 use gcra_limiter::verdict::{Outcome, Reason, Verdict};
 use gcra_policy::{Limit, Policy};
 use gcra_table::Nanos;
+use serde::Serialize;
 use spop_agent::Message;
 
 use crate::distinct::Distinct;
@@ -20,7 +21,7 @@ const MOST_CLIENTS: usize = 1 << 21;
 const MOST_HIT: usize = 4096;
 
 /// How many requests came to what.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Serialize)]
 pub(crate) struct Totals {
     pub allowed: u64,
     pub blocked: u64,

@@ -8,8 +8,9 @@ use gcra_text::columns::{Column, Style, cut, length, wrap};
 use gcra_text::count::Count;
 use gcra_text::duration::{Left, Utc};
 
-use crate::report::{Against, BlockedClient, PolicyReport, Report, Timeline, Total};
+use crate::report::{Against, BlockedClient, PolicyReport, Report, Timeline};
 use crate::suggest::grid::f64_from;
+use crate::tally::Totals;
 
 /// How many clients and bad lines are listed.
 const MOST_CLIENTS: usize = 10;
@@ -98,8 +99,8 @@ impl Report {
     }
 
     fn totals(&self, page: &mut Page) {
-        let Total { allowed, blocked, would_block, delayed, undecided, unmatched, .. } =
-            self.total;
+        let Totals { allowed, blocked, would_block, delayed, undecided, unmatched } =
+            self.total.requests;
         let all = allowed + blocked + would_block + undecided + unmatched;
         let of_clients = |clients: u64| {
             format!(", of {} of {}", Grouped(clients), clients_in_words(self.total.clients))
@@ -266,7 +267,7 @@ impl Timeline {
 
 impl Against {
     fn write(&self, report: &Report, page: &mut Page) {
-        let (new, old) = (&report.total, &self.total);
+        let (new, old) = (&report.total.requests, &self.total.requests);
         page.line("What changes");
         let mut line = |name: &str, before: u64, now: u64| {
             page.line(&format!(
