@@ -24,7 +24,7 @@ use crate::flags::At;
 use crate::inspected_table::note_about_no_users;
 use crate::policies_file::Kept;
 use crate::process_list::{Unlisted, agents, name, pid_namespace};
-use crate::process_state::{Halt, halt_of, stopped_long_ago};
+use crate::process_state::{Halt, halt_of, living, stopped_long_ago};
 
 /// What can be done to a table from the command line.
 #[derive(Debug, Subcommand)]
@@ -97,8 +97,7 @@ pub fn run(command: TableCommand) -> anyhow::Result<ExitCode> {
 fn info(path: &Path, table: &Table) -> Output {
     // Begins first, because it takes two seconds if the list is full.
     let unlisted = Unlisted::begin(table);
-    let (occupancy, mut processes) = (table.occupancy(), table.processes());
-    processes.retain(|process| halt_of(process) != Some(Halt::Dead));
+    let (occupancy, mut processes) = (table.occupancy(), living(table));
     let is_known = |pid| processes.iter().any(|process| process.pid == pid);
     let stopped = stopped_long_ago(table, path).into_iter();
     let stopped: Vec<_> = stopped.filter(|process| !is_known(process.pid)).collect();
