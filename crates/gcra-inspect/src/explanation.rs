@@ -511,13 +511,13 @@ fn without_store(
     (limits, place): (&[Limit], usize),
 ) -> Option<(OutageWords, Option<Reason>, Nanos)> {
     let sharing = in_force.policies.list[question.policy].shared?;
-    let (leases, limit) = (shared.leases?, limits.get(place)?);
+    let leases = shared.leases?;
     let Some(borrower) = shared.borrower else {
         let (away, reason) = OutageWords::of_machine(leases, table, sharing)?;
         return Some((away, reason, Nanos::ZERO));
     };
     let shared = SharedQuestion { borrower, leases, table, in_force, sharing, question, message };
-    let foreseen = shared.foresee_without_store(limits, limit)?;
+    let foreseen = shared.foresee_without_store(limits, place)?;
     let bursts = limits.iter().map(|limit| limit.quota(Some(message)).burst());
     let away = OutageWords::of_agent(&foreseen, bursts.min().unwrap_or_default());
     Some((away, foreseen.reason, foreseen.wait))
@@ -681,8 +681,8 @@ fn counted_as(policy: &Policy, part: GroupedValue<'_>) -> String {
 
 impl LimitState {
     fn of(foreseen: &Foreseen<'_>, settled: bool, message: &Message<'_>) -> Self {
-        let Foreseen { standing, bucket, window_end, .. } = foreseen;
-        let (limit, quota, owed) = (standing.limit, standing.quota, standing.owed);
+        let Foreseen { limit, standing, bucket, window_end, .. } = foreseen;
+        let (quota, owed) = (standing.quota, standing.owed);
         if let Some(calendar) = limit.calendar() {
             let remaining = standing.remaining();
             let ends_ms = standing.window_ends.millis_ceil();

@@ -15,8 +15,8 @@ use crate::verdict::Verdict;
 
 /// The state of a key under one limit, after a decision.
 #[derive(Clone, Copy, Debug)]
-pub struct LimitStanding<'p> {
-    pub limit: &'p Limit,
+pub struct LimitStanding {
+    pub limit: LimitPlace,
     /// The numbers of the limit for this request.
     pub quota: Quota,
     pub owed: Nanos,
@@ -27,7 +27,17 @@ pub struct LimitStanding<'p> {
     pub window_ends: Nanos,
 }
 
-impl LimitStanding<'_> {
+impl LimitStanding {
+    /// That of a limit with a rate.
+    pub(crate) const fn of_rate(
+        limit: LimitPlace,
+        quota: Quota,
+        owed: Nanos,
+        wait: Nanos,
+    ) -> Self {
+        Self { limit, quota, owed, wait, window_ends: Nanos::ZERO }
+    }
+
     /// How long it takes until the limit is whole again, if the client sends no request.
     fn whole_after(&self) -> Nanos {
         if self.window_ends > Nanos::ZERO { self.window_ends } else { self.owed }
@@ -35,31 +45,31 @@ impl LimitStanding<'_> {
 
     /// The same in seconds, rounded up. What is owed within the burst takes no longer than a whole
     /// burst, of which [`window`] says the seconds.
-    fn whole_after_s(&self) -> u64 {
+    fn whole_after_s(&self, limit: &Limit) -> u64 {
         let seconds = self.whole_after().secs_ceil();
         match self.window_ends == Nanos::ZERO && self.owed <= self.quota.drain_time() {
-            true => seconds.min(window(self.whole())),
+            true => seconds.min(window(self.whole(limit))),
             false => seconds,
         }
     }
 
     /// The numbers of the limit for this request, as they are written: with what is in reserve.
-    fn whole(&self) -> Quota {
-        match &self.limit.reserve {
+    fn whole(&self, limit: &Limit) -> Quota {
+        match &limit.reserve {
             Some(reserve) => reserve.written,
             None => self.quota,
         }
     }
 
     /// The most cells that a client can spend at once.
-    fn most(&self) -> u32 {
-        self.whole().burst()
+    fn most(&self, limit: &Limit) -> u32 {
+        self.whole(limit).burst()
     }
 
     /// The same, if what HAProxy may have let pass without asking is owed, too. A question that
     /// was `charged` has paid for its process.
-    fn with_unpaid(self, charged: u32) -> Self {
-        let Some(reserve) = &self.limit.reserve else { return self };
+    fn with_unpaid(self, limit: &Limit, charged: u32) -> Self {
+        let Some(reserve) = &limit.reserve else { return self };
         let unpaid = reserve.unasked.unpaid_after(charged);
         let unpaid = self.quota.emission_interval().saturating_mul(unpaid);
         Self { owed: self.owed.saturating_add(unpaid), ..self }
@@ -83,30 +93,32 @@ impl LimitStanding<'_> {
 /// A policy that only observes must not change the answer of one that is enforced. So what its
 /// limits said is kept only as long as no limit of another policy was asked.
 #[derive(Debug, Default)]
-pub struct Standings<'p> {
+pub struct Standings {
     /// The first of them, for the header fields.
-    listed: ArrayVec<LimitStanding<'p>, MAX_LISTED>,
+    listed: ArrayVec<LimitStanding, MAX_LISTED>,
     /// The most restrictive of all of them.
-    tightest: Option<LimitStanding<'p>>,
+    tightest: Option<LimitStanding>,
     /// Whether they are those of a policy that is enforced.
     are_enforced: bool,
     /// The fewest bytes per second that a policy in force gives, if one has a bandwidth.
     bandwidth: Option<u32>,
 }
 
-impl<'p> Standings<'p> {
+impl Standings {
     /// What each limit said, as far as the header fields list it.
-    pub fn listed(&self) -> &[LimitStanding<'p>] {
+    pub fn listed(&self) -> &[LimitStanding] {
         &self.listed
     }
 
     /// Adds what a limit of a policy said about a message that was charged this many cells.
-    pub fn add(&mut self, standing: LimitStanding<'p>, policy: &Policy, charged: u32) {
-        self.say(standing.with_unpaid(charged), policy.observes, policy.bandwidth);
+    pub fn add(&mut self, standing: LimitStanding, policy: &Policy, charged: u32) {
+        let limit = policy.limit_at(standing.limit);
+        let standing = limit.map_or(standing, |limit| standing.with_unpaid(limit, charged));
+        self.say(standing, policy.observes, policy.bandwidth);
     }
 
     /// As [`add`](Self::add), of a policy that observes or does not, and may have a bandwidth.
-    fn say(&mut self, standing: LimitStanding<'p>, observes: bool, bandwidth: Option<Bandwidth>) {
+    fn say(&mut self, standing: LimitStanding, observes: bool, bandwidth: Option<Bandwidth>) {
         match (observes, self.are_enforced) {
             (true, true) => return,
             (false, false) => {
@@ -124,57 +136,6 @@ impl<'p> Standings<'p> {
         let _ = self.listed.try_push(standing);
         if self.tightest.is_none_or(|tightest| standing.is_as_tight_as(&tightest)) {
             self.tightest = Some(standing);
-        }
-    }
-}
-
-/// What one limit said: its place, its numbers, and what is owed, the wait, and when its window
-/// ends.
-type KeptStanding = (LimitPlace, Quota, [Nanos; 3]);
-
-/// What limits said, without a reference to the policies: for a request that waits.
-#[derive(Debug, Default)]
-pub struct KeptStandings {
-    listed: Vec<KeptStanding>,
-    tightest: Option<KeptStanding>,
-    are_enforced: bool,
-    bandwidth: Option<u32>,
-}
-
-impl Standings<'_> {
-    /// The same without a reference to the policies, whose limits they are about.
-    pub fn keep(&self, policies: &Policies) -> KeptStandings {
-        let keep = |standing: &LimitStanding<'_>| {
-            let place = policies.place_of(standing.limit)?;
-            let LimitStanding { limit: _, quota, owed, wait, window_ends } = *standing;
-            Some((place, quota, [owed, wait, window_ends]))
-        };
-        KeptStandings {
-            listed: self.listed.iter().filter_map(keep).collect(),
-            tightest: self.tightest.as_ref().and_then(keep),
-            are_enforced: self.are_enforced,
-            bandwidth: self.bandwidth,
-        }
-    }
-}
-
-impl KeptStandings {
-    /// What was kept, about the limits of the same policies.
-    pub(crate) fn of(self, policies: &Policies) -> Standings<'_> {
-        let restore = |(place, quota, [owed, wait, window_ends]): KeptStanding| {
-            Some(LimitStanding {
-                limit: policies.limit_at(place)?,
-                quota,
-                owed,
-                wait,
-                window_ends,
-            })
-        };
-        Standings {
-            listed: self.listed.into_iter().filter_map(restore).take(MAX_LISTED).collect(),
-            tightest: self.tightest.and_then(restore),
-            are_enforced: self.are_enforced,
-            bandwidth: self.bandwidth,
         }
     }
 }
@@ -233,7 +194,7 @@ impl SetVars for LateReply {
 pub fn write(
     policies: &Policies,
     verdict: Option<Verdict>,
-    standings: &Standings<'_>,
+    standings: &Standings,
     reserved: &Reserved,
     reply: &mut impl SetVars,
 ) {
@@ -249,7 +210,7 @@ pub fn write(
             Some(verdict) => {
                 set_decided(policies, *var, verdict, standings, reserved, &mut text, reply)
             }
-            None => set_left(*scope, *var, Nanos::ZERO, standings, &mut text, reply),
+            None => set_left(policies, *var, Nanos::ZERO, standings, &mut text, reply),
         };
     }
 }
@@ -259,7 +220,7 @@ fn set_decided(
     policies: &Policies,
     var: Var,
     verdict: Verdict,
-    standings: &Standings<'_>,
+    standings: &Standings,
     reserved: &Reserved,
     text: &mut String,
     reply: &mut impl SetVars,
@@ -294,7 +255,7 @@ fn set_decided(
             let comes_back = verdict.is_blocked() && verdict.may_come_back();
             let wait = standings.tightest.filter(|_| comes_back).map(|standing| standing.wait);
             let wait = wait.unwrap_or_default();
-            return set_left(policies.answers.scope, var, wait, standings, text, reply);
+            return set_left(policies, var, wait, standings, text, reply);
         }
     };
     reply.set(policies.answers.scope, var.name(), value)
@@ -303,28 +264,30 @@ fn set_decided(
 /// Sets a variable that says what is left of the limits, if it is one of these and a limit was
 /// asked. `wait` is when the client can come back, in header fields.
 fn set_left(
-    scope: Scope,
+    policies: &Policies,
     var: Var,
     wait: Nanos,
-    standings: &Standings<'_>,
+    standings: &Standings,
     text: &mut String,
     reply: &mut impl SetVars,
 ) -> Result<(), BufferFull> {
     let Some(standing) = standings.tightest else { return Ok(()) };
+    let Some(limit) = policies.limit_at(standing.limit) else { return Ok(()) };
+    let scope = policies.answers.scope;
     let value = match var {
         Var::Remaining => standing.remaining().into(),
-        Var::Limit => standing.most().into(),
-        Var::Reset => standing.whole_after_s().into(),
+        Var::Limit => standing.most(limit).into(),
+        Var::Reset => standing.whole_after_s(limit).into(),
         Var::RateLimit => {
-            ratelimit(&standings.listed, text);
+            ratelimit(policies, &standings.listed, text);
             (&**text).into()
         }
         Var::RateLimitPolicy => {
-            ratelimit_policy(&standings.listed, text);
+            ratelimit_policy(policies, &standings.listed, text);
             (&**text).into()
         }
         Var::Headers => {
-            return set_headers(scope, var.name(), &standings.listed, wait, text, reply);
+            return set_headers(policies, &standings.listed, wait, text, reply);
         }
         Var::WouldBlock
         | Var::RetryAfter
@@ -352,52 +315,55 @@ const MAX_LIST: usize = 1024;
 // Not inlined, so that no other answer needs the space for a list.
 #[inline(never)]
 fn set_headers(
-    scope: Scope,
-    name: VarName<'_>,
-    standings: &[LimitStanding<'_>],
+    policies: &Policies,
+    standings: &[LimitStanding],
     wait: Nanos,
     text: &mut String,
     reply: &mut impl SetVars,
 ) -> Result<(), BufferFull> {
     let mut list = [0; MAX_LIST];
     let mut list = HeaderListWriter::new(&mut list);
-    ratelimit_policy(standings, text);
+    ratelimit_policy(policies, standings, text);
     list.header(b"ratelimit-policy", text.as_bytes())?;
-    ratelimit(standings, text);
+    ratelimit(policies, standings, text);
     list.header(b"ratelimit", text.as_bytes())?;
     if wait > Nanos::ZERO {
         text.clear();
         let _ = write!(text, "{}", wait.secs_ceil());
         list.header(b"retry-after", text.as_bytes())?;
     }
-    reply.set(scope, name, Some(Value::Binary(list.finish()?)))
+    let value = Value::Binary(list.finish()?);
+    reply.set(policies.answers.scope, Var::Headers.name(), Some(value))
 }
 
 /// `"api";r=12;t=3`: the requests that are left, and the seconds until the burst is full again or
 /// the window ends, as in the variable `reset`. The draft allows 0 for a burst that is full.
 ///
 /// The list has the order of the configuration, so that each member keeps its place.
-fn ratelimit(standings: &[LimitStanding<'_>], text: &mut String) {
+fn ratelimit(policies: &Policies, standings: &[LimitStanding], text: &mut String) {
     text.clear();
     for standing in standings {
+        let Some(limit) = policies.limit_at(standing.limit) else { continue };
         let comma = if text.is_empty() { "" } else { ", " };
-        let (label, remaining) = (&standing.limit.label, standing.remaining());
+        let (label, remaining) = (&limit.label, standing.remaining());
         // Writing to a string does not fail.
-        let _ = write!(text, "{comma}\"{label}\";r={remaining};t={}", standing.whole_after_s());
+        let _ =
+            write!(text, "{comma}\"{label}\";r={remaining};t={}", standing.whole_after_s(limit));
     }
 }
 
 /// `"api";q=20;w=2`: the burst, and the seconds in which an empty one is full again; or the count,
 /// and the usual length of its window.
-fn ratelimit_policy(standings: &[LimitStanding<'_>], text: &mut String) {
+fn ratelimit_policy(policies: &Policies, standings: &[LimitStanding], text: &mut String) {
     text.clear();
     for standing in standings {
+        let Some(limit) = policies.limit_at(standing.limit) else { continue };
         let comma = if text.is_empty() { "" } else { ", " };
-        let window = match standing.limit.calendar() {
-            None => window(standing.whole()),
+        let window = match limit.calendar() {
+            None => window(standing.whole(limit)),
             Some(calendar) => calendar.unit().nominal_s().into(),
         };
-        let (label, most) = (&standing.limit.label, standing.most());
+        let (label, most) = (&limit.label, standing.most(limit));
         let _ = write!(text, "{comma}\"{label}\";q={most};w={window}");
     }
 }
@@ -429,7 +395,7 @@ mod tests {
     use crate::reservations::Reservation;
     use crate::verdict::Reason;
     use gcra_policy::file::document;
-    use gcra_policy::{LimitIdentity, MAX_LIMITS, flags};
+    use gcra_policy::{LimitIdentity, MAX_LIMITS, Rule, RuleAt, flags};
 
     /// An answer that was written down: each variable, and the bytes of its value if it was set.
     #[derive(Debug, Default)]
@@ -495,6 +461,12 @@ mod tests {
             .prop_map(|(observes, reason)| Verdict::new(0, observes, reason))
     }
 
+    /// What the limit at this place in the first policy says.
+    fn standing(limit: u32, of: &Limit, owed: Nanos, wait: Nanos) -> LimitStanding {
+        let limit = LimitPlace { policy: 0, rule: RuleAt::new(None), limit };
+        LimitStanding::of_rate(limit, of.quota(None), owed, wait)
+    }
+
     const LABEL: &str = "[a-z]{1,20}(\\.[a-z]{1,9})?";
 
     proptest! {
@@ -518,15 +490,14 @@ mod tests {
                 })
                 .collect();
             let mut standings = Standings::default();
-            for (limit, owed, wait, observes) in &limits {
-                let (quota, window_ends) = (limit.quota(None), Nanos::ZERO);
-                let (owed, wait) = (*owed, *wait);
-                let standing = LimitStanding { limit, quota, owed, wait, window_ends };
+            for (place, (limit, owed, wait, observes)) in (0..).zip(&limits) {
+                let standing = standing(place, limit, *owed, *wait);
                 standings.say(standing, *observes, None);
             }
             let others = vec![Var::Headers, Var::RateLimit, Var::RateLimitPolicy, Var::RetryAfter];
             let mut policies = flags::policies_of_rate("1/s".parse().unwrap(), None).unwrap();
             policies.answers = Answers { others, ..Answers::blocked_only() };
+            policies.list[0].rule = Rule::Limits(limits.into_iter().map(|it| it.0).collect());
             let reserved = Reserved::default();
             let mut written = WrittenAnswer::default();
             write(&policies, Some(verdict), &standings, &reserved, &mut written);
@@ -551,9 +522,8 @@ mod tests {
         }
     }
 
-    /// A request that waits for the store keeps what its limits have said.
     #[test]
-    fn what_is_kept_comes_back() {
+    fn the_bandwidth_is_that_of_what_is_owed() {
         let text = "answer = [\"bandwidth\", \"headers\"]\n[policy.api]\nlimits = \"9/h\"\n\
                     bandwidth = { full = \"2m\", least = \"1m\" }\n";
         let policies = document::parse(Path::new("gcra-spoa.toml"), text).unwrap();
@@ -561,17 +531,11 @@ mod tests {
         let limit = policy.limits().next().unwrap();
         let mut standings = Standings::default();
         let owed = Nanos(limit.quota(None).drain_time().0 / 2);
-        let (quota, wait, window_ends) = (limit.quota(None), Nanos::ZERO, Nanos::ZERO);
-        standings.add(LimitStanding { limit, quota, owed, wait, window_ends }, policy, 0);
-        let vars = |standings: &Standings<'_>| {
-            let mut written = WrittenAnswer::default();
-            let verdict = Some(Verdict::new(0, false, None));
-            write(&policies, verdict, standings, &Reserved::default(), &mut written);
-            written.vars
-        };
-        let before = vars(&standings);
-        assert_eq!(before[1], ("bandwidth".to_owned(), Some(b"1572864".to_vec())));
-        assert_eq!(vars(&standings.keep(&policies).of(&policies)), before);
+        standings.add(standing(0, limit, owed, Nanos::ZERO), policy, 0);
+        let mut written = WrittenAnswer::default();
+        let verdict = Some(Verdict::new(0, false, None));
+        write(&policies, verdict, &standings, &Reserved::default(), &mut written);
+        assert_eq!(written.var("bandwidth"), Some(&b"1572864"[..]));
     }
 
     /// The longest header fields that the check of a file allows fit, whatever the numbers are.
@@ -595,9 +559,10 @@ mod tests {
         assert!((6..60).contains(&name.len()), "{name}");
         let mut standings = Standings::default();
         let (owed, wait) = (Nanos(70_000_000_000_000_000), Nanos(100_000_000_000_000_000));
-        for limit in [&policies.list[0]; 2].into_iter().flat_map(|policy| policy.limits()) {
-            let (quota, window_ends) = (limit.quota(None), Nanos::ZERO);
-            standings.say(LimitStanding { limit, quota, owed, wait, window_ends }, false, None);
+        for _ in 0..2 {
+            for (place, limit) in (0..).zip(policies.list[0].limits()) {
+                standings.say(standing(place, limit, owed, wait), false, None);
+            }
         }
         assert_eq!(standings.listed().len(), MAX_LISTED);
         let mut written = WrittenAnswer::default();
@@ -625,13 +590,14 @@ mod tests {
         let policies = document::parse(Path::new("gcra-spoa.toml"), &text).unwrap();
         let (mut standings, mut reserved) = (Standings::default(), Reserved::default());
         let (owed, wait) = (Nanos(70_000_000_000_000_000), Nanos::ZERO);
-        for (place, policy) in policies.list.iter().take(4).enumerate() {
+        for (of, policy) in policies.list.iter().take(4).enumerate() {
             let at = std::time::Duration::from_millis(u64::MAX);
             let marks = policy.limits().map(|_| u32::MAX).collect();
-            reserved.add(place, Some(Reservation { cells: u32::MAX, at, marks }));
-            for limit in policy.limits() {
-                let (quota, window_ends) = (limit.quota(None), Nanos::ZERO);
-                standings.add(LimitStanding { limit, quota, owed, wait, window_ends }, policy, 0);
+            reserved.add(of, Some(Reservation { cells: u32::MAX, at, marks }));
+            for (place, limit) in (0..).zip(policy.limits()) {
+                let mut standing = standing(place, limit, owed, wait);
+                standing.limit.policy = of;
+                standings.add(standing, policy, 0);
             }
         }
         let mut written = WrittenAnswer::default();

@@ -316,7 +316,7 @@ impl Limiter {
             table: self.table.clone(),
             undecided: self.undecided.clone(),
             audit: self.audit.clone(),
-            kept: standings.keep(&in_force.policies),
+            standings,
             in_force: Arc::clone(in_force),
             request: request.to_owned(),
             progress,
@@ -350,7 +350,7 @@ fn verdict_on<'p, 'm>(
     now: &mut Reading,
     lane: Lane,
     question: Question,
-    standings: Option<&mut Standings<'p>>,
+    standings: Option<&mut Standings>,
     message: impl Fn() -> Option<Message<'m>>,
 ) -> Verdict {
     let verdict = decide(table, now, in_force, question, standings, None, &message);

@@ -1,6 +1,6 @@
 //! What has to be decided about a message: by which rule, for which key, for how many cells.
 
-use gcra_policy::{Policies, Policy, RuleAt};
+use gcra_policy::{LimitPlace, Policies, Policy, RuleAt};
 use gcra_table::{KeyHash, Table};
 use spop_agent::{Message, Value};
 
@@ -58,6 +58,11 @@ impl Question {
     pub fn of_trial(self, policy: &Policy) -> Option<Self> {
         let trial = policy.trial.filter(|_| !self.rule.is_override())?;
         Some(Self { policy: trial, ..self })
+    }
+
+    /// Where the limit with this place in the rule is.
+    pub(crate) const fn place(self, limit: u32) -> LimitPlace {
+        LimitPlace { policy: self.policy, rule: self.rule, limit }
     }
 
     /// Finds the policy for a message that is decided, and its key and its cost. Counts and writes

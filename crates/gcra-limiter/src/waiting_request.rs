@@ -11,7 +11,7 @@ use spop_agent::{LateReply, OwnedRequest};
 use tokio::time::{Instant, timeout_at};
 
 use crate::answer;
-use crate::answer::KeptStandings;
+use crate::answer::Standings;
 use crate::audit_lines::{AuditFile, Lines};
 use crate::borrower::Borrower;
 use crate::decide::attempt::{MustWait, Patience};
@@ -35,15 +35,14 @@ pub(crate) struct WaitingRequest {
     pub request: OwnedRequest,
     pub progress: Progress,
     /// What limits have said so far.
-    pub kept: KeptStandings,
+    pub standings: Standings,
 }
 
 impl WaitingRequest {
     /// Waits, for `--store-wait` at most, and writes the answer.
     pub(crate) async fn answer(self, mut reply: LateReply) -> LateReply {
-        let Self { borrower, table, undecided, audit, in_force, request, mut progress, kept } =
-            self;
-        let mut standings = kept.of(&in_force.policies);
+        let Self { borrower, table, undecided, audit, in_force, request, .. } = self;
+        let Self { mut progress, mut standings, .. } = self;
         let until = Instant::now() + Duration::from(borrower.wait());
         borrower.counts.waited.fetch_add(1, Ordering::Relaxed);
         let mut patience = Patience::Asks;

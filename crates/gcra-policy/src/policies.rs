@@ -10,7 +10,7 @@ use crate::answers::Answers;
 use crate::digest;
 use crate::limit::{Limit, Rule};
 use crate::origin::Origin;
-use crate::policy::Policy;
+use crate::policy::{LimitPlace, Policy};
 use crate::store::StoreSettings;
 use crate::watch::SeenFile;
 
@@ -129,40 +129,13 @@ impl Policies {
         self.list.iter().filter(|policy| !policy.is_trial)
     }
 
-    /// Where a limit of these policies is; `None` if it is not one of them.
-    pub fn place_of(&self, limit: &Limit) -> Option<LimitPlace> {
-        self.list.iter().enumerate().find_map(|(policy, found)| {
-            let overrides = found.overrides.rules.iter().enumerate();
-            let overrides = overrides.map(|(rule, found)| (Some(rule), found));
-            [(None, &found.rule)].into_iter().chain(overrides).find_map(|(rule, found)| {
-                let limits = found.limits();
-                let limit = limits.iter().position(|found| std::ptr::eq(found, limit))?;
-                Some(LimitPlace { policy, rule, limit })
-            })
-        })
-    }
-
     /// The limit at a place.
     pub fn limit_at(&self, place: LimitPlace) -> Option<&Limit> {
-        let policy = self.list.get(place.policy)?;
-        let rule = match place.rule {
-            None => &policy.rule,
-            Some(rule) => policy.overrides.rules.get(rule)?,
-        };
-        rule.limits().get(place.limit)
+        self.list.get(place.policy)?.limit_at(place)
     }
 
     /// The first policy that is shared, if one is.
     pub fn first_shared(&self) -> Option<&Policy> {
         self.list.iter().find(|policy| policy.shared.is_some())
     }
-}
-
-/// Where a limit is in the policies.
-#[derive(Clone, Copy, Debug)]
-pub struct LimitPlace {
-    policy: usize,
-    /// The rule of an override, or the policy's own.
-    rule: Option<usize>,
-    limit: usize,
 }

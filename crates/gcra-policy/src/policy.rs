@@ -239,6 +239,11 @@ impl Policy {
         self.overrides.rules.get(at.0 as usize).unwrap_or(&self.rule)
     }
 
+    /// The limit at a place in this policy.
+    pub fn limit_at(&self, LimitPlace { rule, limit, .. }: LimitPlace) -> Option<&Limit> {
+        self.rule(rule).limits().get(limit as usize)
+    }
+
     /// The same keys under another rule, without overrides.
     pub fn with_rule(&self, rule: Rule) -> Self {
         Self {
@@ -389,6 +394,14 @@ impl RuleAt {
     pub fn is_override(self) -> bool {
         self.0 != u32::MAX
     }
+}
+
+/// Where a limit is in the policies.
+#[derive(Clone, Copy, Debug)]
+pub struct LimitPlace {
+    pub policy: usize,
+    pub rule: RuleAt,
+    pub limit: u32,
 }
 
 /// The number by which an exemption names a policy.

@@ -42,11 +42,11 @@ const MOST_UNPAID: usize = 1 << 22;
 
 /// The verdict of one policy on a message.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Step<'s, 'p> {
+pub(crate) struct Step<'s> {
     pub verdict: Verdict,
     pub key: KeyHash,
     /// The answers of its limits, in their order; empty if the rule is not made of limits.
-    pub standings: &'s [LimitStanding<'p>],
+    pub standings: &'s [LimitStanding],
 }
 
 /// The verdict of all policies on a message together.
@@ -160,7 +160,7 @@ impl Engine {
         &self,
         question: Question,
         message: &Message<'_>,
-        mut step: impl FnMut(Step<'_, '_>),
+        mut step: impl FnMut(Step<'_>),
     ) -> Decided {
         let mut ask = |question: Question| {
             let mut now = Reading::at(self.clock.now());

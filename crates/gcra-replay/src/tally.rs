@@ -4,7 +4,7 @@ use ahash::AHashMap;
 use gcra_limiter::answer::LimitStanding;
 use gcra_limiter::question::{Question, Unanswerable};
 use gcra_limiter::verdict::{Outcome, Reason, Verdict};
-use gcra_policy::{Limit, Policy};
+use gcra_policy::{Limit, LimitPlace, Policy};
 use gcra_table::Nanos;
 use serde::Serialize;
 use spop_agent::Message;
@@ -209,7 +209,7 @@ impl LogTally {
 
     /// Counts what a policy says about a message.
     #[inline]
-    fn step(&mut self, engine: &Engine, step: &Step<'_, '_>, message: &Message<'_>) {
+    fn step(&mut self, engine: &Engine, step: &Step<'_>, message: &Message<'_>) {
         let Step { verdict, key, .. } = *step;
         let is_hit = verdict.would_block();
         let id = client_of(verdict.policy, key.get());
@@ -248,7 +248,7 @@ impl LogTally {
     }
 
     /// Counts a request of a client that has blocked requests.
-    fn count_hit(&mut self, engine: &Engine, id: u64, step: &Step<'_, '_>, message: &Message<'_>) {
+    fn count_hit(&mut self, engine: &Engine, id: u64, step: &Step<'_>, message: &Message<'_>) {
         let Step { verdict, key, standings } = *step;
         let Verdict { policy: place, reason, .. } = verdict;
         let is_hit = verdict.would_block();
@@ -264,8 +264,9 @@ impl LogTally {
             for LimitStanding { limit, wait, .. } in
                 standings.iter().filter(|it| it.wait > Nanos::ZERO)
             {
-                let address = address(limit);
-                let found = policy.limits.iter().position(|it| it.address == address);
+                let LimitPlace { policy: place, rule, limit } = *limit;
+                let limit = &engine.policies()[place].rule(rule).limits()[limit as usize];
+                let found = policy.limits.iter().position(|it| it.address == address(limit));
                 let Some(found) = found else { continue };
                 let limit = &mut policy.limits[found];
                 limit.hit += 1;

@@ -32,15 +32,15 @@ type Steps = ArrayVec<Step, MOST_STEPS>;
 
 /// What a limit says after a response has settled it: what was to be done, and what came of it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct SettledInStore<'p> {
+pub(crate) struct SettledInStore {
     /// `None` for a bucket from before a change.
-    pub standing: Option<LimitStanding<'p>>,
+    pub standing: Option<LimitStanding>,
     pub charge: StoreCharge,
     pub charged: Charged,
 }
 
 /// What each limit of a message says, after its response has settled it.
-pub(crate) type AllSettled<'p> = ArrayVec<SettledInStore<'p>, MAX_LIMITS>;
+pub(crate) type AllSettled = ArrayVec<SettledInStore, MAX_LIMITS>;
 
 /// A charge of nothing, which is always allowed: what is owed now?
 pub(crate) const LOOK: StoreCharge =
@@ -67,7 +67,7 @@ impl<'p> SharedQuestion<'p, '_, '_> {
         now: &mut Reading,
         attempt: &mut Attempt,
         patience: Patience,
-        standings: Option<&mut Standings<'p>>,
+        standings: Option<&mut Standings>,
     ) -> Result<SharedDecision, MustWait> {
         let claims = self.claims_at_once(limits);
         let policy = self.policy();
@@ -134,7 +134,7 @@ impl<'p> SharedQuestion<'p, '_, '_> {
         claims: &[Claim<'p>],
         at_once: &AtOnce,
         now: Time,
-    ) -> ArrayVec<LimitStanding<'p>, MAX_LIMITS> {
+    ) -> ArrayVec<LimitStanding, MAX_LIMITS> {
         let is_denied = at_once.is_denied();
         // A request that is denied waits from its denial on. Later it may be free already.
         let moment = match at_once.done.last() {
@@ -178,7 +178,7 @@ impl<'p> SharedQuestion<'p, '_, '_> {
         is_charged: impl Fn(u32) -> bool,
         attempt: &mut Attempt,
         patience: Patience,
-    ) -> Result<Option<AllSettled<'p>>, MustWait> {
+    ) -> Result<Option<AllSettled>, MustWait> {
         let mut claims = self.claims_at_once(limits);
         let Some(at_once) = self.begin(&claims, attempt) else { return Ok(None) };
         let (began, own) = (at_once.began, claims.len());
@@ -449,7 +449,7 @@ impl<'p> SharedQuestion<'p, '_, '_> {
         &self,
         claim: &Claim<'p>,
         loan: Option<&Loan>,
-        standing: &mut LimitStanding<'p>,
+        standing: &mut LimitStanding,
     ) {
         let policy = self.policy();
         let Claim { limit, quota, .. } = *claim;
@@ -474,8 +474,8 @@ impl<'p> SharedQuestion<'p, '_, '_> {
         done: &Done,
         began: WallReading,
         now: Time,
-    ) -> LimitStanding<'p> {
-        let Claim { limit, quota, .. } = *claim;
+    ) -> LimitStanding {
+        let Claim { limit, place, quota, .. } = *claim;
         let taken = done.taken(now);
         // A request that costs nothing is allowed, and learns how long one of a cell would wait.
         let (is_denied, asked) = match done.charge {
@@ -494,7 +494,7 @@ impl<'p> SharedQuestion<'p, '_, '_> {
             // It may have ended while the request waited for the store.
             let least = Nanos(is_denied.into());
             let ends_in = ends.saturating_since(now).max(least);
-            return in_window(limit, quota, used, ends_in, is_denied);
+            return in_window(place, quota, used, ends_in, is_denied);
         }
         let lent = &done.limit;
         let owed = Nanos::from(lent.time_to_drain(taken));
@@ -504,7 +504,7 @@ impl<'p> SharedQuestion<'p, '_, '_> {
         let used = quota.emission_interval().saturating_mul((quota.burst() - left).into());
         let owed = if left > 0 { owed.min(used) } else { owed };
         let wait = if is_denied { done.wait(now, asked) } else { Nanos::ZERO };
-        LimitStanding { limit, quota, owed, wait, window_ends: Nanos::ZERO }
+        LimitStanding::of_rate(place, quota, owed, wait)
     }
 }
 
@@ -528,11 +528,11 @@ fn after_charges(at_once: &AtOnce, is_oversize: bool, cells: u32, now: Time) -> 
     SharedDecision { reason, delay, reserved, store_ns }
 }
 
-fn add<'p>(
-    standings: Option<&mut Standings<'p>>,
+fn add(
+    standings: Option<&mut Standings>,
     policy: &Policy,
     charged: u32,
-    said: impl IntoIterator<Item = LimitStanding<'p>>,
+    said: impl IntoIterator<Item = LimitStanding>,
 ) {
     if let Some(standings) = standings {
         said.into_iter().for_each(|standing| standings.add(standing, policy, charged));

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use arrayvec::ArrayVec;
 use gcra_policy::sharing::{Sharing, WithoutStore, counted, lent, most_carried_over};
-use gcra_policy::{Limit, MAX_LIMITS, Policy};
+use gcra_policy::{Limit, LimitPlace, MAX_LIMITS, Policy};
 use gcra_store::{Bucket, Names};
 use gcra_table::{KeyHash, LeaseKey, Leases, Nanos, Quota, Table};
 use gcra_text::duration::nanoseconds;
@@ -42,6 +42,7 @@ pub struct SharedQuestion<'p, 't, 'm> {
 #[derive(Clone, Copy)]
 pub(crate) struct Claim<'p> {
     pub(crate) limit: &'p Limit,
+    pub(crate) place: LimitPlace,
     /// The numbers of the limit for this message.
     pub(crate) quota: Quota,
     /// The key in the table of this machine.
@@ -56,17 +57,18 @@ impl<'p> SharedQuestion<'p, '_, '_> {
 
     /// The limits with the keys that they count by, in an order that is the same on all hosts.
     pub(crate) fn claims(&self, limits: &'p [Limit]) -> ArrayVec<Claim<'p>, MAX_LIMITS> {
-        let claim = |limit: &'p Limit| self.claim(limit);
+        let claim = |(place, limit)| self.claim(place, limit);
         let mut claims: ArrayVec<_, MAX_LIMITS> =
-            limits.iter().take(MAX_LIMITS).map(claim).collect();
+            (0..).zip(limits).take(MAX_LIMITS).map(claim).collect();
         claims.sort_by_key(|claim| claim.limit.id);
         claims
     }
 
-    pub(super) fn claim(&self, limit: &'p Limit) -> Claim<'p> {
+    pub(super) fn claim(&self, place: u32, limit: &'p Limit) -> Claim<'p> {
         let bucket = LimitBucket::of(self.table, limit, self.question.key, Some(self.message));
         let LimitBucket { key: local, quota } = bucket;
-        Claim { limit, quota, local, key: bucket.lease_key(limit) }
+        let place = self.question.place(place);
+        Claim { limit, place, quota, local, key: bucket.lease_key(limit) }
     }
 
     /// What the borrower has to know about a key.

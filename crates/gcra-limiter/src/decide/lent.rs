@@ -37,7 +37,7 @@ pub(crate) fn ask_ahead(
     };
     let leases = &leases;
     let shared = SharedQuestion { borrower, leases, table, in_force, sharing, question, message };
-    borrower.spent(table, key, || shared.loan(shared.claim(limit)));
+    borrower.spent(table, key, || shared.loan(shared.claim(0, limit)));
 }
 
 impl<'p> SharedQuestion<'p, '_, '_> {
@@ -52,7 +52,7 @@ impl<'p> SharedQuestion<'p, '_, '_> {
         now: &mut Reading,
         attempt: &mut Attempt,
         patience: Patience,
-        standings: Option<&mut Standings<'p>>,
+        standings: Option<&mut Standings>,
     ) -> Result<Option<Reason>, MustWait> {
         let claims = self.claims(limits);
         let cells = self.question.cells;
@@ -212,10 +212,10 @@ impl<'p> SharedQuestion<'p, '_, '_> {
         now: HostTime,
         attempt: &Attempt,
         denied: Option<(usize, Nanos)>,
-    ) -> ArrayVec<LimitStanding<'p>, MAX_LIMITS> {
+    ) -> ArrayVec<LimitStanding, MAX_LIMITS> {
         let standing = |(place, claim): (usize, &Claim<'p>)| {
-            let Claim { limit, quota, key, .. } = *claim;
-            let wait = denied.filter(|(limit, _)| *limit == place).map(|(_, wait)| wait);
+            let Claim { place: limit, quota, key, .. } = *claim;
+            let wait = denied.filter(|(denied, _)| *denied == place).map(|(_, wait)| wait);
             let free = attempt.free_of(key);
             let held = self.leases.holding(key, now).held(now);
             let remaining = match wait {
@@ -224,9 +224,7 @@ impl<'p> SharedQuestion<'p, '_, '_> {
             };
             let owed = u64::from(quota.burst() - remaining);
             let owed = Nanos(owed * quota.emission_interval().0);
-            // No limit that is lent counts in windows.
-            let (wait, window_ends) = (wait.unwrap_or(Nanos::ZERO), Nanos::ZERO);
-            LimitStanding { limit, quota, owed, wait, window_ends }
+            LimitStanding::of_rate(limit, quota, owed, wait.unwrap_or(Nanos::ZERO))
         };
         claims.iter().enumerate().map(standing).collect()
     }

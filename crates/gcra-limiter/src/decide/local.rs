@@ -4,7 +4,7 @@ use std::slice;
 
 use arrayvec::ArrayVec;
 use gcra_policy::calendar::Calendar;
-use gcra_policy::{Limit, MAX_LIMITS, Penalty, Policy, Rule};
+use gcra_policy::{Limit, LimitPlace, MAX_LIMITS, Penalty, Policy, Rule};
 use gcra_table::{
     Admission, BucketPlace, Decision, KeyHash, Nanos, Quota, Reading, Table, Time, Window,
 };
@@ -33,7 +33,7 @@ pub fn decide<'p, 'm>(
     now: &mut Reading,
     in_force: &'p InForce,
     question: Question,
-    standings: Option<&mut Standings<'p>>,
+    standings: Option<&mut Standings>,
     goes_on: Option<&mut Time>,
     message: impl FnOnce() -> Option<Message<'m>>,
 ) -> Verdict {
@@ -84,8 +84,9 @@ pub(crate) fn decide_usual(
 /// What a limit would say about a message now.
 #[derive(Clone, Copy, Debug)]
 pub struct Foreseen<'p> {
+    pub limit: &'p Limit,
     /// What the client owes and how long it has to wait, as long as it sends no request.
-    pub standing: LimitStanding<'p>,
+    pub standing: LimitStanding,
     /// The wait in the answer to the message, which has the penalty in it.
     pub wait_if_asked: Nanos,
     /// What the key's bucket owes; `None` if there is no bucket. The client owes more than its
@@ -110,16 +111,16 @@ pub fn foresee<'p>(
     let mut reason = (*rule == Rule::Deny).then_some(Reason::Denied);
     let mut delay = Nanos::ZERO;
     let mut foreseen = ArrayVec::new();
-    for limit in rule.limits().iter().take(MAX_LIMITS) {
+    for (place, limit) in (0..).zip(rule.limits()).take(MAX_LIMITS) {
         // A command may know a client by the policy's key alone.
         if lacks_a_key(slice::from_ref(limit), message) {
             continue;
         }
-        let claim = charge.claim(limit);
+        let claim = charge.claim(place, limit);
         let (standing, denied) = charge.look(claim);
         reason = reason.max(denied);
         delay = delay.max(charge.delay_of(claim.quota, charge.owed_with_cells(&standing)));
-        let punished = denied.and_then(|_| charge.owed_when_punished(&standing));
+        let punished = denied.and_then(|_| charge.owed_when_punished(limit, &standing));
         let if_asked = punished.map_or(standing, |owed| charge.ask(claim, owed).0);
         let (bucket, window_end) = match claim.limit.calendar() {
             None => (table.look_up(claim.key, claim.quota, at), None),
@@ -130,7 +131,7 @@ pub fn foresee<'p>(
             }
         };
         let wait_if_asked = if_asked.wait;
-        foreseen.push(Foreseen { standing, wait_if_asked, bucket, window_end });
+        foreseen.push(Foreseen { limit, standing, wait_if_asked, bucket, window_end });
     }
     (Verdict::new(question.policy, policy.observes, reason).after(delay), foreseen)
 }
@@ -154,6 +155,8 @@ pub struct LocalCharge<'t, 'p, 'm> {
 #[derive(Clone, Copy, Debug)]
 struct LocalClaim<'p> {
     pub(crate) limit: &'p Limit,
+    /// That of the limit in its rule.
+    place: u32,
     /// That of the limit for this message, or a share of it.
     pub(crate) quota: Quota,
     pub(crate) key: KeyHash,
@@ -188,16 +191,16 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
         limits: &'p [Limit],
         share: impl Fn(Quota) -> Option<(Quota, Time)>,
         charges: bool,
-    ) -> (Option<Reason>, ArrayVec<LimitStanding<'p>, MAX_LIMITS>) {
-        let claim = |limit: &'p Limit| {
+    ) -> (Option<Reason>, ArrayVec<LimitStanding, MAX_LIMITS>) {
+        let claim = |(place, limit): (u32, &'p Limit)| {
             let (key, message) = (self.question.key, self.message.as_ref());
             let LimitBucket { key, quota: whole } =
                 LimitBucket::of(self.table, limit, key, message);
             let (quota, least_tat) = share(whole)?;
-            Some((LocalClaim { limit, quota, key, least_tat }, whole))
+            Some((LocalClaim { limit, place, quota, key, least_tat }, whole))
         };
         let claims: Option<(ArrayVec<_, MAX_LIMITS>, ArrayVec<_, MAX_LIMITS>)> =
-            limits.iter().take(MAX_LIMITS).map(claim).collect();
+            (0..).zip(limits).take(MAX_LIMITS).map(claim).collect();
         let Some((claims, whole)) = claims else { return (Some(Reason::Store), ArrayVec::new()) };
         let (mut said, reason) = match charges {
             true => self.charge_claims(&claims),
@@ -209,7 +212,7 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
         (reason, said)
     }
 
-    fn claim(&self, limit: &'p Limit) -> LocalClaim<'p> {
+    fn claim(&self, place: u32, limit: &'p Limit) -> LocalClaim<'p> {
         let Question { policy, rule, key, .. } = self.question;
         let current = LimitBucket::of(self.table, limit, key, self.message.as_ref());
         let LimitBucket { key, quota } = current;
@@ -220,7 +223,7 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
             }
             _ => Time::ZERO,
         };
-        LocalClaim { limit, quota, key, least_tat }
+        LocalClaim { limit, place, quota, key, least_tat }
     }
 
     /// Charges all limits, or none. Returns why the message is denied, if it is, and how long its
@@ -229,10 +232,11 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
     fn all(
         &mut self,
         limits: &'p [Limit],
-        standings: Option<&mut Standings<'p>>,
+        standings: Option<&mut Standings>,
     ) -> (Option<Reason>, Nanos) {
+        let claim = |(place, limit)| self.claim(place, limit);
         let claims: ArrayVec<_, MAX_LIMITS> =
-            limits.iter().take(MAX_LIMITS).map(|limit| self.claim(limit)).collect();
+            (0..).zip(limits).take(MAX_LIMITS).map(claim).collect();
         let (said, reason) = self.charge_claims(&claims);
         // It goes on when it conforms to each limit.
         let delays = said.iter().map(|standing| self.delay_of(standing.quota, standing.owed));
@@ -255,7 +259,7 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
     }
 
     /// What a client with this standing would owe with the cells of the message.
-    fn owed_with_cells(&self, standing: &LimitStanding<'_>) -> Nanos {
+    fn owed_with_cells(&self, standing: &LimitStanding) -> Nanos {
         let interval = standing.quota.emission_interval();
         standing.owed.saturating_add(interval.saturating_mul(self.question.cells.into()))
     }
@@ -265,7 +269,7 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
     fn charge_claims(
         &mut self,
         claims: &[LocalClaim<'p>],
-    ) -> (ArrayVec<LimitStanding<'p>, MAX_LIMITS>, Option<Reason>) {
+    ) -> (ArrayVec<LimitStanding, MAX_LIMITS>, Option<Reason>) {
         match claims {
             [claim] if self.question.cells > 0 => {
                 let (mut standing, reason, _) = self.charge(*claim);
@@ -279,14 +283,15 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
     }
 
     /// Charges one bucket, unless it denies the cells.
-    fn charge(&mut self, claim: LocalClaim<'p>) -> (LimitStanding<'p>, Option<Reason>, Undo) {
+    fn charge(&mut self, claim: LocalClaim<'p>) -> (LimitStanding, Option<Reason>, Undo) {
         if let Some(calendar) = claim.limit.calendar() {
             return self.count(claim, calendar);
         }
         let LocalClaim { quota, key, least_tat, .. } = claim;
         let cells = self.question.cells;
         let decision = self.table.charge_owing(key, quota, cells, self.now, least_tat);
-        (standing_of(claim, &decision), reason_of(&decision), Undo::Bucket(decision))
+        let standing = standing_of(self.question.place(claim.place), quota, &decision);
+        (standing, reason_of(&decision), Undo::Bucket(decision))
     }
 
     /// Counts the cells in the window of this moment, unless they are too many for it.
@@ -295,9 +300,9 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
         &mut self,
         claim: LocalClaim<'p>,
         calendar: &Calendar,
-    ) -> (LimitStanding<'p>, Option<Reason>, Undo) {
-        let LocalClaim { key, quota, .. } = claim;
-        let cells = self.question.cells;
+    ) -> (LimitStanding, Option<Reason>, Undo) {
+        let LocalClaim { key, quota, place, .. } = claim;
+        let (cells, place) = (self.question.cells, self.question.place(place));
         let mut at = self.table.wall_reading();
         for _ in 0..MOST_WINDOWS {
             let window = calendar.window(at);
@@ -309,14 +314,13 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
                     false => Some(Reason::Limit),
                 };
                 let ends_in = calendar.ends_in(at);
-                let standing =
-                    in_window(claim.limit, quota, tally.used(), ends_in, reason.is_some());
+                let standing = in_window(place, quota, tally.used(), ends_in, reason.is_some());
                 return (standing, reason, Undo::Window(window));
             }
             at = self.table.wall_reading();
         }
         // This process is stopped again and again.
-        let standing = in_window(claim.limit, quota, quota.burst(), calendar.ends_in(at), true);
+        let standing = in_window(place, quota, quota.burst(), calendar.ends_in(at), true);
         (standing, Some(Reason::Limit), Undo::Window(calendar.window(at)))
     }
 
@@ -328,7 +332,7 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
     fn charge_all(
         &mut self,
         claims: &[LocalClaim<'p>],
-    ) -> (ArrayVec<LimitStanding<'p>, MAX_LIMITS>, Option<Reason>) {
+    ) -> (ArrayVec<LimitStanding, MAX_LIMITS>, Option<Reason>) {
         let mut standings = ArrayVec::<_, MAX_LIMITS>::new();
         let mut reason = None;
         for claim in claims {
@@ -380,7 +384,7 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
     fn look_at(
         &self,
         claims: &[LocalClaim<'p>],
-    ) -> (ArrayVec<LimitStanding<'p>, MAX_LIMITS>, Option<Reason>) {
+    ) -> (ArrayVec<LimitStanding, MAX_LIMITS>, Option<Reason>) {
         let mut reason = None;
         let look = |claim: &LocalClaim<'p>| {
             let (standing, denied) = self.look(*claim);
@@ -391,7 +395,7 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
     }
 
     /// What a charge would say now.
-    fn look(&self, claim: LocalClaim<'p>) -> (LimitStanding<'p>, Option<Reason>) {
+    fn look(&self, claim: LocalClaim<'p>) -> (LimitStanding, Option<Reason>) {
         if let Some(calendar) = claim.limit.calendar() {
             return self.look_in_window(claim, calendar);
         }
@@ -411,7 +415,7 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
         &self,
         claim: LocalClaim<'p>,
         calendar: &Calendar,
-    ) -> (LimitStanding<'p>, Option<Reason>) {
+    ) -> (LimitStanding, Option<Reason>) {
         let at = self.table.wall_reading();
         let used = self.table.counted_in(claim.key, calendar.window(at)).unwrap_or(0);
         let (cells, most) = (self.question.cells, claim.quota.burst());
@@ -420,7 +424,8 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
             true => Some(Reason::Oversize),
             false => (is_denied && self.can_block()).then_some(Reason::Limit),
         };
-        (in_window(claim.limit, claim.quota, used, calendar.ends_in(at), is_denied), reason)
+        let place = self.question.place(claim.place);
+        (in_window(place, claim.quota, used, calendar.ends_in(at), is_denied), reason)
     }
 
     /// Whether a limit can block the message: if it costs something, or if its response will. That
@@ -435,9 +440,9 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
     /// cell then, which is what a request that costs something has to wait.
     fn ask(
         &self,
-        LocalClaim { limit, quota, .. }: LocalClaim<'p>,
+        LocalClaim { place, quota, .. }: LocalClaim<'p>,
         owed: Nanos,
-    ) -> (LimitStanding<'p>, Option<Reason>) {
+    ) -> (LimitStanding, Option<Reason>) {
         let cells = self.question.cells;
         // A debt is how far the TAT is ahead of now. So at the moment 0 the TAT is the debt.
         let (now, tat) = (Time::ZERO, Time::ZERO.saturating_add(owed));
@@ -446,13 +451,13 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
             Admission::Early { wait } => (wait, self.can_block().then_some(Reason::Limit)),
             Admission::Oversize => (quota.drain_time(), Some(Reason::Oversize)),
         };
-        (LimitStanding { limit, quota, owed, wait, window_ends: Nanos::ZERO }, reason)
+        (LimitStanding::of_rate(self.question.place(place), quota, owed, wait), reason)
     }
 
     /// Charges the penalty to a client that asks while it is blocked, up to the ceiling, and
     /// brings its standing up to date: a client that waits as long as its answer says must pass.
     #[cold]
-    fn punish(&mut self, claim: LocalClaim<'p>, standing: &mut LimitStanding<'p>) {
+    fn punish(&mut self, claim: LocalClaim<'p>, standing: &mut LimitStanding) {
         let Some(penalty) = self.penalty_of(claim.limit) else { return };
         let LocalClaim { quota, key, least_tat, .. } = claim;
         let quota = quota.up_to_cap();
@@ -472,8 +477,8 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
     }
 
     /// What a client with this standing would owe after its penalty, if one would be charged.
-    fn owed_when_punished(&self, standing: &LimitStanding<'p>) -> Option<Nanos> {
-        let penalty = self.penalty_of(standing.limit)?;
+    fn owed_when_punished(&self, limit: &Limit, standing: &LimitStanding) -> Option<Nanos> {
+        let penalty = self.penalty_of(limit)?;
         let (now, tat) = (Time::ZERO, Time::ZERO.saturating_add(standing.owed));
         match standing.quota.up_to_cap().admit(tat, now, penalty.cells) {
             Admission::Conforming { tat } => Some(tat.saturating_since(now)),
@@ -484,7 +489,7 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
 
 /// What a share of a limit says, as if the limit said it, whose quota is `whole`: as many cells
 /// are left as the share has.
-fn of_share(standing: LimitStanding<'_>, whole: Quota) -> LimitStanding<'_> {
+fn of_share(standing: LimitStanding, whole: Quota) -> LimitStanding {
     let LimitStanding { limit, quota: share, owed, wait, window_ends } = standing;
     let left = if wait > Nanos::ZERO { 0 } else { share.remaining(owed) };
     let used = whole.burst().saturating_sub(left);
@@ -503,22 +508,21 @@ fn reason_of(decision: &Decision) -> Option<Reason> {
 }
 
 /// What a limit says after a charge.
-fn standing_of<'p>(claim: LocalClaim<'p>, decision: &Decision) -> LimitStanding<'p> {
-    let LocalClaim { limit, quota, .. } = claim;
+fn standing_of(limit: LimitPlace, quota: Quota, decision: &Decision) -> LimitStanding {
     // A cost above the burst is never allowed. One burst later it still is not.
     let never = if decision.is_allowed() { Nanos::ZERO } else { quota.drain_time() };
     let wait = decision.retry_after().unwrap_or(never);
-    LimitStanding { limit, quota, owed: decision.owed(), wait, window_ends: Nanos::ZERO }
+    LimitStanding::of_rate(limit, quota, decision.owed(), wait)
 }
 
 /// What a limit says that counts in windows, if so many cells are counted in this one.
 pub(crate) fn in_window(
-    limit: &Limit,
+    limit: LimitPlace,
     quota: Quota,
     used: u32,
     ends_in: Nanos,
     is_denied: bool,
-) -> LimitStanding<'_> {
+) -> LimitStanding {
     // More were counted if the file allowed more then, or if responses have charged more.
     let owed = quota.emission_interval().saturating_mul(used.min(quota.burst()).into());
     let wait = if is_denied { ends_in } else { Nanos::ZERO };

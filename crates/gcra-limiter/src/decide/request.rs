@@ -88,7 +88,7 @@ impl<'p> Deciding<'p, '_> {
         first: Option<Result<Question, Unanswerable>>,
         now: &mut Reading,
         progress: &mut Progress,
-        mut standings: Option<&mut Standings<'p>>,
+        mut standings: Option<&mut Standings>,
         mut audit: Option<&mut Lines>,
     ) -> Result<(), MustWait> {
         let mut first = first;
@@ -140,7 +140,7 @@ impl<'p> Deciding<'p, '_> {
         message: &Message<'_>,
         now: &mut Reading,
         attempt: &mut Attempt,
-        standings: Option<&mut Standings<'p>>,
+        standings: Option<&mut Standings>,
         audit: Option<&mut Lines>,
     ) -> Result<(), MustWait> {
         let Self { in_force, table, borrowing, undecided, lane, patience } = self;
@@ -190,7 +190,7 @@ impl<'p> Asked<'p, '_, '_> {
         self,
         now: &mut Reading,
         progress: &mut Progress,
-        standings: Option<&mut Standings<'p>>,
+        standings: Option<&mut Standings>,
         mut audit: Option<&mut Lines>,
     ) -> Result<Verdict, MustWait> {
         let Question { policy, rule, key, .. } = self.question;
@@ -233,7 +233,7 @@ impl<'p> Asked<'p, '_, '_> {
         self,
         now: &mut Reading,
         progress: &mut Progress,
-        standings: Option<&mut Standings<'p>>,
+        standings: Option<&mut Standings>,
         audit: Option<&mut Lines>,
     ) -> Result<Verdict, MustWait> {
         let Deciding { in_force, table, borrowing, patience, .. } = self.deciding;

@@ -5,7 +5,7 @@ use gcra_lease::Charge as StoreCharge;
 use gcra_policy::calendar::Calendar;
 use gcra_policy::settle::{RESERVED, Settle};
 use gcra_policy::sharing::Sharing;
-use gcra_policy::{Limit, RuleAt};
+use gcra_policy::{Limit, LimitPlace, RuleAt};
 use gcra_table::{KeyHash, Leases, Nanos, Quota, Reading, Table, Time, WallReading, WindowOver};
 use spop_agent::Message;
 
@@ -27,13 +27,13 @@ use crate::settlement::{SettledCells, Settlement};
 /// Settles a request of the policy with this index, as the message of its response says. What each
 /// limit says then is added to `standings`, where an answer needs it. Returns how many cells were
 /// charged, and how many were to be given back; `None` when an arg of the key has no value.
-pub(crate) fn settle<'p>(
+pub(crate) fn settle(
     table: &Table,
     now: &mut Reading,
-    in_force: &'p InForce,
+    in_force: &InForce,
     index: usize,
     message: &Message<'_>,
-    mut standings: Option<&mut Standings<'p>>,
+    mut standings: Option<&mut Standings>,
 ) -> Option<(u32, u32)> {
     let policy = in_force.policies.list.get(index)?;
     let settle = policy.settle()?;
@@ -55,7 +55,8 @@ pub(crate) fn settle<'p>(
         note_said(table, limits, message).for_each(drop);
     }
     let mut is_known = false;
-    for limit in limits {
+    for (place, limit) in (0..).zip(limits) {
+        let place = LimitPlace { policy: index, rule, limit: place };
         let current = LimitBucket::of(table, limit, key, Some(message));
         let LimitBucket { key: id, quota } = current;
         if let Some(calendar) = limit.calendar() {
@@ -69,7 +70,7 @@ pub(crate) fn settle<'p>(
                 (more, _) => counted.charge(more, now, &mut cells),
             };
             if let Some(standings) = &mut standings {
-                standings.add(in_window(limit, quota, used, ends_in, false), policy, 0);
+                standings.add(in_window(place, quota, used, ends_in, false), policy, 0);
             }
             continue;
         }
@@ -93,8 +94,7 @@ pub(crate) fn settle<'p>(
         }
         if let Some(standings) = &mut standings {
             let owed = table.tat(id, quota).max(least_tat).saturating_since(now.time());
-            let (wait, window_ends) = (Nanos::ZERO, Nanos::ZERO);
-            let standing = LimitStanding { limit, quota, owed, wait, window_ends };
+            let standing = LimitStanding::of_rate(place, quota, owed, Nanos::ZERO);
             standings.add(standing, policy, 0);
         }
     }
@@ -207,7 +207,7 @@ impl<'p> SettlingInStore<'p, '_, '_> {
         policy: usize,
         attempt: &mut Attempt,
         patience: Patience,
-        mut standings: Option<&mut Standings<'p>>,
+        mut standings: Option<&mut Standings>,
     ) -> Result<Option<(u32, u32, Option<u64>)>, MustWait> {
         let Self { table, in_force, borrowing, sharing, message } = self;
         let Some(asked) = in_force.policies.list.get(policy) else { return Ok(None) };

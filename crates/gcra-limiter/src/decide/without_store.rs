@@ -61,7 +61,7 @@ impl<'p> SharedQuestion<'p, '_, '_> {
         limits: &'p [Limit],
         now: &mut Reading,
         loan: &Loan,
-    ) -> (Option<Reason>, ArrayVec<LimitStanding<'p>, MAX_LIMITS>) {
+    ) -> (Option<Reason>, ArrayVec<LimitStanding, MAX_LIMITS>) {
         let since = self.borrower.away_since(self.table, loan).unwrap_or(now.time());
         let away = now.time().saturating_since(since);
         match Instead::of(self.sharing, away) {
@@ -83,9 +83,10 @@ impl<'p> SharedQuestion<'p, '_, '_> {
     pub fn foresee_without_store(
         &self,
         limits: &'p [Limit],
-        limit: &'p Limit,
+        place: usize,
     ) -> Option<ForeseenWithoutStore> {
-        let loan = self.loan(self.claim(limit))?;
+        let (place, limit) = (0..).zip(limits).nth(place)?;
+        let loan = self.loan(self.claim(place, limit))?;
         if self.borrower.is_starting(&loan) {
             return None;
         }
