@@ -14,10 +14,12 @@ pub mod testing;
 
 use std::process::ExitCode;
 
+use gcra_inspect::commands::check::Printed;
+use gcra_inspect::commands::store::StoreCommand;
 use gcra_inspect::commands::{audit, check, exempt, explain, name, reload, store, table};
 use gcra_text::output;
 
-use crate::cli::Task;
+use crate::cli::{Command, Task};
 use crate::serve::serve;
 
 /// Runs the program: reads the command line, does what it asks for, and returns the exit status.
@@ -31,16 +33,25 @@ pub fn run() -> ExitCode {
     }
     let outcome = match task {
         Ok(Task::Serve(config)) => serve(*config),
-        Ok(Task::Table(command)) => table::run(command),
-        Ok(Task::Check { config, printed }) => check::run(&config, printed),
-        Ok(Task::Reload { config, at }) => reload::run(&config, &at),
-        Ok(Task::Explain(explain)) => explain::run(&explain),
-        Ok(Task::Exempt(exempt)) => exempt::run(&exempt),
-        Ok(Task::Name(name)) => name::run(&name),
-        Ok(Task::StoreCheck { store, json }) => store::run(store, json),
-        Ok(Task::Audit(audit)) => audit::run(&audit),
-        Ok(Task::Replay(command)) => gcra_replay::command::run(&command),
-        Ok(Task::Top(what)) => gcra_admin::top::command::run(&what).map(|()| ExitCode::SUCCESS),
+        Ok(Task::Run(command)) => match *command {
+            Command::Table(command) => table::run(command),
+            Command::Check { config, print_haproxy, ask_less } => {
+                let printed = match (print_haproxy, ask_less) {
+                    (false, _) => Printed::Meaning,
+                    (true, false) => Printed::Haproxy,
+                    (true, true) => Printed::HaproxyThatAsksLess,
+                };
+                check::run(&config.path(), printed)
+            }
+            Command::Reload { config, at } => reload::run(&config.path(), &at),
+            Command::Explain(explain) => explain::run(&explain),
+            Command::Exempt(exempt) => exempt::run(&exempt),
+            Command::Name(name) => name::run(&name),
+            Command::Store(StoreCommand::Check(check)) => store::run(check),
+            Command::Audit(audit) => audit::run(&audit),
+            Command::Replay(replay) => gcra_replay::command::run(&replay),
+            Command::Top(top) => gcra_admin::top::command::run(&top).map(|()| ExitCode::SUCCESS),
+        },
         Err(exit) => return exit,
     };
     match outcome {

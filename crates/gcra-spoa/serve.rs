@@ -41,31 +41,31 @@ const MOST_ORDERS: usize = 8;
 
 /// Runs an agent until it is stopped, and returns the exit status.
 pub(crate) fn serve(config: AgentConfig) -> anyhow::Result<ExitCode> {
-    let (policies, file) = match config.policies.read(Readers::OfLog) {
+    let AgentConfig { policies, socket_access, table: path, drain, flags } = config;
+    let (policies, file) = match policies.read(Readers::OfLog) {
         Ok(read) => read,
         Err(mistakes) => return Ok(output::print_mistakes(&mistakes)),
     };
     raise_file_limit();
     // Before the table is created: an agent whose address is taken leaves nothing behind.
-    let sockets = Sockets::bind(&config.listen, config.socket_access)?;
-    let admin = config.admin.map(server::bind).transpose()?;
-    let token = config.admin_actions.as_deref().map(Token::read).transpose()?;
-    let (table, opened) =
-        Table::open_or_create(&config.table, config.slots).map_err(TableError)?;
-    announce(&policies, file.as_deref(), config.max_frame_size);
-    announce_table(&config.table, &table, opened)?;
+    let sockets = Sockets::bind(&flags.listen, socket_access)?;
+    let admin = flags.admin.map(server::bind).transpose()?;
+    let token = flags.admin_actions.as_deref().map(Token::read).transpose()?;
+    let (table, opened) = Table::open_or_create(&path, flags.slots).map_err(TableError)?;
+    announce(&policies, file.as_deref(), flags.max_frame_size);
+    announce_table(&path, &table, opened)?;
 
     let mut limits = match &file {
         None => Limiter::limits_for_blocked_only(&policies.answers),
         // A reload can bring more variables.
         Some(_) => Limits::default(),
     };
-    limits.max_frame_size = config.max_frame_size;
-    let stats = Arc::new(Stats::new(config.threads));
+    limits.max_frame_size = flags.max_frame_size;
+    let stats = Arc::new(Stats::new(flags.threads));
     let store = policies.store.clone();
     let policies = Arc::new(ArcSwap::from_pointee(InForce::at_start(policies, &stats, &table)));
     let table = Arc::new(ArcSwap::from_pointee(table));
-    let audit = config.audit.map(AuditFile::open).transpose()?.map(Arc::new);
+    let audit = flags.audit.map(AuditFile::open).transpose()?.map(Arc::new);
     let borrowing = store.as_ref().map(|settings| Borrower::open(settings, &table)).transpose()?;
     let (borrower, background) = borrowing.unzip();
     let limiter = Limiter::new(table.clone(), policies.clone())
@@ -80,9 +80,9 @@ pub(crate) fn serve(config: AgentConfig) -> anyhow::Result<ExitCode> {
     }
     let agent = agent
         .limits(limits)
-        .max_buffered_bytes(config.buffers)
-        .drain(config.drain)
-        .busy_poll(config.busy_poll);
+        .max_buffered_bytes(flags.buffers)
+        .drain(drain)
+        .busy_poll(flags.busy_poll);
     let (orders, receiver) = mpsc::channel(MOST_ORDERS);
     let start_admin = |listener| {
         let watched = Watched::new(
@@ -94,9 +94,9 @@ pub(crate) fn serve(config: AgentConfig) -> anyhow::Result<ExitCode> {
             borrower.clone(),
         );
         let watched = Arc::new(watched);
-        let actions = Actions::new(watched.clone(), config.table.clone(), token, orders);
-        let path = config.table.clone();
-        server::start(listener, Answering::new(config.admin_hosts, watched, path, actions))
+        let actions = Actions::new(watched.clone(), path.clone(), token, orders);
+        let answering = Answering::new(flags.admin_host, watched, path.clone(), actions);
+        server::start(listener, answering)
     };
     let admin = admin.map(start_admin).transpose()?;
     let running = Running {
@@ -105,20 +105,20 @@ pub(crate) fn serve(config: AgentConfig) -> anyhow::Result<ExitCode> {
         stats,
         counters: agent.counters(),
         undecided,
-        keeper: Arc::new(Keeper::new(&config.table)),
+        keeper: Arc::new(Keeper::new(&path)),
         has_file: file.is_some(),
         admin,
     };
     let parts = Parts {
-        path: config.table,
-        startup: Startup { file, store, max_frame_size: config.max_frame_size },
-        watches: config.watch,
+        path,
+        startup: Startup { file, store, max_frame_size: flags.max_frame_size },
+        watches: flags.watch,
         audit,
         borrower,
         orders: receiver,
     };
     let housekeeping = Housekeeping::new(&running, parts);
-    agent.run_on(config.threads, sockets, housekeeping.until_stopped(background))?;
+    agent.run_on(flags.threads, sockets, housekeeping.until_stopped(background))?;
     // If this fails, commands answer by what was last in force before.
     let _ = running.keeper.keep_last(&table.load(), &running.policies.load());
     // The thread of --admin never drops the table, and it ends with the process.

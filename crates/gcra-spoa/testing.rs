@@ -46,7 +46,7 @@ pub fn limiter(flags: &[&str], table: Slots) -> Option<Agent<impl Handler>> {
         [] => Limiter::limits_for_blocked_only(&policies.answers),
         _ => Limits::default(),
     };
-    let stats = stats::Stats::new(config.threads);
+    let stats = stats::Stats::new(config.flags.threads);
     let policies = Arc::new(ArcSwap::from_pointee(InForce::at_start(policies, &stats, &table)));
     let limiter = Limiter::new(Arc::new(ArcSwap::from_pointee(table)), policies);
     Some(Agent::new(limiter).limits(limits))

@@ -42,12 +42,12 @@ use super::values::{
     args_conflicts_with_subcommands = true,
     disable_help_subcommand = true
 )]
-pub(super) struct CommandLine {
+pub(crate) struct CommandLine {
     #[command(flatten)]
-    pub(super) limit: LimitFlags,
+    pub(crate) limit: LimitFlags,
 
     #[command(flatten)]
-    pub(super) store: StoreFlags,
+    pub(crate) store: StoreFlags,
 
     /// How long a request waits for the store at most, from 1ms to 10s [default: 20ms]
     ///
@@ -55,7 +55,7 @@ pub(super) struct CommandLine {
     /// HAProxy must be longer.
     #[arg(long, value_name = "TIME", value_parser = parse_store_wait)]
     #[arg(allow_hyphen_values = true, requires = "store", conflicts_with = "config")]
-    pub(super) store_wait: Option<Duration>,
+    pub(crate) store_wait: Option<Duration>,
 
     /// What happens while the store cannot be used: share, closed or open [default: share]
     ///
@@ -64,18 +64,18 @@ pub(super) struct CommandLine {
     /// each request that stops waiting for a slow store.
     #[arg(long, value_name = "WORD", value_parser = parse_without_store)]
     #[arg(requires = "store", conflicts_with = "config")]
-    pub(super) without_store: Option<WithoutStore>,
+    pub(crate) without_store: Option<WithoutStore>,
 
     /// The variable that is set, without its scope and prefix
     ///
     /// HAProxy puts the scope and its prefix in front of the name, and ignores the variable if
     /// all that is longer than 63 characters.
     #[arg(long, value_name = "NAME", default_value = "blocked", value_parser = parse_var)]
-    pub(super) var: VarName<'static>,
+    pub(crate) var: VarName<'static>,
 
     /// The scope of the variable: proc, sess, txn, req or res
     #[arg(long, value_name = "SCOPE", default_value = "txn", value_parser = parse_scope)]
-    pub(super) scope: Scope,
+    pub(crate) scope: Scope,
 
     /// A file with policies, instead of --rate: for more than one limit
     ///
@@ -84,13 +84,13 @@ pub(super) struct CommandLine {
     /// FILE' checks it.
     #[arg(long, value_name = "FILE", conflicts_with_all = LimitFlags::NAMES)]
     #[arg(conflicts_with_all = ["var", "scope"])]
-    pub(super) config: Option<PathBuf>,
+    pub(crate) config: Option<PathBuf>,
 
     /// Read the file of --config again whenever it has changed
     ///
     /// The agent looks once a second whether the file, or a list that it names, has changed.
     #[arg(long)]
-    pub(super) watch: bool,
+    pub(crate) watch: bool,
 
     /// Where HAProxy connects: IP:PORT, unix:/PATH, abns:NAME or 'inherited'
     ///
@@ -102,7 +102,7 @@ pub(super) struct CommandLine {
         default_value = "127.0.0.1:9000",
         value_parser = parse_listen
     )]
-    pub(super) listen: Vec<ListenAddress>,
+    pub(crate) listen: Vec<ListenAddress>,
 
     /// The mode of Unix sockets, in octal, such as 0660 [default: 0777 without the bits of the
     /// umask]
@@ -110,21 +110,21 @@ pub(super) struct CommandLine {
     /// Only users who may write to a socket can connect to it. The owner must be able to read and
     /// write.
     #[arg(long, value_name = "MODE", value_parser = parse_mode, allow_hyphen_values = true)]
-    pub(super) socket_mode: Option<u32>,
+    pub(crate) socket_mode: Option<u32>,
 
     /// The group of Unix sockets, by name or number, such as haproxy [default: that of any new
     /// file]
     ///
     /// The user of the agent must be root or a member of the group.
     #[arg(long, value_name = "GROUP", value_parser = parse_group, allow_hyphen_values = true)]
-    pub(super) socket_group: Option<u32>,
+    pub(crate) socket_group: Option<u32>,
 
     /// The file with the buckets, which agents share [default: gcra-spoa.table in
     /// $RUNTIME_DIRECTORY if systemd sets it, else /dev/shm/gcra-spoa-UID.table]
     ///
     /// It is created if it does not exist. Agents that use the same file share one limit.
     #[arg(long, value_name = "PATH")]
-    pub(super) table: Option<PathBuf>,
+    pub(crate) table: Option<PathBuf>,
 
     /// How many buckets the table can hold, 16 bytes each [default: as the file has, 1048576 if
     /// it is new]
@@ -135,7 +135,7 @@ pub(super) struct CommandLine {
     /// is forgotten first.
     #[arg(long, value_name = "N", value_parser = parse_slots)]
     #[arg(allow_negative_numbers = true)]
-    pub(super) slots: Option<Slots>,
+    pub(crate) slots: Option<Slots>,
 
     /// The number of worker threads, from 1 to 1024
     ///
@@ -143,7 +143,7 @@ pub(super) struct CommandLine {
     /// machine, and each further thread takes a core from HAProxy.
     #[arg(long, value_name = "N", default_value = "1", value_parser = parse_threads)]
     #[arg(allow_negative_numbers = true)]
-    pub(super) threads: NonZeroUsize,
+    pub(crate) threads: NonZeroUsize,
 
     /// How long an agent that is being stopped keeps answering, from 0s to 5m [default: 0s with
     /// --listen inherited, else 3s]
@@ -153,7 +153,7 @@ pub(super) struct CommandLine {
     /// HAProxy asks no agent while the only one is DOWN. A number without a unit means
     /// seconds.
     #[arg(long, value_name = "TIME", value_parser = parse_drain, allow_hyphen_values = true)]
-    pub(super) drain: Option<Duration>,
+    pub(crate) drain: Option<Duration>,
 
     /// How long a worker stays awake after each request, from 0us to 1s, such as 50us
     ///
@@ -162,7 +162,7 @@ pub(super) struct CommandLine {
     /// means microseconds.
     #[arg(long, value_name = "TIME", default_value = "0", value_parser = parse_busy_poll)]
     #[arg(allow_hyphen_values = true)]
-    pub(super) busy_poll: Duration,
+    pub(crate) busy_poll: Duration,
 
     /// The largest frame that HAProxy may send, in bytes, from 256 to 1048576
     ///
@@ -171,7 +171,7 @@ pub(super) struct CommandLine {
     /// there is nothing to do.
     #[arg(long, value_name = "BYTES", default_value = "16380", value_parser = parse_frame_size)]
     #[arg(allow_negative_numbers = true)]
-    pub(super) max_frame_size: u32,
+    pub(crate) max_frame_size: u32,
 
     /// The most memory for unfinished frames and unread answers, in bytes, or such as 16M or 1G
     ///
@@ -179,7 +179,7 @@ pub(super) struct CommandLine {
     /// connection whose frames arrive whole needs none of it.
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = parse_size)]
     #[arg(allow_negative_numbers = true)]
-    pub(super) buffers: usize,
+    pub(crate) buffers: usize,
 
     /// Serve metrics and status over HTTP at this address [default: not served]
     ///
@@ -187,7 +187,7 @@ pub(super) struct CommandLine {
     /// /history, /events, /explain, /healthz and /readyz. There is no authentication, so use an
     /// address that only operators can reach.
     #[arg(long, value_name = "IP:PORT", value_parser = parse_admin)]
-    pub(super) admin: Option<SocketAddr>,
+    pub(crate) admin: Option<SocketAddr>,
 
     /// A further host name that requests to --admin may use, such as limiter1.example.com
     ///
@@ -202,7 +202,7 @@ pub(super) struct CommandLine {
         requires = "admin",
         value_parser = parse_host
     )]
-    pub(super) admin_host: Vec<String>,
+    pub(crate) admin_host: Vec<String>,
 
     /// Allow actions on the page of --admin to clients with the token in this file [default: none]
     ///
@@ -211,7 +211,7 @@ pub(super) struct CommandLine {
     /// belong to root or to the agent's user, and other users must not be able to read it. It is
     /// read when the agent starts.
     #[arg(long, value_name = "FILE", requires = "admin")]
-    pub(super) admin_actions: Option<PathBuf>,
+    pub(crate) admin_actions: Option<PathBuf>,
 
     /// Write each decision to this file [default: not written]
     ///
@@ -220,14 +220,14 @@ pub(super) struct CommandLine {
     /// burst are written before it is answered, with 40 to 80 bytes for each decision. The file
     /// must not be a link, nor belong to another user than root or the agent's.
     #[arg(long, value_name = "FILE")]
-    pub(super) audit: Option<PathBuf>,
+    pub(crate) audit: Option<PathBuf>,
 
     #[command(subcommand)]
-    pub(super) command: Option<Command>,
+    pub(crate) command: Option<Command>,
 }
 
 #[derive(Debug, Subcommand)]
-pub(super) enum Command {
+pub(crate) enum Command {
     /// Inspect or change a table, with or without running agents
     #[command(subcommand)]
     Table(TableCommand),

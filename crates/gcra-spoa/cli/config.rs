@@ -1,7 +1,5 @@
 //! [`AgentConfig`]: everything that an agent needs to know, from its flags.
 
-use std::net::SocketAddr;
-use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -9,7 +7,6 @@ use gcra_inspect::flags::default_table;
 use gcra_policy::answers::Answers;
 use gcra_policy::flags::{Source, policies_of_flags};
 use gcra_policy::sharing::Sharing;
-use gcra_table::Slots;
 use spop_agent::{ListenAddress, SocketAccess};
 
 use super::args::CommandLine;
@@ -22,24 +19,11 @@ const DRAIN: Duration = Duration::from_secs(3);
 #[derive(Debug)]
 pub(crate) struct AgentConfig {
     pub(crate) policies: Source,
-    /// Whether the file is read again when it changes.
-    pub(crate) watch: bool,
-    pub(crate) listen: Vec<ListenAddress>,
     pub(crate) socket_access: SocketAccess,
     pub(crate) table: PathBuf,
-    pub(crate) slots: Option<Slots>,
-    pub(crate) threads: NonZeroUsize,
     pub(crate) drain: Duration,
-    pub(crate) busy_poll: Duration,
-    pub(crate) max_frame_size: u32,
-    /// In bytes, for all connections together.
-    pub(crate) buffers: usize,
-    pub(crate) admin: Option<SocketAddr>,
-    pub(crate) admin_hosts: Vec<String>,
-    /// The file with the token of actions.
-    pub(crate) admin_actions: Option<PathBuf>,
-    /// The file of each decision.
-    pub(crate) audit: Option<PathBuf>,
+    /// The flags, of which the others mean what they say.
+    pub(crate) flags: CommandLine,
 }
 
 impl AgentConfig {
@@ -90,22 +74,7 @@ impl AgentConfig {
         // health check that failed in the meantime would only make HAProxy stop asking.
         let inherits = args.listen.contains(&ListenAddress::Inherited);
         let drain = args.drain.unwrap_or(if inherits { Duration::ZERO } else { DRAIN });
-        Ok(Self {
-            policies,
-            watch: args.watch,
-            listen: args.listen,
-            socket_access,
-            table: args.table.unwrap_or_else(default_table),
-            slots: args.slots,
-            threads: args.threads,
-            drain,
-            busy_poll: args.busy_poll,
-            max_frame_size: args.max_frame_size,
-            buffers: args.buffers,
-            admin: args.admin,
-            admin_hosts: args.admin_host,
-            admin_actions: args.admin_actions,
-            audit: args.audit,
-        })
+        let table = args.table.clone().unwrap_or_else(default_table);
+        Ok(Self { policies, socket_access, table, drain, flags: args })
     }
 }

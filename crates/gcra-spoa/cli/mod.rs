@@ -8,24 +8,14 @@ mod tests;
 mod values;
 
 use std::ffi::OsString;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory as _, FromArgMatches as _};
-use gcra_admin::top::command::Top;
-use gcra_inspect::commands::audit::Audit;
-use gcra_inspect::commands::check::Printed;
-use gcra_inspect::commands::exempt::Exempt;
-use gcra_inspect::commands::explain::Explain;
-use gcra_inspect::commands::name::NameArgs;
-use gcra_inspect::commands::store::{SettingsFrom, StoreCommand};
-use gcra_inspect::commands::table::TableCommand;
-use gcra_inspect::flags::At;
-use gcra_replay::args::Replay;
 use gcra_text::output::complain;
 
-use self::args::{Command, CommandLine};
+pub(crate) use self::args::Command;
+use self::args::CommandLine;
 pub(crate) use self::config::AgentConfig;
 use self::mistakes::in_one_sentence;
 
@@ -34,26 +24,7 @@ use self::mistakes::in_one_sentence;
 pub(crate) enum Task {
     /// To run an agent.
     Serve(Box<AgentConfig>),
-    /// To inspect or change a table.
-    Table(TableCommand),
-    /// To check a configuration file, or print one for HAProxy.
-    Check { config: PathBuf, printed: Printed },
-    /// To ask agents to read their configuration again.
-    Reload { config: PathBuf, at: At },
-    /// To watch agents.
-    Top(Top),
-    /// To say what is decided about a client.
-    Explain(Explain),
-    /// To allow a client everything for a while.
-    Exempt(Exempt),
-    /// To name a client as logs do.
-    Name(NameArgs),
-    /// To look at a store.
-    StoreCheck { store: SettingsFrom, json: bool },
-    /// To check what agents have allowed.
-    Audit(Audit),
-    /// To say what limits would have done.
-    Replay(Box<Replay>),
+    Run(Box<Command>),
 }
 
 /// The command line, with its help.
@@ -76,29 +47,9 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Task, Ex
         _ => usage_error(&in_one_sentence(&error, &CommandLine::command(), &args)),
     })?;
     match parsed.command {
-        Some(Command::Table(command)) => Ok(Task::Table(command)),
-        Some(Command::Check { config, print_haproxy, ask_less }) => {
-            let printed = match (print_haproxy, ask_less) {
-                (false, _) => Printed::Meaning,
-                (true, false) => Printed::Haproxy,
-                (true, true) => Printed::HaproxyThatAsksLess,
-            };
-            Ok(Task::Check { config: config.path(), printed })
-        }
-        Some(Command::Reload { config, at }) => Ok(Task::Reload { config: config.path(), at }),
-        Some(Command::Top(top)) => Ok(Task::Top(top)),
-        Some(Command::Explain(explain)) => Ok(Task::Explain(explain)),
-        Some(Command::Exempt(exempt)) => Ok(Task::Exempt(exempt)),
-        Some(Command::Name(name)) => Ok(Task::Name(name)),
-        Some(Command::Store(StoreCommand::Check(check))) => {
-            let json = check.json;
-            let store = check.source().map_err(|error| usage_error(&error))?;
-            Ok(Task::StoreCheck { store, json })
-        }
-        Some(Command::Audit(audit)) => Ok(Task::Audit(audit)),
-        Some(Command::Replay(replay)) => Ok(Task::Replay(Box::new(replay))),
+        Some(command) => Ok(Task::Run(command.into())),
         None => AgentConfig::from_args(parsed)
-            .map(|config| Task::Serve(Box::new(config)))
+            .map(|config| Task::Serve(config.into()))
             .map_err(|error| usage_error(&error)),
     }
 }

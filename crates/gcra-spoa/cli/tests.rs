@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{CommandFactory as _, Parser as _};
 use gcra_inspect::commands::get_reset::Reset;
-use gcra_inspect::commands::store::SettingsFrom;
+use gcra_inspect::commands::store::StoreCommand;
 use gcra_inspect::commands::table::TableCommand;
 use gcra_policy::Policies;
 use gcra_policy::flags::Source;
@@ -18,7 +18,7 @@ use spop_agent::Scope;
 use super::args::CommandLine;
 use super::config::AgentConfig;
 use super::mistakes::in_one_sentence;
-use super::{Task, with_flags_for_words};
+use super::{Command, Task, with_flags_for_words};
 use crate::cli;
 
 fn parse(args: &str) -> Result<AgentConfig, String> {
@@ -28,6 +28,12 @@ fn parse(args: &str) -> Result<AgentConfig, String> {
     let args = CommandLine::try_parse_from(&args)
         .map_err(|error| in_one_sentence(&error, &command, &args))?;
     AgentConfig::from_args(args)
+}
+
+fn command(args: &str) -> Command {
+    let args = ["gcra-spoa"].into_iter().chain(args.split(' ')).map(OsString::from);
+    let Ok(Task::Run(command)) = cli::parse(args) else { panic!("no command") };
+    *command
 }
 
 fn words(args: &str) -> String {
@@ -73,17 +79,17 @@ fn the_definition_is_sound() {
 #[test]
 fn sizes_are_bytes_or_have_a_unit() {
     let config = parse("--rate 1/s").unwrap();
-    assert_eq!((config.max_frame_size, config.buffers), (16_380, 256 << 20));
+    assert_eq!((config.flags.max_frame_size, config.flags.buffers), (16_380, 256 << 20));
     for (text, bytes) in
         [("1048576", 1 << 20), ("2048K", 2 << 20), ("1M", 1 << 20), ("3G", 3 << 30)]
     {
-        assert_eq!(parse(&format!("--rate 1/s --buffers {text}")).unwrap().buffers, bytes);
+        assert_eq!(parse(&format!("--rate 1/s --buffers {text}")).unwrap().flags.buffers, bytes);
     }
     for wrong in ["1023K", "0", "M", "+2M", "1.5G", "2m", "99999999999G", "256MB"] {
         let message = error(&format!("--rate 1/s --buffers {wrong}"));
         assert!(message.contains("such as 256M or 1G"), "{message}");
     }
-    assert_eq!(parse("--rate 1/s --max-frame-size 65532").unwrap().max_frame_size, 65_532);
+    assert_eq!(parse("--rate 1/s --max-frame-size 65532").unwrap().flags.max_frame_size, 65_532);
     for wrong in ["255", "1048577", "64K"] {
         let message = error(&format!("--rate 1/s --max-frame-size {wrong}"));
         assert!(message.contains("from 256 to 1048576"), "{message}");
@@ -224,21 +230,16 @@ fn the_flags_of_requests_that_are_not_asked_about_are_made_again() {
 
 #[test]
 fn a_store_to_check_is_named_or_in_a_file() {
-    let task = |args: &str| {
-        let args = ["gcra-spoa", "store", "check"].into_iter().chain(args.split(' '));
-        cli::parse(args.map(OsString::from))
+    let check = |args: &str| match command(&format!("store check {args}")) {
+        Command::Store(StoreCommand::Check(check)) => check,
+        other => panic!("{other:?}"),
     };
-    let Ok(Task::StoreCheck { store: SettingsFrom::File(file), json: false }) =
-        task("--config x.toml")
-    else {
-        panic!("no file")
-    };
-    assert_eq!(file, Path::new("x.toml"));
-    let Ok(Task::StoreCheck { store: SettingsFrom::Flags(settings), json: true }) =
-        task("--json --store redis+cluster://a,b --store-password-env P")
-    else {
-        panic!("no flags")
-    };
+    let of_file = check("--config x.toml");
+    assert_eq!((of_file.config.as_deref(), of_file.json), (Some(Path::new("x.toml")), false));
+    assert!(of_file.store.settings().unwrap().is_none());
+    let of_flags = check("--json --store redis+cluster://a,b --store-password-env P");
+    let settings = of_flags.store.settings().unwrap().unwrap();
+    assert!(of_flags.json);
     assert_eq!(settings.base.least_replicas, 1, "as an agent does");
     assert_eq!(settings.base.password, Password::Variable("P".to_owned()));
 }
@@ -247,7 +248,7 @@ fn a_store_to_check_is_named_or_in_a_file() {
 fn times_have_a_unit_or_the_units_that_they_always_had() {
     let times = |args: &str| {
         let config = parse(&format!("--rate 1/s {args}")).unwrap();
-        (config.drain.as_millis(), config.busy_poll.as_micros())
+        (config.drain.as_millis(), config.flags.busy_poll.as_micros())
     };
     assert_eq!(times("--drain 4 --busy-poll 50"), (4000, 50));
     assert_eq!(times("--drain 250ms --busy-poll 1ms"), (250, 1000));
@@ -277,23 +278,22 @@ fn help_and_version_are_words_too() {
 
 #[test]
 fn localhost_is_an_address() {
-    let admin = parse("--rate 1/s --admin localhost:9101").unwrap().admin.unwrap();
+    let admin = parse("--rate 1/s --admin localhost:9101").unwrap().flags.admin.unwrap();
     assert_eq!(admin.to_string(), "127.0.0.1:9101");
 }
 
 #[test]
 fn a_file_is_named_with_or_without_its_flag() {
     for args in ["check x.toml", "check --config x.toml", "check x.toml --print-haproxy"] {
-        let args = ["gcra-spoa"].into_iter().chain(args.split(' ')).map(OsString::from);
-        let Ok(Task::Check { config, .. }) = cli::parse(args) else { panic!("no check") };
-        assert_eq!(config, Path::new("x.toml"));
+        let Command::Check { config, .. } = command(args) else { panic!("no check") };
+        assert_eq!(config.path(), Path::new("x.toml"));
     }
 }
 
 #[test]
 fn a_key_may_begin_with_a_minus() {
-    let args = "gcra-spoa table reset -- -abc".split(' ').map(OsString::from);
-    let Ok(Task::Table(TableCommand::Reset(Reset { keys, .. }))) = cli::parse(args) else {
+    let Command::Table(TableCommand::Reset(Reset { keys, .. })) = command("table reset -- -abc")
+    else {
         panic!("no reset")
     };
     assert_eq!(keys[0].text, "-abc");
@@ -310,9 +310,9 @@ fn an_agent_on_inherited_sockets_drains_only_with_the_flag() {
 #[test]
 fn defaults() {
     let config = parse("--rate 100/s").unwrap();
-    assert_eq!(config.listen, ["127.0.0.1:9000".parse().unwrap()]);
-    assert_eq!(config.slots, None);
-    assert_eq!(config.threads.get(), 1);
+    assert_eq!(config.flags.listen, ["127.0.0.1:9000".parse().unwrap()]);
+    assert_eq!(config.flags.slots, None);
+    assert_eq!(config.flags.threads.get(), 1);
     let Source::Flags(policies) = config.policies else { panic!("not the flags") };
     assert_eq!(policies.list[0].limits().map(|limit| limit.burst()).collect::<Vec<_>>(), [100]);
     assert_eq!(

@@ -2,7 +2,6 @@
 
 use clap::Subcommand;
 use gcra_policy::file::document;
-use gcra_policy::store::StoreSettings;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -13,7 +12,7 @@ use gcra_policy::secrets::Readers;
 use gcra_policy::{Limit, Policies, Policy, Rule};
 use gcra_store::{Finding, Kind};
 use gcra_text::duration::Short;
-use gcra_text::output::{Output, print, print_mistakes, print_warnings};
+use gcra_text::output::{Mistakes, Output, WrongUsage, print, print_warnings};
 use serde_json::json;
 
 /// What can be done to a store from the command line.
@@ -41,24 +40,6 @@ pub struct StoreCheck {
     pub json: bool,
 }
 
-/// Where the settings of a store come from.
-#[derive(Debug)]
-pub enum SettingsFrom {
-    Flags(Box<StoreSettings>),
-    File(PathBuf),
-}
-
-impl StoreCheck {
-    /// clap takes care that there is one of the two.
-    pub fn source(self) -> Result<SettingsFrom, String> {
-        let settings = self.store.settings()?;
-        Ok(match settings {
-            Some(settings) => SettingsFrom::Flags(Box::new(settings)),
-            None => SettingsFrom::File(self.config.unwrap_or_default()),
-        })
-    }
-}
-
 pub(crate) const STORE_HELP: &str = "\
 A store is Valkey 8 or 9 or Redis 7. Its address is one of
   redis://[USER@]HOST[:PORT][/DATABASE]
@@ -77,26 +58,26 @@ Examples:
 /// # Errors
 ///
 /// A file that is named cannot be read, or has no store.
-pub fn run(source: SettingsFrom, json: bool) -> anyhow::Result<ExitCode> {
-    let (settings, policies) = match source {
-        SettingsFrom::Flags(settings) => {
+pub fn run(check: StoreCheck) -> anyhow::Result<ExitCode> {
+    let StoreCheck { store, config, json } = check;
+    let (settings, policies) = match store.settings().map_err(WrongUsage)? {
+        Some(settings) => {
             print_warnings(&settings.remarks());
-            (*settings, None)
+            (settings, None)
         }
-        SettingsFrom::File(file) => match document::read(&file, Readers::OfFile) {
-            Err(mistakes) => return Ok(print_mistakes(&mistakes)),
-            Ok(policies) => {
-                print_warnings(&policies.warnings);
-                let Some(settings) = policies.store.clone() else {
-                    bail!(
-                        "{} has no store; write [store], and below it url = \
-                         \"redis://HOST:PORT\"",
-                        file.display()
-                    );
-                };
-                (settings, Some(policies))
-            }
-        },
+        None => {
+            // clap takes care that there is one of the two.
+            let file = config.unwrap_or_default();
+            let policies = document::read(&file, Readers::OfFile).map_err(Mistakes)?;
+            print_warnings(&policies.warnings);
+            let Some(settings) = policies.store.clone() else {
+                bail!(
+                    "{} has no store; write [store], and below it url = \"redis://HOST:PORT\"",
+                    file.display()
+                );
+            };
+            (settings, Some(policies))
+        }
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let findings = runtime
