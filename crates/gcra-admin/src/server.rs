@@ -32,6 +32,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode, Version};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use percent_encoding::percent_decode_str;
 use serde::Serialize;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::runtime::Builder;
@@ -463,7 +464,8 @@ async fn act(
 fn explain(answering: &Answering, query: &str) -> Result<String, String> {
     let mut message = None;
     let mut args = Vec::<NamedValue>::new();
-    if !is_utf8(query) {
+    // The parser of forms would put another character in the place of what is not UTF-8.
+    if percent_decode_str(query).decode_utf8().is_err() {
         return Err("the query has bytes that are not UTF-8; write such a string as strhex: and \
                     its bytes in hex digits, such as strhex:ff"
             .to_owned());
@@ -491,19 +493,6 @@ fn explain(answering: &Answering, query: &str) -> Result<String, String> {
     let shared = SharedSources { leases, store: None, borrower: answering.watched.borrower() };
     let explanations = explain_all(&in_force, &table, shared, message.as_deref(), &args)?;
     serde_json::to_string(&explanations).map_err(|error| error.to_string())
-}
-
-/// Whether a query is UTF-8 after its `%ff` were read. The parser of forms would put another
-/// character in the place of what is not.
-fn is_utf8(query: &str) -> bool {
-    let hex = |digits: &[u8]| u8::from_str_radix(str::from_utf8(digits).ok()?, 16).ok();
-    let (mut bytes, mut rest) = (Vec::with_capacity(query.len()), query.as_bytes());
-    while let [first, after @ ..] = rest {
-        let escaped = after.get(..2).filter(|_| *first == b'%').and_then(hex);
-        bytes.push(escaped.unwrap_or(*first));
-        rest = if escaped.is_some() { after.get(2..).unwrap_or_default() } else { after };
-    }
-    str::from_utf8(&bytes).is_ok()
 }
 
 /// Says if a request has not exactly one `Host`. Since HTTP/1.1 it has to have one (RFC 9112,

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use jiff::Timestamp;
+
 /// The units that are written, from the longest to the shortest, in nanoseconds.
 const UNITS: [(&str, u64); 6] = [
     ("d", 86_400_000_000_000),
@@ -106,20 +108,9 @@ pub struct Utc(pub u64);
 
 impl fmt::Display for Utc {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self(seconds) = *self;
-        let [hour, minute, second] = [seconds / 3600 % 24, seconds / 60 % 60, seconds % 60];
-        // In years that begin in March a leap day is the last one. 719_468 days before 1970 began
-        // such a year, and with it 400 years, after which all repeats
-        // (https://howardhinnant.github.io/date_algorithms.html, civil_from_days).
-        let days = seconds / 86_400 + 719_468;
-        let (era, day) = (days / 146_097, days % 146_097);
-        let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
-        let day = day - (365 * year + year / 4 - year / 100);
-        let month = (5 * day + 2) / 153;
-        let day = day - (153 * month + 2) / 5 + 1;
-        let (month, next) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
-        let year = 400 * era + year + next;
-        write!(f, "{year}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC")
+        let moment = i64::try_from(self.0).ok().and_then(|at| Timestamp::from_second(at).ok());
+        let moment = moment.unwrap_or(Timestamp::MAX);
+        write!(f, "{}", moment.strftime("%Y-%m-%d %H:%M:%S UTC"))
     }
 }
 
