@@ -54,7 +54,6 @@ enum Occasion {
 
 impl Question {
     /// The question to the trial of its policy. An override has no trial.
-    #[inline]
     pub fn of_trial(self, policy: &Policy) -> Option<Self> {
         let trial = policy.trial.filter(|_| !self.rule.is_override())?;
         Some(Self { policy: trial, ..self })

@@ -192,26 +192,22 @@ impl Calendar {
     }
 
     /// The window of a moment, as the table counts in it.
-    #[inline]
     pub fn window(&self, now: WallReading) -> Window {
         let Bounds { start, end } = self.bounds(now);
         Window::new(end.abs_diff(start), start, now.time_at(end))
     }
 
     /// How long it is until the window of a moment ends.
-    #[inline]
     pub fn ends_in(&self, now: WallReading) -> Nanos {
         now.time_at(self.bounds(now).end).saturating_since(now.time())
     }
 
     /// The window of a moment.
-    #[inline]
     pub fn bounds(&self, now: WallReading) -> Bounds {
         self.bounds_at(now.second())
     }
 
     /// The window of this second after 1970.
-    #[inline]
     pub fn bounds_at(&self, second: i64) -> Bounds {
         let latest = Bounds::of(self.latest.load(Ordering::Relaxed));
         if latest.contain(second) {
@@ -220,7 +216,6 @@ impl Calendar {
         self.work_out(second)
     }
 
-    #[cold]
     fn work_out(&self, second: i64) -> Bounds {
         // A wall clock after the year 9999 gets windows of its own.
         let bounds = self.around(second).unwrap_or(Bounds { start: second, end: second + 1 });

@@ -18,7 +18,6 @@ pub(crate) struct Distinct {
 
 impl Distinct {
     /// Counts a client, once.
-    #[inline]
     pub(crate) fn add(&mut self, hash: u64) {
         if hash.trailing_zeros() < self.zero_bits {
             return;

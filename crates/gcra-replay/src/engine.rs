@@ -96,7 +96,6 @@ impl Engine {
     }
 
     /// The question about a message. Its buckets are on their way from memory.
-    #[inline]
     pub(crate) fn question(&self, message: &Message<'_>) -> Result<Question, Unanswerable> {
         let question = Question::new(&self.in_force, &self.table, message)?;
         let prefetch = |limits: &[Limit]| {

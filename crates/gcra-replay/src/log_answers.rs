@@ -21,7 +21,6 @@ impl AnswersOfLog {
         Self { status, blocked, counts }
     }
 
-    #[inline]
     pub(crate) fn count(&mut self, values: &[Option<&[u8]>]) {
         let value = |place: Option<usize>| place.and_then(|place| *values.get(place)?);
         match value(self.status) {

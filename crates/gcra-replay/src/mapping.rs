@@ -59,7 +59,6 @@ impl Arg {
     }
 
     /// Its name, and its value for a request with these values of fields.
-    #[inline]
     fn value<'a>(&'a mut self, values: &[Option<&'a [u8]>]) -> (&'a [u8], Value<'a>) {
         let value = self.source.value(values);
         if value == Value::Null {
@@ -258,7 +257,6 @@ impl Written<'_> {
     }
 
     /// Where the messages about the request that was written at this place stand.
-    #[inline]
     pub(crate) fn of(&self, place: usize) -> Range<usize> {
         let start = place.checked_sub(1).and_then(|before| self.ends.get(before)).copied();
         start.unwrap_or(0)..self.ends.get(place).copied().unwrap_or(0)
@@ -344,7 +342,6 @@ impl Mapping {
     }
 
     /// Writes the messages about a request with these values, behind those that are written.
-    #[inline]
     pub(crate) fn write(&mut self, values: &[Option<&[u8]>]) {
         let start = self.ends.last().copied().unwrap_or(0);
         let end = loop {
@@ -371,13 +368,11 @@ impl Mapping {
     }
 
     /// The messages about the only request that is written.
-    #[inline]
     pub(crate) fn of_one(&self) -> impl Iterator<Item = Message<'_>> {
         self.read(0..self.ends.first().copied().unwrap_or(0))
     }
 
     /// The messages of the frame that is there.
-    #[inline]
     fn read(&self, frame: Range<usize>) -> impl Iterator<Item = Message<'_>> {
         let frame = self.frames.get(frame).unwrap_or_default();
         let notify = match decode(frame, u32::MAX) {
@@ -422,7 +417,6 @@ impl Mapping {
     }
 
     /// Forgets the messages that are written.
-    #[inline]
     pub(crate) fn clear(&mut self) {
         self.ends.clear();
     }
@@ -455,7 +449,6 @@ fn write_messages(
 }
 
 impl Source {
-    #[inline]
     fn value<'a>(&'a self, values: &[Option<&'a [u8]>]) -> Value<'a> {
         match self {
             Self::Constant(part) => part.value(),
@@ -489,7 +482,6 @@ impl Source {
 }
 
 impl Kind {
-    #[inline]
     fn value(self, bytes: &[u8], mask: Option<(u8, u8)>) -> Value<'_> {
         match self {
             Self::String => Value::String(bytes),
@@ -516,7 +508,6 @@ impl Kind {
     }
 }
 
-#[inline]
 fn address(bytes: &[u8]) -> Option<IpAddr> {
     let bytes = match bytes {
         [b'[', inner @ .., b']'] => inner,

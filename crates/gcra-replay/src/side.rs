@@ -110,7 +110,6 @@ impl Side {
 }
 
 /// Decides about a request: about its messages, each with the question that it asks.
-#[inline]
 fn decide(
     engine: &mut Engine,
     tally: &mut LogTally,
@@ -158,7 +157,6 @@ impl Replaying {
 
     /// Adds the request of a line, with its time in microseconds since 1970. It is decided with
     /// others.
-    #[inline]
     pub(crate) fn add(&mut self, at: i64, values: &[Option<&[u8]>]) {
         self.new.mapping.write(values);
         if let Some(old) = &mut self.old
@@ -225,7 +223,6 @@ pub(crate) struct Changes {
 }
 
 impl Changes {
-    #[inline]
     fn count(&mut self, tally: &mut LogTally, now: ReplayedRequest, before: ReplayedRequest) {
         tally.end_of_other(before.is(Outcome::Blocked));
         match (now.is(Outcome::Blocked), before.is(Outcome::Blocked)) {

@@ -38,7 +38,6 @@ impl Suggesting {
         Ok(Self { collector, policies, mapping, hasher })
     }
 
-    #[inline]
     pub(crate) fn add(&mut self, at: i64, values: &[Option<&[u8]>]) {
         self.mapping.clear();
         self.mapping.write(values);

@@ -189,14 +189,12 @@ impl LogTally {
     }
 
     /// Looks at what is known of a client, so that it is near when its request is counted.
-    #[inline]
     pub(crate) fn touch(&self, question: Question) {
         let id = client_of(question.policy, question.key.get());
         std::hint::black_box(self.by_key.get(&id).is_some());
     }
 
     /// Begins a request at this moment, in microseconds since 1970.
-    #[inline]
     pub(crate) fn begin(&mut self, at: i64) {
         let second = u64::try_from(at / 1_000_000).unwrap_or(0).max(self.second);
         self.second = second;
@@ -208,7 +206,6 @@ impl LogTally {
     }
 
     /// Counts what a policy says about a message.
-    #[inline]
     fn step(&mut self, engine: &Engine, step: &Step<'_>, message: &Message<'_>) {
         let Step { verdict, key, .. } = *step;
         let is_hit = verdict.would_block();
@@ -315,7 +312,6 @@ impl LogTally {
     }
 
     /// Leaves out the half of the followed clients with the fewest blocked requests.
-    #[cold]
     fn leave_out(&mut self) {
         let hit = |id: &u64| self.by_key.get(id).map_or(0, |client| client.hit);
         let mut counts: Vec<_> = self.hits.keys().map(|id| (hit(id), *id)).collect();
@@ -328,7 +324,6 @@ impl LogTally {
 
     /// Forgets the half of the clients that are idle for longest, those without blocked requests
     /// first.
-    #[cold]
     fn forget(&mut self) {
         self.has_forgotten = true;
         let rank = |client: &Client| (client.hit > 0, client.second);
@@ -349,7 +344,6 @@ impl LogTally {
     }
 
     /// Ends a request.
-    #[inline]
     fn end(&mut self, request: &ReplayedRequest) {
         request.count(&mut self.totals);
         let series = match request.decided.map(|decided| decided.verdict.outcome) {
@@ -368,7 +362,6 @@ impl LogTally {
         }
     }
 
-    #[inline]
     fn count_at_place(&mut self, series: usize) {
         if self.series.len() <= self.place {
             self.series.resize(self.place + 1, [0; 4]);
@@ -430,7 +423,6 @@ impl Hit {
 
 /// Decides about each message of a request, of which the question is known, and counts what comes
 /// of it.
-#[inline]
 pub(crate) fn decide_request<'m>(
     engine: &Engine,
     messages: impl IntoIterator<Item = (&'m Message<'m>, Result<Question, Unanswerable>)>,

@@ -46,7 +46,6 @@ impl Steps {
 
     /// The place of the step with this moment, in seconds since 1970. If there would be too many,
     /// steps become longer first: `longer` brings each series up to that.
-    #[inline]
     pub(crate) fn place(&mut self, second: u64, mut longer: impl FnMut(Longer)) -> usize {
         loop {
             let step = self.seconds();

@@ -160,7 +160,6 @@ impl Block {
         block
     }
 
-    #[inline]
     fn line(&mut self, line: &[u8], parser: &mut Lines<'_>, max_line: usize) {
         let parsed = if line.len() > max_line {
             Parsed::Bad(BadKind::TooLong)
@@ -180,7 +179,6 @@ impl Block {
         }
     }
 
-    #[cold]
     fn bad(&mut self, kind: BadKind, line: &[u8]) {
         match self.bad.iter_mut().find(|bad| bad.kind == kind) {
             Some(bad) => bad.count += 1,

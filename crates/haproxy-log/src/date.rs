@@ -19,7 +19,6 @@ fn days(year: i64, month: i64, day: i64) -> i64 {
 }
 
 /// The number that decimal digits are. Nothing else may be there.
-#[inline]
 fn number(digits: &[u8]) -> Option<i64> {
     if digits.is_empty() {
         return None;
@@ -89,7 +88,6 @@ fn zone(text: &[u8]) -> Option<i64> {
 }
 
 /// Eight bytes as a number.
-#[inline]
 fn eight(bytes: &[u8]) -> u64 {
     bytes.try_into().map_or(0, u64::from_le_bytes)
 }
@@ -109,7 +107,6 @@ impl Dates {
     }
 
     /// `22/Nov/2026:21:39:33`: seconds since 1970.
-    #[inline]
     fn whole(&mut self, text: &[u8]) -> Option<i64> {
         let text: &[u8; 20] = text.try_into().ok()?;
         // In numbers, which is faster than to compare bytes.
@@ -122,7 +119,6 @@ impl Dates {
     }
 
     /// `22/Nov/2026:21:39:33.123`, as microseconds since 1970.
-    #[inline]
     pub(crate) fn with_milliseconds(&mut self, text: &[u8]) -> Option<i64> {
         let (whole, &[b'.', a, b, c]) = text.split_at_checked(20)? else { return None };
         let whole = self.whole(whole)?;

@@ -98,7 +98,6 @@ pub(crate) fn walk(
     }
 }
 
-#[inline]
 fn blank(line: &[u8], from: usize) -> usize {
     let mut at = from;
     while matches!(line.get(at), Some(b' ' | b'\t')) {
@@ -109,7 +108,6 @@ fn blank(line: &[u8], from: usize) -> usize {
 
 /// A string whose quotation mark stands at `at`: what is between the marks, and whether it has
 /// escapes.
-#[inline]
 fn string(line: &[u8], at: usize) -> Result<(Span, bool), NotJson> {
     match line.get(at) {
         Some(b'"') => {}
@@ -131,7 +129,6 @@ fn string(line: &[u8], at: usize) -> Result<(Span, bool), NotJson> {
 }
 
 /// A value that is not an object, and where it ends.
-#[inline]
 fn value(line: &[u8], at: usize) -> Result<(Found, usize), NotJson> {
     match line.get(at) {
         Some(b'"') => {

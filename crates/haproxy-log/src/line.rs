@@ -34,7 +34,6 @@ const ABSENT: u32 = 1 << 31;
 
 impl Values {
     /// Appends a value. A block of lines has less than 2 GiB.
-    #[inline]
     fn push(&mut self, value: Option<&[u8]>, decode: Decode) {
         let flag = match value {
             Some(value) if !is_absent(value) => {
@@ -58,13 +57,11 @@ impl Values {
         self.end(if value.is_some() { 0 } else { ABSENT });
     }
 
-    #[inline]
     fn end(&mut self, flag: u32) {
         self.ends.push(u32::try_from(self.bytes.len()).unwrap_or(0) | flag);
     }
 
     /// The value with this number.
-    #[inline]
     pub(crate) fn get(&self, number: usize) -> Option<&[u8]> {
         let end = *self.ends.get(number)?;
         if end & ABSENT != 0 {
@@ -84,7 +81,6 @@ impl Values {
 }
 
 /// What HAProxy writes where it has no value.
-#[inline]
 fn is_absent(value: &[u8]) -> bool {
     match value {
         b"" | b"-" => true,
@@ -126,7 +122,6 @@ impl<'a> Lines<'a> {
     }
 
     /// Reads a line, and appends the values of its selected fields if it is a request.
-    #[inline]
     pub(crate) fn parse(&mut self, line: &[u8], values: &mut Values) -> Parsed {
         let mut line = line;
         while let [rest @ .., b'\r' | b'\n' | b' '] = line {
@@ -146,7 +141,6 @@ impl<'a> Lines<'a> {
         }
     }
 
-    #[inline]
     fn text(&mut self, reader: &TextReader, line: &[u8], values: &mut Values) -> Parsed {
         if line[0] == b'{'
             && let Some(parsed) = self.wrapped(reader, line, values)
@@ -170,8 +164,6 @@ impl<'a> Lines<'a> {
         self.text_slowly(reader, line, values)
     }
 
-    #[cold]
-    #[inline(never)]
     fn text_slowly(&mut self, reader: &TextReader, line: &[u8], values: &mut Values) -> Parsed {
         let mut furthest = Mismatch { ended: false, parts: 0 };
         let base = prefix::priority(line);
@@ -230,7 +222,6 @@ impl<'a> Lines<'a> {
     }
 
     /// The request whose spans were found.
-    #[inline]
     fn entry(
         &mut self,
         reader: &TextReader,

@@ -33,7 +33,6 @@ pub(crate) enum Part {
 
 impl Part {
     /// The part of a value. It may be empty.
-    #[inline]
     pub(crate) fn of(self, value: &[u8]) -> Option<&[u8]> {
         match self {
             Self::Whole => Some(value),
@@ -142,7 +141,6 @@ impl Decode {
     }
 
     /// Appends the decoded value.
-    #[inline]
     pub(crate) fn append(self, value: &[u8], out: &mut Vec<u8>) {
         match self {
             Self::Plain => out.extend_from_slice(value),
@@ -151,7 +149,6 @@ impl Decode {
         }
     }
 
-    #[cold]
     fn append_slowly(self, value: &[u8], out: &mut Vec<u8>) {
         let mut rest = value;
         while let Some((&byte, after)) = rest.split_first() {

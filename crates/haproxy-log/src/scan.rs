@@ -335,13 +335,11 @@ impl Scanner {
 }
 
 /// Whether the next part stands at `at` and is that one byte.
-#[inline]
 fn is_next(line: &[u8], at: usize, then: Option<u8>) -> bool {
     then.is_some() && line.get(at).copied() == then && line.get(at + 1) != Some(&b' ')
 }
 
 /// Where numbers with slashes between them end.
-#[inline]
 fn numbers_end(line: &[u8], start: usize, count: usize) -> Option<usize> {
     let mut at = start;
     for number in 0..count {
@@ -355,7 +353,6 @@ fn numbers_end(line: &[u8], start: usize, count: usize) -> Option<usize> {
 }
 
 /// The length of a number, perhaps with a sign.
-#[inline]
 fn number_length(rest: &[u8]) -> Option<usize> {
     let mut length = 0;
     while let Some(b'+' | b'-') = rest.get(length) {
@@ -370,7 +367,6 @@ fn number_length(rest: &[u8]) -> Option<usize> {
 }
 
 /// Literals are short: mostly a byte or two.
-#[inline]
 fn starts_with(line: &[u8], text: &[u8]) -> bool {
     match text {
         &[byte] => line.first() == Some(&byte),
@@ -384,14 +380,12 @@ enum Step {
     Differs,
 }
 
-#[inline]
 fn set(spans: &mut [Span], keep: u8, span: Span) {
     if let Some(kept) = spans.get_mut(usize::from(keep)) {
         *kept = span;
     }
 }
 
-#[inline]
 fn space(line: &[u8], from: usize, at: usize) -> Step {
     if line.get(at) == Some(&b' ') {
         let mut at = at + 1;
@@ -409,7 +403,6 @@ fn space(line: &[u8], from: usize, at: usize) -> Step {
 }
 
 /// `memchr` for what is mostly near.
-#[inline]
 fn find(byte: u8, text: &[u8]) -> Option<usize> {
     const NEAR: usize = 8;
     match text.iter().take(NEAR).position(|&b| b == byte) {
@@ -466,7 +459,6 @@ fn is_address(text: &[u8]) -> bool {
 }
 
 /// Where a value ends that says so itself.
-#[inline(always)]
 fn typed_end(line: &[u8], start: usize, kind: Kind, stop: Option<u8>) -> Option<usize> {
     let rest = line.get(start..)?;
     let run = |fits: fn(u8) -> bool| rest.iter().position(|&b| !fits(b)).unwrap_or(rest.len());

@@ -128,7 +128,6 @@ impl Time<usize> {
 
 impl Time<u8> {
     /// Microseconds since 1970. `value` has the bytes of a value.
-    #[inline]
     pub(crate) fn of<'a>(
         &self,
         dates: &mut Dates,

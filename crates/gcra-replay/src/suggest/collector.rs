@@ -78,7 +78,6 @@ impl Collector {
     /// The requests of a client come in the order of time; one that is older than the one before
     /// counts as one at the same time. `name` writes the client as the report shows it, and is
     /// called at most once for a client.
-    #[inline]
     pub(crate) fn add(&mut self, client: u64, at: i64, name: impl FnOnce(&mut String)) {
         self.saw(at);
         let Some(place) = self.places.get(&client) else {
@@ -89,7 +88,6 @@ impl Collector {
         followed.add(at, name, &self.grid, &mut self.blocked);
     }
 
-    #[cold]
     fn add_client(&mut self, client: u64, at: i64) {
         let place = self.clients.len();
         match u32::try_from(place) {
@@ -102,7 +100,6 @@ impl Collector {
         }
     }
 
-    #[inline]
     fn saw(&mut self, at: i64) {
         let (first, last) = self.period.get_or_insert((at, at));
         (*first, *last) = ((*first).min(at), (*last).max(at));
@@ -156,7 +153,6 @@ impl FollowedClient {
         new
     }
 
-    #[inline]
     fn add(
         &mut self,
         at: i64,
@@ -177,7 +173,6 @@ impl FollowedClient {
         }
     }
 
-    #[inline]
     fn count_peaks(&mut self, second: u32) {
         self.second.count(second);
         self.minute.count(second / 60);
@@ -195,7 +190,6 @@ const fn second_of(at: i64) -> u32 {
 struct Unchanged(u64);
 
 impl Hasher for Unchanged {
-    #[inline]
     fn finish(&self) -> u64 {
         self.0
     }
@@ -204,7 +198,6 @@ impl Hasher for Unchanged {
         debug_assert!(false, "only numbers are hashed");
     }
 
-    #[inline]
     fn write_u64(&mut self, number: u64) {
         self.0 = number;
     }

@@ -49,7 +49,6 @@ impl Blocked {
         self.recent_requests = 0;
     }
 
-    #[inline]
     fn begin_request(&mut self) {
         self.recent_requests += 1;
         if self.recent_requests == MOST_RECENT {
@@ -72,7 +71,6 @@ pub(crate) struct Debts {
 impl Debts {
     /// Charges a request that came `gap` microseconds after the one before. (No debt is longer
     /// than the longest gap that can be written.)
-    #[inline]
     pub(crate) fn charge(&mut self, gap: i32, grid: &Grid, blocked: &mut Blocked) {
         let Self { rows, touched } = self;
         while let Some(limits) = grid.0.get(rows.len()).filter(|limits| limits.interval > gap) {
@@ -110,7 +108,6 @@ const BURSTS_U8: u8 = BURSTS as u8;
 ///
 /// There is no branch, and all numbers have the same width, so that the compiler decides about
 /// four bursts or more in each instruction.
-#[inline]
 fn charge_row(
     row: &mut [i32; BURSTS],
     gap: i32,
@@ -131,7 +128,6 @@ fn charge_row(
 
 /// How many bursts have certainly blocked the client if this request is `denied` under some: up to
 /// the largest of those.
-#[inline]
 fn highest(denied: &[i32; BURSTS]) -> u8 {
     (1..=BURSTS_U8)
         .zip(denied)

@@ -12,7 +12,6 @@ pub(crate) struct Peak {
 
 impl Peak {
     /// Counts a request in the period with this number.
-    #[inline]
     pub(crate) fn count(&mut self, period: u32) {
         self.requests = if self.period == period { self.requests.saturating_add(1) } else { 1 };
         self.period = period;
