@@ -35,8 +35,8 @@ use gcra_inspect::store_reader::InStore;
 use gcra_limiter::stats::lock;
 use gcra_policy::key::Key;
 use gcra_policy::policy::policy_id;
-use gcra_table::{Exemption, Process, Table, Time};
-use gcra_text::duration::Exact;
+use gcra_table::{Exemption, Nanos, Process, Table, Time};
+use gcra_text::duration::{Exact, nanoseconds};
 use gcra_text::output::Output;
 use gcra_text::visible::Visible;
 use hyper::StatusCode;
@@ -774,7 +774,7 @@ fn exempt(
     for client in &clients {
         let (policy, name) = (inspected.policy(client), inspected.name(client));
         let now = inspected.table.now();
-        let until = if begins { now.saturating_add(exempt::nanos(time)) } else { Time::ZERO };
+        let until = if begins { now.saturating_add(Nanos(nanoseconds(time))) } else { Time::ZERO };
         let id = policy_id(&policy.name);
         let exemption = Exemption { policy: id, key: client.question.key, until, client: name };
         exempt::write(inspected, &exemption)?;

@@ -25,11 +25,6 @@ pub struct At {
 }
 
 impl At {
-    /// Whether the command line names it.
-    pub(crate) fn names_table(&self) -> bool {
-        self.table.is_some()
-    }
-
     /// The table's path. The first call says if it is not the default one.
     pub fn path(&self) -> PathBuf {
         self.table.clone().unwrap_or_else(table_of_commands)

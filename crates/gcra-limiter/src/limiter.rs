@@ -304,7 +304,7 @@ impl Limiter {
             return;
         }
         // This answer leaves if there is no memory to wait in.
-        if let Some(Sharing { without_store, .. }) = progress.sharing() {
+        if let Some(Sharing { without_store, .. }) = progress.attempt.sharing {
             let is_blocked =
                 progress.is_blocked() || !matches!(without_store, WithoutStore::Open { .. });
             let answers = &in_force.policies.answers;

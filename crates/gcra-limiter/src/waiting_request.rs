@@ -48,7 +48,8 @@ impl WaitingRequest {
         let mut patience = Patience::Asks;
         loop {
             // What is said from here on wakes the request, also before it waits.
-            let waits = progress.waits().map(|waits| (waits.key(), waits.answered()));
+            let waits =
+                progress.attempt.waits.as_ref().map(|waits| (waits.key(), waits.answered()));
             let outcome = {
                 let (table, leases) = (table.load(), borrower.leases());
                 let deciding = Deciding {
@@ -68,14 +69,14 @@ impl WaitingRequest {
                 deciding.go_on(messages, None, now, &mut progress, wanted, lines.as_mut())
             };
             let Err(MustWait) = outcome else { break };
-            if let Some(under_way) = progress.under_way() {
+            if let Some(under_way) = progress.attempt.under_way() {
                 if timeout_at(until, under_way.wait()).await.is_err() {
                     borrower.counts.timed_out.fetch_add(1, Ordering::Relaxed);
                     patience = Patience::Over;
                 }
                 continue;
             }
-            let key = progress.waits().map(|waits| waits.key());
+            let key = progress.attempt.waits.as_ref().map(|waits| waits.key());
             match waits {
                 Some((before, answered)) if Some(before) == key => {
                     let next_look = (Instant::now() + LOOK_EVERY).min(until);

@@ -244,7 +244,7 @@ impl StoreFlags {
     /// The settings, if there is a store. The error is a sentence.
     pub fn settings(&self) -> Result<Option<StoreSettings>, String> {
         let Some(url) = &self.store else { return Ok(None) };
-        if self.ca.is_some() && !url.has_tls() {
+        if self.ca.is_some() && !url.url.has_tls() {
             return Err("--store-ca has no effect without TLS; write a --store that begins with \
                         rediss://, or leave it out"
                 .to_owned());

@@ -85,7 +85,7 @@ impl StoreSettings {
 /// The address of a store, and how it was written.
 #[derive(Clone, Debug)]
 pub struct StoreUrl {
-    url: Url,
+    pub(crate) url: Url,
     text: String,
 }
 
@@ -95,16 +95,6 @@ impl StoreUrl {
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let url = Url::parse(text).map_err(|error| error.to_string())?;
         Ok(Self { url, text: text.to_owned() })
-    }
-
-    /// Whether connections have TLS.
-    pub(crate) fn has_tls(&self) -> bool {
-        self.url.has_tls()
-    }
-
-    /// Whether sentinels say which server is the primary.
-    pub(crate) fn has_sentinels(&self) -> bool {
-        self.url.has_sentinels()
     }
 }
 

@@ -16,7 +16,7 @@ use gcra_limiter::stats::Stats;
 use gcra_limiter::verdict::Verdict;
 use gcra_policy::answers::Var;
 use gcra_policy::{Limit, Policies, Policy};
-use gcra_table::{Evictions, KeyHash, ManualClock, Nanos, Reading, Slots, Table, Time};
+use gcra_table::{KeyHash, ManualClock, Nanos, Reading, Slots, Table, Time};
 use spop_agent::Message;
 
 /// The last moment of a table's clock that a replay gets to: 18 years after the beginning.
@@ -24,13 +24,13 @@ const LAST: Time = Time(1 << 59);
 
 /// Policies that decide about requests of the past.
 pub(crate) struct Engine {
-    table: Table,
+    pub(crate) table: Table,
     clock: ManualClock,
     in_force: InForce,
     /// The latest moment that was decided about, in microseconds since 1970.
     latest: Option<i64>,
     /// The policies that machines share. They are decided as if one bucket held all of the limit.
-    shared: Vec<String>,
+    pub(crate) shared: Vec<String>,
     /// How many requests HAProxy lets pass without asking, for each policy of which it does.
     unasked: Vec<Option<u32>>,
     /// How many requests of a client it has let pass since the last question, by policy and key.
@@ -81,18 +81,6 @@ impl Engine {
 
     pub(crate) fn policies(&self) -> &[Policy] {
         &self.in_force.policies.list
-    }
-
-    pub(crate) fn shared(&self) -> &[String] {
-        &self.shared
-    }
-
-    pub(crate) fn evictions(&self) -> Evictions {
-        self.table.evictions()
-    }
-
-    pub(crate) fn slots(&self) -> u64 {
-        self.table.slots().get().into()
     }
 
     /// The question about a message. Its buckets are on their way from memory.

@@ -91,7 +91,7 @@ impl Findings<'_> {
         let mut notes = self.described.notes.clone();
         for side in self.replaying.into_iter().flat_map(Replaying::sides) {
             let name = &side.name;
-            for policy in side.engine.shared() {
+            for policy in &side.engine.shared {
                 notes.push(format!(
                     "machines share the limits of policy '{policy}' of {name}; they are decided \
                      here as if one bucket held all of each, so the log must be that of all \
@@ -105,14 +105,14 @@ impl Findings<'_> {
                      request costs 1"
                 ));
             }
-            let evictions = side.engine.evictions();
+            let evictions = side.engine.table.evictions();
             if evictions.evicted_live > 0 {
                 notes.push(format!(
                     "the table was too small for {name}: what {} owed was forgotten, {} in all; \
                      write more --slots than {}",
                     Count(evictions.evicted_live, "client", "clients"),
                     Left(Duration::from_nanos(evictions.forgiven.get())),
-                    side.engine.slots()
+                    side.engine.table.slots().get()
                 ));
             }
             if side.tally.has_forgotten {

@@ -12,7 +12,7 @@ use gcra_policy::key::{Key, NamedValue, OwnedValue};
 use gcra_policy::policy::policy_id;
 use gcra_table::{ExemptError, Exemption, KeyHash, MAX_EXEMPTION, Nanos, Table, Time};
 use gcra_text::count::Count;
-use gcra_text::duration::{Exact, Left};
+use gcra_text::duration::{Exact, Left, nanoseconds};
 use gcra_text::network::VALUE;
 use gcra_text::output::{Output, WrongUsage, print, print_note};
 use gcra_text::table_error::TableError;
@@ -136,7 +136,7 @@ fn begin(
         let exemption = Exemption {
             policy: policy_id(&policy.name),
             key: client.question.key,
-            until: inspected.table.now().saturating_add(nanos(time)),
+            until: inspected.table.now().saturating_add(Nanos(nanoseconds(time))),
             client: inspected.name(&client),
         };
         write(inspected, &exemption)?;
@@ -377,10 +377,6 @@ pub fn is_exempt(inspected: &Inspected, client: &InspectedClient) -> bool {
     inspected.table.exemptions().iter().any(is_ours)
 }
 
-pub fn nanos(time: Duration) -> Nanos {
-    Nanos(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
-}
-
 /// Writes an exemption in the place of what was said about its client before.
 pub fn write(inspected: &Inspected, exemption: &Exemption) -> anyhow::Result<()> {
     let table = &inspected.table;
@@ -408,7 +404,7 @@ fn command_to_end(exempt: &Exempt, inspected: &Inspected, policy: &Policy, key: 
     if inspected.file.is_some() {
         words.push(format!("--policy {}", policy.name));
     }
-    if exempt.at.names_table() {
+    if exempt.at.table.is_some() {
         words.push(format!("--table {}", path(&inspected.path)));
     }
     if key.text.starts_with('-') {

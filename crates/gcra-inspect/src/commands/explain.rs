@@ -7,7 +7,6 @@ use gcra_policy::answers::Answers;
 use gcra_policy::flags::{LimitFlags, StoreFlags, policies_of_flags};
 use gcra_policy::key::{NamedValue, OwnedValue};
 use gcra_policy::sharing::Sharing;
-use gcra_policy::store::StoreSettings;
 use gcra_policy::{Policies, Policy};
 use gcra_text::output::{Output, WrongUsage, print, print_note};
 
@@ -42,11 +41,6 @@ pub struct Explain {
 }
 
 impl Explain {
-    /// The store of the command line. The error is a sentence.
-    pub fn store(&self) -> Result<Option<StoreSettings>, String> {
-        self.store.settings()
-    }
-
     /// Where the limits come from. The error is a sentence.
     pub fn limits(&self) -> Result<LimitsFrom<'_>, String> {
         let LimitFlags { rate, burst, key, cost, unasked } = &self.limit;
@@ -102,7 +96,7 @@ pub fn run(command: &Explain) -> anyhow::Result<ExitCode> {
     let limits = command.limits().map_err(WrongUsage)?;
     let inspected = Inspected::open(at.path(), limits, "gcra-spoa explain")?;
     let Inspected { table, in_force, leases, .. } = &inspected;
-    let settings = match command.store().map_err(WrongUsage)? {
+    let settings = match command.store.settings().map_err(WrongUsage)? {
         None if command.ask_store => Some(in_force.policies.store.clone().ok_or_else(|| {
             let what = match inspected.file {
                 Some(_) => "the file has no store, so --ask-store has no effect; leave it out",

@@ -11,7 +11,6 @@ use gcra_limiter::question::Question;
 use gcra_policy::flags::{self, RateArg, StoreFlags, parse_burst};
 use gcra_policy::key::Key;
 use gcra_policy::sharing::lent;
-use gcra_policy::store::StoreSettings;
 use gcra_policy::{Limit, Policy, Rule, RuleAt};
 use gcra_store::Standing;
 use gcra_table::{KeyHash, Nanos, Quota, Registered, Table, Time, Window};
@@ -62,13 +61,6 @@ pub struct Reset {
     /// The keys of the clients; see below
     #[arg(value_name = "KEY", required = true, value_parser = key_parser())]
     pub keys: Vec<Key>,
-}
-
-impl Reset {
-    /// The store of the command line. The error is a sentence.
-    pub fn store(&self) -> Result<Option<StoreSettings>, String> {
-        self.store.settings()
-    }
 }
 
 pub(crate) const GET_HELP: &str = concat!(
@@ -272,8 +264,8 @@ pub fn has_bucket(inspected: &Inspected, client: &InspectedClient) -> bool {
 ///
 /// The table cannot be used, or the command line does not fit its agents.
 pub fn reset(reset: &Reset) -> anyhow::Result<ExitCode> {
-    let Reset { at, of, keys, .. } = reset;
-    let settings = reset.store().map_err(WrongUsage)?;
+    let Reset { at, of, store, keys } = reset;
+    let settings = store.settings().map_err(WrongUsage)?;
     let limits = LimitsFrom::of(of.config.as_deref());
     let inspected = Inspected::open(at.path(), limits, "gcra-spoa table reset")?;
     let remembering = Remembering::of(&inspected.table);

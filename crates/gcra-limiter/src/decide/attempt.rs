@@ -16,13 +16,13 @@ pub(crate) struct Attempt {
     /// The limits that cells were asked for.
     pub(super) asked: [bool; MAX_LIMITS],
     /// What it waits for.
-    pub(super) waits: Option<Waits>,
+    pub(crate) waits: Option<Waits>,
     /// What it waited for before that, and the cells that were free in the store then.
     pub(super) free: ArrayVec<(LeaseKey, u32), MAX_LIMITS>,
     /// What the store has said so far, if it is asked about each request.
     pub(super) at_once: Option<Box<AtOnce>>,
     /// How the policy is shared for which it waits.
-    pub(super) sharing: Option<Sharing>,
+    pub(crate) sharing: Option<Sharing>,
 }
 
 /// Whether a request may wait for the store.
@@ -55,11 +55,6 @@ pub(crate) struct SharedDecision {
 pub(crate) struct MustWait;
 
 impl Attempt {
-    /// What the request waits for, if it does.
-    pub(crate) fn waits(&self) -> Option<&Waits> {
-        self.waits.as_ref()
-    }
-
     /// The cells of a key that were free in the store when it answered last, as far as the request
     /// has waited for that.
     pub(super) fn free_of(&self, key: LeaseKey) -> u32 {
@@ -67,11 +62,6 @@ impl Attempt {
             Some(waits) => waits.free(),
             None => self.free.iter().rfind(|(of, _)| *of == key).map_or(0, |(_, free)| *free),
         }
-    }
-
-    /// How the policy is shared for which the request waits.
-    pub(crate) fn sharing(&self) -> Option<Sharing> {
-        self.sharing
     }
 
     /// The charge that it waits for, if it does.

@@ -2,7 +2,6 @@
 //! clients that are exempt, limits that are shared, and lines of audit. It may have to wait for
 //! the store on its way, and goes on later where it was.
 
-use gcra_policy::sharing::Sharing;
 use gcra_policy::{Limit, MAX_LIMITS, Policy, Rule};
 use gcra_table::{Leases, Reading, Table};
 use spop_agent::{Message, Messages};
@@ -10,10 +9,8 @@ use spop_agent::{Message, Messages};
 use crate::answer::Standings;
 use crate::audit_lines::{Lines, Moment};
 use crate::borrower::Borrower;
-use crate::borrower::waiting::Waits;
 use crate::counting::{count, count_tried, count_undecided};
 use crate::decide::attempt::{Attempt, MustWait, Patience, SharedDecision};
-use crate::decide::charges::UnderWay;
 use crate::decide::claim::SharedQuestion;
 use crate::decide::local::decide;
 use crate::decide::settle::{SettlingInStore, settle};
@@ -46,7 +43,7 @@ pub(crate) struct Progress {
     pub verdict: Option<Verdict>,
     /// The verdict on the next one, whose trial is still undecided.
     next: Option<Verdict>,
-    attempt: Attempt,
+    pub(crate) attempt: Attempt,
     /// Whether the next message was asked about already, before the request had to wait.
     is_next_asked: bool,
     /// What its messages have reserved.
@@ -54,24 +51,9 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// What the request waits for, if it does.
-    pub(crate) fn waits(&self) -> Option<&Waits> {
-        self.attempt.waits()
-    }
-
-    /// The charge that the request waits for, if it does.
-    pub(crate) fn under_way(&mut self) -> Option<&mut UnderWay> {
-        self.attempt.under_way()
-    }
-
     /// Whether a message that is decided blocks the request already.
     pub(crate) fn is_blocked(&self) -> bool {
         [self.verdict, self.next].iter().flatten().any(|verdict| verdict.is_blocked())
-    }
-
-    /// How the policy is shared for which the request waits.
-    pub(crate) fn sharing(&self) -> Option<Sharing> {
-        self.attempt.sharing()
     }
 }
 

@@ -53,7 +53,7 @@ pub(crate) fn store<'t>(
     let of_sentinels = ["sentinel_password_file", "sentinel_password_env"];
     let sentinel = of_sentinels.iter().find_map(|name| entries.get(name));
     if let (Some(value), Some(url)) = (sentinel, &url)
-        && !url.has_sentinels()
+        && !url.url.has_sentinels()
     {
         let what = "the store has no sentinels that need a password; write a url that begins with \
                     redis+sentinel://, or leave it out";
@@ -70,7 +70,7 @@ pub(crate) fn store<'t>(
         let file = reader.name(value, name, "the name of a file (PEM)")?;
         let path = sources.path(&file);
         // It is said once about the two that belong together.
-        if name != pair[1] && url.as_ref().is_some_and(|url| !url.has_tls()) {
+        if name != pair[1] && url.as_ref().is_some_and(|url| !url.url.has_tls()) {
             let what = format!(
                 "{name} has no effect without TLS; write a url that begins with rediss://, or \
                  leave {name} out"
