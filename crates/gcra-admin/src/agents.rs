@@ -21,7 +21,7 @@ use gcra_limiter::stats::lock;
 use gcra_policy::{Policies, Policy};
 use gcra_table::{Exemption, Process};
 use hyper::body::Bytes;
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex;
 use tokio::task::{JoinHandle, JoinSet, spawn_blocking};
 
@@ -162,7 +162,7 @@ struct History {
 /// The policies and exemptions in force in this agent, in words.
 #[derive(Default, Serialize)]
 struct InWords {
-    #[serde(flatten, serialize_with = "serialize_shared")]
+    #[serde(flatten)]
     policies: Arc<PoliciesInWords>,
     exemptions: Vec<ExemptionInWords>,
 }
@@ -172,10 +172,6 @@ struct PoliciesInWords {
     policies: Vec<PolicyInWords>,
     /// The store and the variables.
     rest: Vec<String>,
-}
-
-fn serialize_shared<S: Serializer>(it: &Arc<PoliciesInWords>, to: S) -> Result<S::Ok, S::Error> {
-    it.as_ref().serialize(to)
 }
 
 /// The words about policies that were needed last, and the policies. It takes long to count long

@@ -133,7 +133,7 @@ pub(crate) struct AppliedOverride {
 }
 
 /// What a client owes under a limit.
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct LimitState {
     /// The name of the limit in header fields.
     pub limit: String,
@@ -220,18 +220,18 @@ pub fn explain_all(
     let is_meant =
         |policy: &&Policy| policy.message.as_deref().is_none_or(|name| names.contains(&name));
     let policies: Vec<_> = in_force.policies.list.iter().filter(is_meant).collect();
-    let args = checked(args, &policies)?;
+    check(args, &policies)?;
     let (mut explanations, mut misfits) = (Vec::new(), Vec::new());
     for name in names {
         let write = |args: &[NamedValue]| {
             WrittenMessage::new(name, args)
                 .map_err(|_| "a message has at most 255 args; leave some out".to_owned())
         };
-        let mut written = write(&args)?;
+        let mut written = write(args)?;
         let policy = written.message().and_then(|message| in_force.policies.of(&message));
         let mut misfit = None;
         if let Some(policy) = policy.map(|index| &in_force.policies.list[index]) {
-            match of_a_group(policy, &args, |args| Ok((write(args)?, ()))) {
+            match of_a_group(policy, args, |args| Ok((write(args)?, ()))) {
                 Ok((of_group, ())) => written = of_group,
                 Err(sentence) => misfit = Some(sentence),
             }
@@ -251,13 +251,11 @@ pub fn explain_all(
     }
 }
 
-/// The args, each with a value as HAProxy can send it for one of these policies. The error is a
-/// sentence.
-fn checked(args: &[NamedValue], policies: &[&Policy]) -> Result<Vec<NamedValue>, String> {
-    let mut checked: Vec<NamedValue> = Vec::new();
-    for NamedValue { name, value } in args {
+/// Fails if HAProxy cannot send these args for one of these policies. The error is a sentence.
+fn check(args: &[NamedValue], policies: &[&Policy]) -> Result<(), String> {
+    for (place, NamedValue { name, value }) in args.iter().enumerate() {
         let is_it = |known: &[u8]| *known == *name.as_bytes();
-        if checked.iter().any(|other| other.name == *name) {
+        if args[..place].iter().any(|other| other.name == *name) {
             return Err(format!(
                 "the arg '{name}' is given twice, and a message has each arg once; leave one out"
             ));
@@ -280,9 +278,8 @@ fn checked(args: &[NamedValue], policies: &[&Policy]) -> Result<Vec<NamedValue>,
                  {name}={value}"
             ));
         }
-        checked.push(NamedValue { name: name.clone(), value: value.clone() });
     }
-    Ok(checked)
+    Ok(())
 }
 
 /// Explains what is decided about a message now.
@@ -690,19 +687,16 @@ impl LimitState {
                 limit: limit.label.to_string(),
                 text: limit.words.text.to_string(),
                 bucket: bucket.is_some(),
-                carried_over: false,
                 blocked: remaining == 0,
                 remaining,
                 burst: quota.burst() + limit.in_reserve(),
                 reserve: limit.in_reserve(),
-                delay_ms: 0,
-                next_delay_ms: 0,
                 retry_after_ms: if remaining == 0 { ends_ms } else { 0 },
                 full_after_ms: if owed > Nanos::ZERO { ends_ms } else { 0 },
-                penalty_ms: 0,
                 settled,
                 window: Some(calendar.as_written()),
                 window_ends: window_end.map(|end| calendar.moment_in_words(end)),
+                ..Self::default()
             };
         }
         let too_early = owed.saturating_sub(quota.burst_tolerance());
@@ -728,8 +722,7 @@ impl LimitState {
             full_after_ms: owed.millis_ceil(),
             penalty_ms: owed.saturating_sub(most_allowed).millis_ceil(),
             settled,
-            window: None,
-            window_ends: None,
+            ..Self::default()
         }
     }
 }

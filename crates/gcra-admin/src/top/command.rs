@@ -333,11 +333,8 @@ async fn ask_one(address: String) -> Result<Answer, String> {
     let name = address.clone();
     // A name server can be slow, and other agents are asked in the meantime.
     let resolve = move || name.to_socket_addrs().map(Iterator::collect::<Vec<_>>);
-    let resolved = match tokio::task::spawn_blocking(resolve).await {
-        Ok(Ok(resolved)) => resolved,
-        Ok(Err(error)) => return Err(format!("'{address}' has no address: {error}")),
-        Err(error) => return Err(format!("'{address}' has no address: {error}")),
-    };
+    let resolved = tokio::task::spawn_blocking(resolve).await.map_err(io::Error::from).flatten();
+    let resolved = resolved.map_err(|error| format!("'{address}' has no address: {error}"))?;
     let mut said = format!("'{address}' has no address");
     for address in resolved {
         let budget = Budget::new(MOST_BYTES);

@@ -1,7 +1,7 @@
 //! `gcra-spoa table …`: what an operator can ask of a table and do to it.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -110,11 +110,11 @@ fn info(path: &Path, table: &Table) -> Output {
         occupancy_in_words(path, table, occupancy),
         trouble_in_words(path, table, interrupted),
         users_in_words(path, table, &processes, unlisted),
-        leases_in_words(path, table, &leases),
+        leases_in_words(table, &leases),
     ];
     let mut json = info_as_json(path, table, occupancy, &processes, unlisted, interrupted);
     json["leases"] = match &leases {
-        Ok(Some(leases)) => leases_as_json(path, table, leases),
+        Ok(Some(leases)) => leases_as_json(table, leases),
         Ok(None) | Err(_) => Value::Null,
     };
     Output { words: words.concat().join("\n"), json }
@@ -246,11 +246,7 @@ fn disagreement_in_words(processes: &[Process]) -> Vec<String> {
 }
 
 /// The file of leases, if the limits of the table's agents are shared with other machines.
-fn leases_in_words(
-    path: &Path,
-    table: &Table,
-    leases: &Result<Option<Leases>, TableError>,
-) -> Vec<String> {
+fn leases_in_words(table: &Table, leases: &Result<Option<Leases>, TableError>) -> Vec<String> {
     let leases = match leases {
         Ok(Some(leases)) => leases,
         Ok(None) => return Vec::new(),
@@ -266,7 +262,7 @@ fn leases_in_words(
     let mut lines = vec![
         format!(
             "leases {}: {} entries, {} KiB; {machines}",
-            leases_path(path).display(),
+            leases.path().display(),
             leases.entries(),
             leases.bytes() / 1024
         ),
@@ -290,11 +286,11 @@ fn leases_in_words(
     lines
 }
 
-fn leases_as_json(path: &Path, table: &Table, leases: &Leases) -> Value {
+fn leases_as_json(table: &Table, leases: &Leases) -> Value {
     let counts = leases.counts(HostTime::from(table.now()), LONGEST_WAIT);
     let LeaseCounts { in_use, blocked, free, over, announced, held, unreported, .. } = counts;
     json!({
-        "file": leases_path(path).display().to_string(),
+        "file": leases.path().display().to_string(),
         "bytes": leases.bytes(),
         "entries": leases.entries(),
         "in_use": in_use,
@@ -308,13 +304,6 @@ fn leases_as_json(path: &Path, table: &Table, leases: &Leases) -> Value {
         "asks": leases.asks(),
         "evicted": leases.evictions(),
     })
-}
-
-/// Where the leases of a table are.
-fn leases_path(path: &Path) -> PathBuf {
-    let mut name = path.to_owned().into_os_string();
-    name.push(".leases");
-    name.into()
 }
 
 fn info_as_json(
@@ -382,7 +371,7 @@ fn resize(path: &Path, slots: Slots, force: bool) -> anyhow::Result<Output> {
         );
     }
     note_about_no_users(&table, path).iter().for_each(|note| print_note(note));
-    let leases = Leases::inspect(&table).ok().flatten().map(|leases| (leases_path(path), leases));
+    let leases = Leases::inspect(&table).ok().flatten();
     drop(table);
     let resized = Table::resize(path, slots, NOTICE).map_err(TableError)?;
     let (from, to) = (resized.from.get(), resized.to.get());
@@ -402,7 +391,7 @@ fn resize(path: &Path, slots: Slots, force: bool) -> anyhow::Result<Output> {
         path.display(),
         Count(carried, "live bucket was", "live buckets were"),
         moved_in_words(before.len(), &absent),
-    ) + &leases.map(|file| stays_in_words(&file)).unwrap_or_default();
+    ) + &leases.map(|leases| stays_in_words(&leases)).unwrap_or_default();
     let json = json!({
         "from": from,
         "slots": to,
@@ -415,12 +404,12 @@ fn resize(path: &Path, slots: Slots, force: bool) -> anyhow::Result<Output> {
 }
 
 /// Says that a resize does not change the file of leases, and what does.
-fn stays_in_words((path, leases): &(PathBuf, Leases)) -> String {
+fn stays_in_words(leases: &Leases) -> String {
     format!(
         "\nthe leases in {0} stay, with {1} entries; for others, remove {0}: the agents make \
          another one for the size of the table, and the store does without the cells that this \
          machine holds for 2 s",
-        path.display(),
+        leases.path().display(),
         leases.entries()
     )
 }
@@ -465,7 +454,7 @@ fn check(at: &At) -> anyhow::Result<ExitCode> {
     let table = Table::inspect(&at.path()).map_err(TableError)?;
     let faults = table.check();
     let mut words: Vec<_> = faults.iter().map(table_error::fault).collect();
-    let (in_leases, of_leases) = check_leases(&at.path(), &table);
+    let (in_leases, of_leases) = check_leases(&table);
     words.extend(of_leases);
     let verdict = match faults.len() {
         0 => format!("no fault in {} slots", table.slots().get()),
@@ -494,7 +483,7 @@ fn check(at: &At) -> anyhow::Result<ExitCode> {
 }
 
 /// The faults of the leases, and what there is to say about them, if there are leases.
-fn check_leases(path: &Path, table: &Table) -> (Vec<String>, Vec<String>) {
+fn check_leases(table: &Table) -> (Vec<String>, Vec<String>) {
     let leases = match Leases::inspect(table).map_err(TableError) {
         Ok(Some(leases)) => leases,
         Ok(None) => return (Vec::new(), Vec::new()),
@@ -511,7 +500,7 @@ fn check_leases(path: &Path, table: &Table) -> (Vec<String>, Vec<String>) {
         ),
     };
     let mut words = faults.clone();
-    words.push(format!("leases {}: {verdict}", leases_path(path).display()));
+    words.push(format!("leases {}: {verdict}", leases.path().display()));
     (faults, words)
 }
 
