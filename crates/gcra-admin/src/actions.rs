@@ -189,7 +189,6 @@ impl Body {
 /// The answer to an action that was done.
 #[derive(Debug, Default, Serialize)]
 pub struct Done {
-    /// Each sentence.
     pub said: Vec<String>,
     /// Whether all of it was done.
     pub whole: bool,
@@ -245,7 +244,6 @@ pub enum Order {
 #[derive(Debug)]
 pub struct Actions {
     watched: Arc<Watched>,
-    /// The path of the table.
     path: PathBuf,
     /// `None` if there are no actions.
     token: Option<Token>,
@@ -621,7 +619,6 @@ struct Ordered<'a> {
 }
 
 impl Ordered<'_> {
-    /// The body that is sent.
     fn body(&self, table: &Table) -> String {
         let body = Body {
             policy: Some(self.policy.to_owned()),
@@ -795,7 +792,6 @@ fn exempt(
     Ok(Done { said, whole: true, ..Done::default() })
 }
 
-/// Who asks, for the log.
 pub fn who(peer: Option<SocketAddr>) -> String {
     peer.map_or_else(|| "an unknown client".to_owned(), |peer| peer.to_string())
 }

@@ -31,7 +31,6 @@ use crate::status::Status;
 use crate::status_sum::Together;
 use crate::watched::Watched;
 
-/// How many agents are asked.
 const MOST_ASKED: usize = 64;
 
 /// How long the agents may take to answer.
@@ -82,7 +81,6 @@ impl Wanted {
     }
 }
 
-/// An agent of the table.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct ListedAgent {
     /// Its process id in its own pid namespace.
@@ -94,7 +92,6 @@ pub struct ListedAgent {
     /// Its place in the table's list, and the number of its attachment, which tell the agents of
     /// a table apart.
     pub entry: Option<(usize, u32)>,
-    /// Its `--admin`.
     pub admin: Option<SocketAddr>,
     /// Whether its limits are those of the agent that says this, if that is known.
     pub(crate) same_limits: Option<bool>,
@@ -136,7 +133,6 @@ impl Own {
 /// How long the events of a short answer go back.
 const RECENT_MS: u64 = 1_000 * history::STEP * history::RECENT as u64;
 
-/// An answer to clients.
 #[derive(Clone, Debug, Default)]
 pub struct Answer {
     /// The body of `/status`.
@@ -234,14 +230,12 @@ impl InWords {
     }
 }
 
-/// How many policies are described.
 const MOST_POLICIES: usize = 100;
 
 /// The agents, as one of them sees them.
 #[derive(Debug)]
 pub(crate) struct Agents {
     watched: Arc<Watched>,
-    /// The path of the table.
     path: PathBuf,
     /// The latest answers: the status, and those for the live page.
     latest: [Mutex<Latest>; 3],

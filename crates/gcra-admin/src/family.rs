@@ -6,14 +6,12 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// Counts by name.
 pub type NamedCounts = BTreeMap<String, u64>;
 
 pub(crate) fn named<'a>(numbers: impl IntoIterator<Item = (&'a str, u64)>) -> NamedCounts {
     numbers.into_iter().map(|(name, number)| (name.to_owned(), number)).collect()
 }
 
-/// The largest [`Amount`].
 const LARGEST: f64 = 1e15;
 
 /// A number that need not be whole. One of another process is brought into bounds when it is read,

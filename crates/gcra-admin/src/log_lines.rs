@@ -14,7 +14,6 @@ use gcra_text::visible::visible_lines;
 use log::{Level, LevelFilter, Log, Metadata, Record};
 use serde::{Deserialize, Serialize};
 
-/// How many lines are kept.
 const LINES: usize = 200;
 
 /// How many bytes of a line are kept.
@@ -23,10 +22,8 @@ const LONGEST: usize = 500;
 /// How many lines are in an answer about several agents.
 const LINES_OF_ALL: usize = 400;
 
-/// The levels that are kept.
 pub const LEVEL: LevelFilter = LevelFilter::Info;
 
-/// A line of the log.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Event {
     /// Milliseconds since 1970.
@@ -50,7 +47,6 @@ struct Lines {
     next: u64,
 }
 
-/// The lines of this process.
 static EVENTS: Events = Events::new();
 
 /// The lines of this process that are kept, the oldest first.

@@ -26,7 +26,6 @@ pub fn families() -> Vec<Family> {
     families
 }
 
-/// All metrics, as text.
 pub(crate) fn render(status: &Status) -> String {
     let mut metrics = Metrics::default();
     metrics.add(&BUILD, &[("version", &status.version)], &1.0);

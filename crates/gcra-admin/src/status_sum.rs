@@ -14,7 +14,6 @@ use crate::store_status::StoreStatus;
 /// is the rest.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Together {
-    /// How many agents these are.
     pub agents: u64,
     pub policies: Vec<PolicyStatus>,
     pub unmatched: u64,
@@ -46,7 +45,6 @@ impl Together {
 /// The requests, the rate, the wait of a client, and why it is blocked.
 type OfClient<'a> = (u64, Amount, Option<u64>, Option<&'a str>);
 
-/// One policy in several agents.
 #[derive(Default)]
 struct OnePolicy<'a> {
     agents: usize,

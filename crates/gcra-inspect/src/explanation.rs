@@ -40,7 +40,6 @@ pub struct Explanation {
     pub decided: Option<Decided>,
 }
 
-/// What kind of rule a client has.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RuleKind {
@@ -106,7 +105,6 @@ pub struct Decided {
     pub(crate) blocked_otherwise: bool,
 }
 
-/// A part of a key.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct KeyPart {
     /// The name of the arg; `None` if the key is all args.
@@ -118,12 +116,10 @@ pub struct KeyPart {
     pub(crate) counted_as: String,
 }
 
-/// The override that applies to a client.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct AppliedOverride {
     /// The network or value that it is for.
     pub entry: String,
-    /// Its limits, in words.
     pub limits: String,
     /// The list that it comes from, and the line. The caller finds it, because that takes reading
     /// files.
@@ -139,7 +135,6 @@ pub struct LimitState {
     pub limit: String,
     /// "10 per second, up to 20 at once".
     pub text: String,
-    /// Whether there is a bucket.
     pub bucket: bool,
     /// Whether the client owes more than its bucket says, because limits were changed.
     pub(crate) carried_over: bool,

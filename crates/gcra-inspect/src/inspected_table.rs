@@ -48,7 +48,6 @@ pub struct Inspected {
     others: OnceLock<Vec<Policies>>,
 }
 
-/// A client of a policy.
 #[derive(Debug)]
 pub struct InspectedClient {
     /// A request of this client, without the cost and the arg of `when`.
@@ -554,7 +553,6 @@ impl Inspected {
         })
     }
 
-    /// The policy that a client is of.
     pub fn policy(&self, client: &InspectedClient) -> &Policy {
         &self.in_force.policies.list[client.question.policy]
     }

@@ -61,7 +61,6 @@ pub struct Held {
     pub at_once: bool,
     /// Whether the limit counts in windows.
     pub counts: bool,
-    /// What the store has, if it was asked.
     pub store: Option<Stored>,
     /// Why the store could not be asked.
     pub(crate) store_fault: Option<String>,

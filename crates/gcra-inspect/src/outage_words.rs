@@ -26,7 +26,6 @@ pub struct OutageWords {
     /// For how long the store has been away, as an agent says; or for how long no agent of this
     /// machine has used it.
     pub(crate) for_ms: u64,
-    /// Whether an agent says so.
     pub(crate) agent_says_so: bool,
     /// Why the request is allowed or blocked. `None` if only an agent knows what is decided.
     pub because: Option<String>,

@@ -47,7 +47,6 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// What an agent has in force.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct KeptEntry {
-    /// The digest of its limits.
     limits: u64,
     /// Since when, by the table's clock.
     since_ns: u64,

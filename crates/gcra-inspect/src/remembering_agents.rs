@@ -29,7 +29,6 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// How many bytes all answers together may have. An explanation has about 1 KiB.
 const MOST_BYTES: usize = 16 << 20;
 
-/// The agents that remember debts now.
 pub(crate) struct Remembering {
     agents: Vec<Process>,
     /// How long one of them may do so at most.

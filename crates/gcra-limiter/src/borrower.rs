@@ -99,7 +99,6 @@ pub struct Borrower {
     pub counts: Counts,
 }
 
-/// What came of trying to ask.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Asking {
     /// The ask is on its way, or another one for the key is.
@@ -193,7 +192,6 @@ impl Borrower {
         }
     }
 
-    /// What the host holds.
     #[inline]
     pub fn leases(&self) -> Guard<Arc<Leases>> {
         self.leases.load()
@@ -215,7 +213,6 @@ impl Borrower {
         }
     }
 
-    /// The part of the store that a key is in.
     fn part(&self, loan: &Loan) -> usize {
         self.store().part_of(&loan.bucket)
     }
@@ -516,7 +513,6 @@ impl Borrower {
         }
     }
 
-    /// Takes an answer of the store.
     fn answered(&self, table: &Table, leases: &Leases, answer: Answer) {
         let Answer { sent, outcome } = answer;
         let Some(loan) = self.asked().remove(&sent.ask.number) else { return };

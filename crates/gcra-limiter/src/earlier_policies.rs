@@ -34,10 +34,8 @@ const MOST_BUCKETS: usize = 2 * MOST_CHANGES + MOST_OVERRIDES;
 /// Policies that are not in force any more, and whose changes are remembered.
 const MOST_GONE: usize = 512;
 
-/// What was in force before.
 #[derive(Clone, Debug, Default)]
 pub struct Earlier {
-    /// For each policy in force.
     each: Vec<PolicyChanges>,
     /// For policies that are not in force now, by their names. They may come back.
     gone: Vec<(Box<str>, PolicyChanges)>,
@@ -48,7 +46,6 @@ pub struct Earlier {
 /// A limit, whether it is that of an override, and its quota without its longest delay.
 type Numbers = (u64, bool, Quota);
 
-/// The changes of a policy.
 #[derive(Clone, Debug, Default)]
 pub struct PolicyChanges {
     /// What was in force, the latest first.
@@ -88,7 +85,6 @@ pub struct LimitedClient<'a, 'm> {
     pub table: &'a Table,
     pub rule: RuleAt,
     pub limit: &'a Limit,
-    /// The bucket that the limit has for the message now.
     pub current: LimitBucket,
     pub message: &'a Message<'m>,
 }

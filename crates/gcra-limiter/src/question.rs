@@ -23,7 +23,6 @@ pub struct Question {
 /// Why nothing can be decided about a message.
 #[derive(Clone, Copy, Debug)]
 pub enum Unanswerable {
-    /// There is no message in the request.
     NoMessage,
     /// No policy is for the message.
     Unmatched,

@@ -19,7 +19,6 @@ const LONGEST: usize = MOST_RESERVED * (64 + LONGEST_NUMBERS);
 /// What stands for the buckets that were charged, one for each limit.
 pub(crate) type Marks = ArrayVec<u32, MAX_LIMITS>;
 
-/// What a message has reserved.
 #[derive(Clone, Debug, Default)]
 pub struct Reservation {
     pub cells: u32,
@@ -30,7 +29,6 @@ pub struct Reservation {
     pub marks: Marks,
 }
 
-/// What the messages of a request have reserved.
 #[derive(Clone, Debug, Default)]
 pub struct Reserved {
     /// Whether a policy was asked that reserves cells.

@@ -160,7 +160,6 @@ impl Undecided {
         }
     }
 
-    /// Counts a message that no policy is for.
     #[cold]
     pub(crate) fn count_unmatched(&self, policies: &Policies, message: &Message<'_>) {
         self.unmatched.fetch_add(1, Ordering::Relaxed);

@@ -24,7 +24,6 @@ use crate::undecided::Undecided;
 /// wakes the request at once.)
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
-/// A request that waits.
 pub(crate) struct WaitingRequest {
     pub borrower: Arc<Borrower>,
     pub table: Arc<ArcSwap<Table>>,

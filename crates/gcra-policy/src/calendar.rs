@@ -16,7 +16,6 @@ use jiff::civil::{Date, DateTime};
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp};
 
-/// How long a window lasts.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum WindowUnit {
     Hour,
@@ -186,7 +185,6 @@ impl Calendar {
         }
     }
 
-    /// How long its windows last.
     pub fn unit(&self) -> WindowUnit {
         self.unit
     }
@@ -202,7 +200,6 @@ impl Calendar {
         now.time_at(self.bounds(now).end).saturating_since(now.time())
     }
 
-    /// The window of a moment.
     pub fn bounds(&self, now: WallReading) -> Bounds {
         self.bounds_at(now.second())
     }
@@ -240,7 +237,6 @@ impl Calendar {
         Some(bounds)
     }
 
-    /// The first day of the window with this day.
     fn first_day(&self, day: Date) -> Option<Date> {
         match self.unit {
             WindowUnit::Hour | WindowUnit::Day => Some(day),
@@ -267,7 +263,6 @@ impl Calendar {
         Some(Bounds { start, end })
     }
 
-    /// When a day begins.
     fn midnight(&self, day: Date) -> Option<i64> {
         // The first of two midnights, and the first moment after one that is skipped.
         let begins = self.zone.to_ambiguous_timestamp(DateTime::from(day)).compatible().ok()?;

@@ -126,7 +126,6 @@ impl UnaskedFlags {
 pub enum RateArg {
     Deny,
     Unlimited,
-    /// A rate, and how it was written.
     Rate(Rate, String),
 }
 

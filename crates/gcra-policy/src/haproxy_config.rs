@@ -22,7 +22,6 @@ pub(crate) const EDIT: &str = "EDIT-THIS";
 const HTTP_LOG: &str = "%ci:%cp [%tr] %ft %b/%s %TR/%Tw/%Tc/%Tr/%Ta %ST %B %tsc \
                         %ac/%fc/%bc/%sc/%rc %sq/%bq %{+Q}r";
 
-/// Where maps are.
 const MAPS: &str = "/etc/haproxy/";
 
 /// The header that usually has an API key.

@@ -72,7 +72,6 @@ impl fmt::Display for InKey<'_> {
     }
 }
 
-/// As it is written in a key.
 impl fmt::Display for WrittenPart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write_mark(f, self.fallback)?;
@@ -169,7 +168,6 @@ impl OwnedValue {
 }
 
 impl OwnedValue {
-    /// As it is written in a [`Key`].
     pub fn in_key(&self) -> String {
         match self {
             Self::Net(net) => net.to_string(),

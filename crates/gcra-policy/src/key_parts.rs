@@ -110,7 +110,6 @@ fn is_address(name: &[u8]) -> bool {
     name.split(|c: char| !c.is_ascii_alphanumeric()).any(|word| WORDS.contains(&word))
 }
 
-/// A part of a key.
 #[derive(Clone, Copy, Debug)]
 pub struct GroupedValue<'a> {
     pub value: Value<'a>,

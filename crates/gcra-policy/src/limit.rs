@@ -97,13 +97,11 @@ impl LimitIdentity {
         Self { id, record_name: format!("{policy}.{own}").into() }
     }
 
-    /// That of the limit of the flags.
     pub fn of_flags() -> Self {
         Self { id: 0, record_name: "default".into() }
     }
 }
 
-/// A limit in words.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub struct LimitWords {
     /// "10 per second, up to 20 at once".

@@ -31,7 +31,6 @@ pub struct ByArg {
     pub most: Quota,
     /// How long a debt beyond the burst may take to be paid off, in a policy that is settled.
     pub(crate) max_debt: Nanos,
-    /// Whether the policy is shared.
     pub is_shared: bool,
     /// Values that were parsed, in the order in which they came. Only the first places are filled.
     parsed: [OnceLock<(Box<[u8]>, MessageNumbers)>; REMEMBERED],
@@ -73,7 +72,6 @@ impl ArgValue {
     }
 }
 
-/// The numbers that count for a message, and what it said.
 #[derive(Clone, Copy, Debug)]
 pub struct MessageNumbers {
     pub quota: Quota,
@@ -93,7 +91,6 @@ impl ByArg {
         }
     }
 
-    /// The numbers for a message.
     pub fn read(&self, message: &Message<'_>) -> MessageNumbers {
         let read = |value| self.known(value).or_else(|| self.parse(value));
         self.value(message)

@@ -62,7 +62,6 @@ pub(crate) struct OfStore {
     pub(crate) without_store: String,
 }
 
-/// A configuration file.
 #[derive(Clone, Deserialize, Eq, PartialEq, Serialize)]
 pub struct OfFile {
     /// Its path, which begins with '/'.
@@ -95,7 +94,6 @@ impl Origin {
         }
     }
 
-    /// The path of the file, if there is one.
     pub fn file(&self) -> Option<&Path> {
         match self {
             Self::Flags(_) => None,
@@ -132,13 +130,11 @@ impl OfFile {
         PathBuf::from(&self.path)
     }
 
-    /// The text of the configuration.
     pub(crate) fn text(&self) -> &str {
         let first = self.texts.iter().flatten().next();
         first.map_or("", |(_, text)| text)
     }
 
-    /// The text of a list.
     pub(crate) fn list(&self, path: &Path) -> Option<&str> {
         let path = std::path::absolute(path).ok()?;
         let mut texts = self.texts.iter().flatten().skip(1);

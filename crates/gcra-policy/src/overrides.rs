@@ -135,7 +135,6 @@ pub struct OverrideCounts {
 /// The override that was found for a value.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Override {
-    /// The place of its rule.
     pub(crate) rule: u32,
     /// The prefix length of the network, if the override is for one; else 0.
     pub(crate) prefix: u8,

@@ -124,17 +124,14 @@ impl Policies {
         Ok(Some(Self { store, origin, warnings, warning_count, switched, ..changed }))
     }
 
-    /// The policies without their trials.
     pub fn without_trials(&self) -> impl Iterator<Item = &Policy> {
         self.list.iter().filter(|policy| !policy.is_trial)
     }
 
-    /// The limit at a place.
     pub fn limit_at(&self, place: LimitPlace) -> Option<&Limit> {
         self.list.get(place.policy)?.limit_at(place)
     }
 
-    /// The first policy that is shared, if one is.
     pub fn first_shared(&self) -> Option<&Policy> {
         self.list.iter().find(|policy| policy.shared.is_some())
     }

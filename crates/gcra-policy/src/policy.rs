@@ -54,7 +54,6 @@ pub struct When {
 /// What a request asks for.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Price {
-    /// One cell.
     Cell,
     /// The cells in this arg, or one without a value of it.
     Cost(Box<[u8]>),
@@ -204,7 +203,6 @@ impl Policy {
         Some(())
     }
 
-    /// The override for a value of the key, if there is one.
     #[inline]
     pub(crate) fn override_for(&self, part: Value<'_>) -> Option<Override> {
         if self.overrides.is_empty() {
@@ -233,7 +231,6 @@ impl Policy {
         entry
     }
 
-    /// The rule at this place.
     #[inline]
     pub fn rule(&self, at: RuleAt) -> &Rule {
         self.overrides.rules.get(at.0 as usize).unwrap_or(&self.rule)
@@ -342,7 +339,6 @@ impl Policy {
         self.limits().flat_map(Limit::own_args)
     }
 
-    /// The limits of all rules.
     pub fn limits(&self) -> impl Iterator<Item = &Limit> {
         self.rules().flat_map(Rule::limits)
     }
@@ -390,7 +386,6 @@ impl RuleAt {
         Self(overridden.unwrap_or(u32::MAX))
     }
 
-    /// Whether it is the rule of an override.
     pub fn is_override(self) -> bool {
         self.0 != u32::MAX
     }

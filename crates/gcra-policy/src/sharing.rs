@@ -11,10 +11,8 @@ use crate::calendar::Bounds;
 /// How long a policy is open without the store, unless it is set.
 const DEFAULT_OPEN_FOR: Duration = Duration::from_secs(10);
 
-/// The words for [`WithoutStore`].
 pub const WORDS: [&str; 3] = ["share", "closed", "open"];
 
-/// How a policy is shared.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 pub struct Sharing {
     pub without_store: WithoutStore,

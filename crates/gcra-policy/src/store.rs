@@ -18,7 +18,6 @@ pub const WAITS: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration:
 pub(crate) const VARIABLE_RULE: &str = "it must be the name of a variable of the environment, of \
                                         letters, digits and '_', such as GCRA_STORE_PASSWORD";
 
-/// Where the store is, and how it is used.
 #[derive(Clone, Eq, PartialEq)]
 pub struct StoreSettings {
     /// How it is used, but for the times that follow from the wait.
@@ -82,7 +81,6 @@ impl StoreSettings {
     }
 }
 
-/// The address of a store, and how it was written.
 #[derive(Clone, Debug)]
 pub struct StoreUrl {
     pub(crate) url: Url,

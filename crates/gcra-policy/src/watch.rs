@@ -52,7 +52,6 @@ impl Watch {
         self.taken = files;
     }
 
-    /// The files to look at.
     pub fn files(&self) -> Vec<PathBuf> {
         self.taken.iter().map(|(file, _)| file.clone()).collect()
     }

@@ -143,7 +143,6 @@ impl Findings<'_> {
         notes
     }
 
-    /// What a replay cannot know.
     fn cannot_know(&self) -> Vec<String> {
         [
             "whether HAProxy asked about each request: rules and the 'event' line of the \

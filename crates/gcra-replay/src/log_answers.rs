@@ -3,7 +3,6 @@
 use crate::mapping::Fields;
 use crate::report::LogAnswers;
 
-/// Counts the answers that a log has.
 #[derive(Debug)]
 pub(crate) struct AnswersOfLog {
     status: Option<usize>,

@@ -91,7 +91,6 @@ enum Source {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Kind {
     Address,
-    /// A string that may be an address.
     AddressOrString,
     Integer,
     String,
@@ -459,7 +458,6 @@ impl Source {
         }
     }
 
-    /// The text of its field.
     fn text<'a>(&self, values: &[Option<&'a [u8]>]) -> Option<&'a [u8]> {
         match self {
             Self::Constant(_) => None,

@@ -5,7 +5,6 @@ use serde::Serialize;
 use crate::suggest::suggestions::Suggestions;
 use crate::tally::Totals;
 
-/// Everything that was found.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     /// The version of this format.
@@ -71,7 +70,6 @@ pub(crate) struct Bad {
     pub(crate) excerpt: String,
 }
 
-/// What all requests came to.
 #[derive(Debug, Serialize)]
 pub(crate) struct Total {
     #[serde(flatten)]
@@ -117,7 +115,6 @@ pub(crate) struct LogAnswers {
     pub blocked: Option<u64>,
 }
 
-/// What one policy decided.
 #[derive(Debug, Serialize)]
 pub(crate) struct PolicyReport {
     pub name: String,
@@ -153,12 +150,10 @@ pub(crate) struct Reasons {
     pub denied: u64,
 }
 
-/// What one limit denied.
 #[derive(Debug, Serialize)]
 pub(crate) struct LimitReport {
     pub name: String,
     pub limit: String,
-    /// Whether it is one of an override.
     #[serde(rename = "override")]
     pub is_override: bool,
     pub blocked: u64,

@@ -143,7 +143,6 @@ impl Replaying {
         Self { new, old, changes: Changes::default(), shares_messages, times: Vec::new() }
     }
 
-    /// The configurations.
     pub(crate) fn sides(&self) -> impl Iterator<Item = &Side> {
         [Some(&self.new), self.old.as_ref()].into_iter().flatten()
     }

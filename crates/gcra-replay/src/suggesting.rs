@@ -16,7 +16,6 @@ use crate::suggest::target::Target;
 /// The name of the message that only suggestions are made from.
 pub(crate) const MESSAGE: &str = "suggested";
 
-/// Collects what limits are suggested from.
 pub(crate) struct Suggesting {
     collector: Collector,
     policies: Policies,

@@ -34,7 +34,6 @@ pub(crate) struct Totals {
     pub unmatched: u64,
 }
 
-/// What one request came to.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ReplayedRequest {
     /// The strongest verdict on its messages, with the key that it is about.
@@ -95,7 +94,6 @@ pub(crate) struct PolicyTally {
     pub(crate) clients_hit: Distinct,
 }
 
-/// How often a limit denied.
 #[derive(Debug)]
 pub(crate) struct LimitTally {
     /// Where the limit lies, which tells it from others.
@@ -104,7 +102,6 @@ pub(crate) struct LimitTally {
     pub(crate) worst_wait: Nanos,
 }
 
-/// A client of a policy.
 #[derive(Clone, Copy, Debug, Default)]
 struct Client {
     requests: u32,
@@ -343,7 +340,6 @@ impl LogTally {
         }
     }
 
-    /// Ends a request.
     fn end(&mut self, request: &ReplayedRequest) {
         request.count(&mut self.totals);
         let series = match request.decided.map(|decided| decided.verdict.outcome) {

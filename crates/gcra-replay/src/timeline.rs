@@ -34,7 +34,6 @@ impl Longer {
 }
 
 impl Steps {
-    /// The length of a step in seconds.
     pub(crate) fn seconds(&self) -> u64 {
         STEPS[self.length]
     }

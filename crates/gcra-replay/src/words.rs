@@ -58,7 +58,6 @@ impl Report {
         page.text.trim_end().to_owned()
     }
 
-    /// What was read.
     fn log(&self, page: &mut Page) {
         let files = match &self.files[..] {
             [file] => file.clone(),

@@ -22,7 +22,6 @@ use self::mistakes::in_one_sentence;
 /// What the command line asks for.
 #[derive(Debug)]
 pub(crate) enum Task {
-    /// To run an agent.
     Serve(Box<AgentConfig>),
     Run(Box<Command>),
 }

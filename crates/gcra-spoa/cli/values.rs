@@ -106,7 +106,6 @@ pub(super) fn parse_size(text: &str) -> Result<usize, String> {
     }
 }
 
-/// What is wrong with a string that is not `IP:PORT`.
 fn not_ip_and_port(text: &str, v6: &str, right: &str) -> String {
     if let Some(mistake) = not_a_socket_address(text, v6, right) {
         return mistake;

@@ -20,7 +20,6 @@ pub(crate) struct Startup {
     /// The file that the policies come from; `None` if they come from the command line.
     pub(crate) file: Option<PathBuf>,
     pub(crate) store: Option<StoreSettings>,
-    /// That of `--max-frame-size`.
     pub(crate) max_frame_size: u32,
 }
 

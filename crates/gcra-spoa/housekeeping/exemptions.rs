@@ -9,7 +9,6 @@ use gcra_text::duration::{Left, Utc};
 
 use super::running::Running;
 
-/// The exemptions of the table.
 #[derive(Debug)]
 pub(super) struct Exemptions {
     running: Running,

@@ -74,7 +74,6 @@ const BEATS_PER_STATUS: u32 = 10;
 /// What the parts of the housekeeping need beside the agent itself.
 #[derive(Debug)]
 pub(crate) struct Parts {
-    /// The table's path.
     pub(crate) path: PathBuf,
     pub(crate) startup: Startup,
     /// Whether the file is read again when it changes.

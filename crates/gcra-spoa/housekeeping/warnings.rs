@@ -21,7 +21,6 @@ const BEATS_OF_RESIZE: u32 = 10;
 #[derive(Debug)]
 pub(super) struct Warnings {
     running: Running,
-    /// The table's path.
     path: PathBuf,
     evictions: Evictions,
     agreement: Agreement,
@@ -29,7 +28,6 @@ pub(super) struct Warnings {
     detached: Complaint,
     /// That a resize does not end.
     resizing: Complaint,
-    /// That a worker is stuck.
     stuck: Complaint,
 }
 

@@ -26,7 +26,6 @@ impl fmt::Display for TableError {
     }
 }
 
-/// The sentence for an error.
 struct Sentence<'a>(&'a OpenError);
 
 impl fmt::Display for Sentence<'_> {

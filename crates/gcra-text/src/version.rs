@@ -1,6 +1,5 @@
 //! The version, as the program names it.
 
-/// The version's number.
 pub const NUMBER: &str = env!("CARGO_PKG_VERSION");
 
 /// The number, and the commit of a released program: `0.1.0 (1a20328c8f5e)`.

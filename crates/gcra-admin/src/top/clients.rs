@@ -13,7 +13,6 @@ use crate::top::words::{number, plain, rate, short, text};
 pub(super) const HOW_TO_FIND_A_STRING: &str =
     "strings are shortened; 'gcra-spoa name KEY' prints the name";
 
-/// How the clients are sorted.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) enum SortBy {
     #[default]

@@ -251,7 +251,6 @@ enum Then {
     Quit,
 }
 
-/// Does what a key is for.
 fn press(screen: &mut Screen, key: KeyCode, is_control: bool) -> Then {
     match key {
         KeyCode::Char('c') if is_control => return Then::Quit,

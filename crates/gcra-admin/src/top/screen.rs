@@ -57,7 +57,6 @@ impl Seen {
     }
 }
 
-/// Everything that is shown.
 #[derive(Debug, Default)]
 pub(crate) struct Screen {
     pub agents: Vec<Seen>,
@@ -70,7 +69,6 @@ pub(crate) struct Screen {
     pub(crate) is_searching: bool,
     /// It is drawn again and again on a terminal, so the keys are named.
     pub(crate) is_live: bool,
-    /// The list that comes first.
     pub first: Which,
     /// How many clients at the top of the first list are not shown.
     pub(crate) scrolled: usize,
@@ -350,7 +348,6 @@ impl Screen {
         (self.order, self.first, self.scrolled) = (order, first, 0);
     }
 
-    /// Shows the next list first.
     pub(crate) fn next_list(&mut self) {
         let lists = self.order_of_lists(&client_rows(&Together::of(self.statuses())));
         self.first = lists.get(1).copied().unwrap_or_default();

@@ -394,7 +394,6 @@ pub fn write(inspected: &Inspected, exemption: &Exemption) -> anyhow::Result<()>
     }
 }
 
-/// The command that ends the exemption of a client.
 fn command_to_end(exempt: &Exempt, inspected: &Inspected, policy: &Policy, key: &Key) -> String {
     let mut words = vec!["gcra-spoa exempt --end".to_owned()];
     let path = |path: &Path| quoted(&path.display().to_string());

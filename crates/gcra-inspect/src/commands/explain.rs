@@ -164,7 +164,6 @@ fn is_known(explanation: &Explanation) -> bool {
     explanation.decided.as_ref().is_some_and(Decided::is_known)
 }
 
-/// Adds the list that the override comes from.
 pub fn add_list(explanation: &mut Explanation, policies: &Policies) {
     let Explanation { policy: Some(name), decided: Some(decided), .. } = explanation else {
         return;

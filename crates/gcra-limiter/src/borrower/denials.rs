@@ -32,7 +32,6 @@ struct All {
 /// A key under the numbers of a limit, and the window, if it counts in windows.
 type Key = (LeaseKey, Option<Window>);
 
-/// What the store has said.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Denial {
     pub charged: Charged,

@@ -12,7 +12,6 @@ pub struct Loan {
     pub limit: Limit,
     /// Its record in the store.
     pub bucket: Bucket,
-    /// Its quota.
     pub quota: Quota,
     /// Hosts may use shares of the limit in an outage that takes as long as this. `None`: they
     /// never do.

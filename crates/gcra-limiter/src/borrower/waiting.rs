@@ -59,7 +59,6 @@ impl Waiting {
         self.keys().get(&key).map_or(0, |queue| queue.cells.load(Ordering::Relaxed))
     }
 
-    /// How many requests wait.
     pub(crate) fn requests(&self) -> u64 {
         self.requests.load(Ordering::Relaxed)
     }

@@ -15,7 +15,6 @@ use crate::verdict::Reason;
 pub(crate) struct Attempt {
     /// The limits that cells were asked for.
     pub(super) asked: [bool; MAX_LIMITS],
-    /// What it waits for.
     pub(crate) waits: Option<Waits>,
     /// What it waited for before that, and the cells that were free in the store then.
     pub(super) free: ArrayVec<(LeaseKey, u32), MAX_LIMITS>,
@@ -39,11 +38,9 @@ pub(crate) enum Patience {
 /// What was decided about a message.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SharedDecision {
-    /// Why it is denied, if it is.
     pub reason: Option<Reason>,
     /// How long the request has to wait, if it is allowed.
     pub delay: Nanos,
-    /// What was charged, if it was.
     pub reserved: Option<Reservation>,
     /// When the request may go on by the clock of the store, in ns since 1970, if the store has
     /// decided about it.

@@ -28,7 +28,6 @@ pub(crate) struct AtOnce {
     pub(super) is_undone: bool,
 }
 
-/// A charge that is made.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Done {
     pub(super) place: usize,
@@ -54,7 +53,6 @@ impl AtOnce {
         self.under_way.iter_mut().find(|under_way| under_way.outcome.is_none())
     }
 
-    /// Whether one of the charges was denied.
     pub(super) fn is_denied(&self) -> bool {
         self.done.iter().any(|done| !done.charged.allowed)
     }

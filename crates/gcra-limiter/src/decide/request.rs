@@ -46,7 +46,6 @@ pub(crate) struct Progress {
     pub(crate) attempt: Attempt,
     /// Whether the next message was asked about already, before the request had to wait.
     is_next_asked: bool,
-    /// What its messages have reserved.
     pub reserved: Reserved,
 }
 
@@ -154,7 +153,6 @@ impl<'p> Deciding<'p, '_> {
     }
 }
 
-/// What is asked about one message.
 #[derive(Clone, Copy)]
 struct Asked<'p, 't, 'm> {
     deciding: Deciding<'p, 't>,

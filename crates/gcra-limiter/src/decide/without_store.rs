@@ -50,7 +50,6 @@ pub struct ForeseenWithoutStore {
     pub machines: u32,
     /// Why it would be blocked, if it would.
     pub reason: Option<Reason>,
-    /// How long the client has to wait.
     pub wait: Nanos,
 }
 

@@ -18,10 +18,8 @@ use crate::rate_guess::Meant;
 
 const LIKE_RATE: &str = "such as \"10/s\"";
 
-/// The largest count in a window.
 const MAX_COUNT: u64 = 4_000_000_000;
 
-/// The policy that limits are of.
 #[derive(Clone, Copy)]
 pub(crate) struct OfPolicy<'p> {
     pub name: &'p str,
@@ -179,7 +177,6 @@ fn never_matters(limit: &Limit, other: &Limit) -> bool {
         && other.quota(None).emission_interval() >= limit.quota(None).emission_interval()
 }
 
-/// What a limit can have.
 const SETTINGS: &[&str] = &[
     "name",
     "rate",
@@ -286,7 +283,6 @@ fn limit<'t>(
     Some(vec![limit.by_key(key)])
 }
 
-/// The numbers of a limit, checked.
 fn numbers(reader: &mut Reader<'_>, at: usize, written: &LimitEntries) -> Option<(Rate, Quota)> {
     let rate = written.rate.as_ref()?;
     let parsed = rate.parse::<Rate>().and_then(|rate| Ok((rate, rate.quota(written.burst)?)));

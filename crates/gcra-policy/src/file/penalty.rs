@@ -10,7 +10,6 @@ use crate::file::reader::{Entries, Node, Reader};
 use crate::limit::Rule;
 use crate::policy::Penalty;
 
-/// The longest ceiling.
 const MAX_CEILING_NS: u64 = 30 * 86_400 * 1_000_000_000;
 
 /// `{ cells = 1, ceiling = "10m" }`.

@@ -206,7 +206,6 @@ impl<'t> Reader<'t> {
         self.warnings.beyond += count.saturating_sub(1);
     }
 
-    /// The number of all warnings.
     pub(crate) fn warning_count(&self) -> usize {
         self.warnings.found + self.warnings.beyond
     }
@@ -264,7 +263,6 @@ impl<'t> Reader<'t> {
         boolean
     }
 
-    /// A whole number in this range.
     pub(crate) fn number(
         &mut self,
         value: &Node<'t>,

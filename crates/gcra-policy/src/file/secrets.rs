@@ -116,7 +116,6 @@ fn may_have_secrets(line: &str, header: Option<&str>, readers: Readers) -> bool 
 enum Below {
     /// Settings of a policy, or of the file.
     Policy,
-    /// Other settings.
     Others,
     /// Values of a key, or what may be such.
     Values,
@@ -187,7 +186,6 @@ fn is_mark(c: char) -> bool {
         || "'\"`,;:=#[](){}\u{2018}\u{2019}\u{201c}\u{201d}\u{fffd}".contains(c)
 }
 
-/// A line without the comment at its end.
 fn without_comment(line: &str) -> &str {
     let mut marks = line.match_indices('#').map(|(at, _)| &line[..at]);
     let ends = |before: &&str| {

@@ -1,6 +1,5 @@
 //! The names in a file: of its settings, and of policies and limits.
 
-/// What a policy can have.
 pub(crate) const SETTINGS: &[&str] = &[
     "message",
     "when",
@@ -29,7 +28,6 @@ pub(crate) const SETTINGS: &[&str] = &[
     "lists",
 ];
 
-/// What the file can have.
 pub(crate) const FILE_SETTINGS: &[&str] = &["scope", "answer", "store", "policy"];
 
 /// What is not in the file.

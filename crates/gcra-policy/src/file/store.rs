@@ -34,7 +34,6 @@ const SETTINGS: &[&str] = &[
     "salt_file",
 ];
 
-/// Reads `[store]`.
 pub(crate) fn store<'t>(
     reader: &mut Reader<'t>,
     sources: &mut Sources,

@@ -4,7 +4,6 @@ use std::ops::Range;
 
 use crate::rate_guess::Meant;
 
-/// A mistake in the syntax.
 #[derive(Debug, Eq, PartialEq)]
 pub(crate) struct Mistake {
     pub sentence: String,

@@ -8,7 +8,6 @@ use super::grid::{BURSTS, Grid, PerLimit, RATE_COUNT, Row, f64_from};
 use super::peaks::{self, Bin};
 use super::target::Target;
 
-/// The most clients that are listed.
 const MOST_SUSPECTS: usize = 20;
 
 /// All that was found; serialized, it is the `suggest` object of the report.
@@ -53,11 +52,9 @@ pub(crate) struct Point {
     pub burst: u32,
     /// Blocked at least once.
     pub clients: u64,
-    /// Blocked requests.
     pub requests: u64,
 }
 
-/// One of the busiest clients.
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct Suspect {
     pub client: String,
