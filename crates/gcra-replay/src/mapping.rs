@@ -1,5 +1,6 @@
 //! From the fields of a log line to the messages that HAProxy has sent about the request.
 
+use std::iter;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::Range;
 
@@ -558,12 +559,8 @@ fn needed<'p>(policies: &'p Policies, message: &str) -> Vec<Needed<'p>> {
                 None => needed.push(Needed { name, policy, is_required, is_cost }),
             }
         };
-        for arg in &policy.key.args {
-            add(&arg.name, !arg.has_fallback(), false);
-            arg.fallbacks.iter().for_each(|name| add(name, false, false));
-        }
-        for arg in policy.limits().filter_map(|limit| limit.key.as_ref()).flat_map(|key| &key.args)
-        {
+        let of_limits = policy.limits().filter_map(|limit| limit.key.as_deref());
+        for arg in iter::once(&policy.key).chain(of_limits).flat_map(|key| &key.args) {
             add(&arg.name, !arg.has_fallback(), false);
             arg.fallbacks.iter().for_each(|name| add(name, false, false));
         }
@@ -636,22 +633,19 @@ impl Asked {
                 None if needed.is_required => return Err(no_field(needed, fields)),
                 // A replay asks as HAProxy does, with costs of its own.
                 None if needed.is_cost && needed.policy.unasked().is_some() => {}
-                None if needed.is_cost => described.note(format!(
-                    "no field of {} gives the cost '{}' of policy '{}', so each request costs 1; \
-                     --map {}=FIELD names a field",
-                    fields.format(),
-                    needed.name,
-                    needed.policy.name,
-                    needed.name
-                )),
-                None => described.note(format!(
-                    "no field of {} gives the arg '{}' of policy '{}', so it has no value; --map \
-                     {}=FIELD names a field",
-                    fields.format(),
-                    needed.name,
-                    needed.policy.name,
-                    needed.name
-                )),
+                None => {
+                    let Needed { name, policy, is_cost, .. } = needed;
+                    let (what, so) = match is_cost {
+                        true => ("cost", "each request costs 1"),
+                        false => ("arg", "it has no value"),
+                    };
+                    described.note(format!(
+                        "no field of {} gives the {what} '{name}' of policy '{}', so {so}; --map \
+                         {name}=FIELD names a field",
+                        fields.format(),
+                        policy.name
+                    ));
+                }
             }
         }
         let only = match only {

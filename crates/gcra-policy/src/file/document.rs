@@ -224,27 +224,15 @@ impl<'t> File<'t> {
     }
 
     /// Adds the variable `delay_ms` if a policy can delay requests: without it HAProxy would let
-    /// them pass at once, and no limit would be kept. It comes first, because the first variables
-    /// fit into every ACK.
+    /// them pass at once, and no limit would be kept.
     fn answer_delays(&mut self, answers: &mut Answers, at: Option<&Node<'t>>, list: &[Policy]) {
-        let is_named = answers.others.contains(&Var::DelayMs);
-        match (can_delay(list), is_named) {
-            (true, _) => {
-                answers.others.retain(|var| *var != Var::DelayMs);
-                answers.others.insert(0, Var::DelayMs);
-            }
-            // If a policy is wrong, it may be the one with max_delay.
-            (false, true) if self.reader.is_content() => {
-                let what = "answer names 'delay_ms', and no policy has max_delay; write max_delay \
-                            in a policy, or leave delay_ms out";
-                self.reader.wrong(at.map_or(0, |at| at.span().start), what);
-            }
-            _ => {}
-        }
+        let what = "answer names 'delay_ms', and no policy has max_delay; write max_delay in a \
+                    policy, or leave delay_ms out";
+        self.answer_early(answers, at, Var::DelayMs, can_delay(list), what);
     }
 
     /// Adds the variable `reserved` if a policy reserves cells: without it, no response could give
-    /// them back. It comes early, because the first variables fit into every usual ACK.
+    /// them back.
     fn answer_reservations(
         &mut self,
         answers: &mut Answers,
@@ -264,21 +252,29 @@ impl<'t> File<'t> {
             );
             self.reader.wrong(at, &what);
         }
-        let is_named = answers.others.contains(&Var::Reserved);
-        match (reserving, is_named) {
-            (Some(_), _) => {
-                answers.others.retain(|var| *var != Var::Reserved);
-                // Before all that a response can do without.
-                let delays = answers.others.iter().take_while(|var| **var == Var::DelayMs).count();
-                answers.others.insert(delays, Var::Reserved);
-            }
-            // If a policy is wrong, it may be the one with reserve.
-            (None, true) if self.reader.is_content() => {
-                let what = "answer names 'reserved', and no policy has reserve; write reserve in \
-                            a policy with settle, or leave reserved out";
-                self.reader.wrong(at.map_or(0, |at| at.span().start), what);
-            }
-            _ => {}
+        let what = "answer names 'reserved', and no policy has reserve; write reserve in a policy \
+                    with settle, or leave reserved out";
+        self.answer_early(answers, at, Var::Reserved, reserving.is_some(), what);
+    }
+
+    /// Adds a variable if it is needed, before all that a client can do without: the first
+    /// variables fit into every usual ACK. `what` is the mistake if it is named and not needed.
+    fn answer_early(
+        &mut self,
+        answers: &mut Answers,
+        at: Option<&Node<'t>>,
+        var: Var,
+        is_needed: bool,
+        what: &str,
+    ) {
+        let others = &mut answers.others;
+        if is_needed {
+            others.retain(|other| *other != var);
+            let delays = others.iter().take_while(|other| **other == Var::DelayMs).count();
+            others.insert(delays, var);
+        } else if others.contains(&var) && self.reader.is_content() {
+            // If a policy is wrong, it may be the one that needs it.
+            self.reader.wrong(at.map_or(0, |at| at.span().start), what);
         }
     }
 
