@@ -250,8 +250,8 @@ pub(crate) enum Command {
         #[arg(long)]
         print_haproxy: bool,
 
-        /// With --print-haproxy: whole files with which HAProxy asks about few requests, and no
-        /// request too many passes. They say what that costs, and what the policy needs
+        /// With --print-haproxy: whole files with which HAProxy asks about few requests, and still
+        /// no request too many passes. They say what that costs
         #[arg(long, requires = "print_haproxy")]
         ask_less: bool,
     },

@@ -286,12 +286,18 @@ fn policies(configuration: usize) -> gcra_policy::Policies {
         .unwrap_or_else(|mistakes| panic!("{mistakes:#?}"))
 }
 
-/// What an agent has written, how the connection ended, what was counted, and how many requests it
-/// was asked about one by one.
-fn serve(
-    script: &Script,
-    knows_shapes: bool,
-) -> (Vec<u8>, String, Vec<(String, Vec<u64>)>, usize) {
+/// What came of a script.
+struct Served {
+    output: Vec<u8>,
+    /// How the connection ended.
+    end: String,
+    /// By policy, and how many NOTIFYs.
+    counts: Vec<(String, Vec<u64>)>,
+    /// How many requests the agent was asked about one by one.
+    asked: usize,
+}
+
+fn serve(script: &Script, knows_shapes: bool) -> Served {
     let (table, clock) =
         Table::with_manual_clock(Slots::new(4096).expect("a size")).expect("room");
     let stats = Arc::new(Stats::new(NonZeroUsize::new(4096).expect("a number")));
@@ -324,7 +330,7 @@ fn serve(
         .map(|(name, policy)| (name, policy.counts().to_vec()))
         .collect();
     counts.push(("notifies".to_owned(), vec![notifies.snapshot().notifies]));
-    (peer.output, end, counts, asked.load(Ordering::Relaxed))
+    Served { output: peer.output, end, counts, asked: asked.load(Ordering::Relaxed) }
 }
 
 /// Sends the same to both agents.
@@ -348,10 +354,11 @@ pub(crate) fn compare_usual() -> [usize; 2] {
 }
 
 fn compare_scripts(script: &Script) -> [usize; 2] {
-    let [(output, end, counts, asked), (others, other_end, other_counts, other_asked)] =
-        [true, false].map(|knows_shapes| serve(script, knows_shapes));
-    assert_eq!(output, others, "what was written");
-    assert_eq!((end, counts), (other_end, other_counts), "how it ended, and what was counted");
-    assert!(asked <= other_asked, "{asked} of {other_asked}");
-    [asked, other_asked]
+    let [by_shape, by_request] = [true, false].map(|knows_shapes| serve(script, knows_shapes));
+    assert_eq!(by_shape.output, by_request.output, "what was written");
+    assert_eq!(by_shape.end, by_request.end, "how it ended");
+    assert_eq!(by_shape.counts, by_request.counts, "what was counted");
+    let asked = [by_shape.asked, by_request.asked];
+    assert!(asked[0] <= asked[1], "{asked:?}");
+    asked
 }
