@@ -279,15 +279,7 @@ impl Inspected {
     ) -> Self {
         let in_force = Arc::new(InForce::if_started(policies, &table));
         let (leases, table) = (leases_of(&table), Arc::new(table));
-        Self {
-            table,
-            path,
-            in_force,
-            leases,
-            file,
-            kept: OnceLock::new(),
-            others: OnceLock::new(),
-        }
+        Self::of_parts(table, path, in_force, leases, file)
     }
 
     /// What an agent itself has. The keys of a client are those of its policies, whether they come
@@ -300,15 +292,18 @@ impl Inspected {
         source: &str,
     ) -> Self {
         let file = Some(source.into());
-        Self {
-            table,
-            path,
-            in_force,
-            leases,
-            file,
-            kept: OnceLock::new(),
-            others: OnceLock::new(),
-        }
+        Self::of_parts(table, path, in_force, leases, file)
+    }
+
+    fn of_parts(
+        table: Arc<Table>,
+        path: PathBuf,
+        in_force: Arc<InForce>,
+        leases: Option<Arc<Leases>>,
+        file: Option<PathBuf>,
+    ) -> Self {
+        let (kept, others) = (OnceLock::new(), OnceLock::new());
+        Self { table, path, in_force, leases, file, kept, others }
     }
 
     /// The hashes that the key of a client has by what other agents have, or had before a reload.
