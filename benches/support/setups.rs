@@ -278,10 +278,13 @@ fn start_agent(setup: &Setup, listen: &str, directory: &Path) -> Option<Agent> {
                 Load::Allowed => ("100000000/s".to_owned(), "1000000"),
                 Load::Heavy | Load::Light => (format!("100/{}", setup.period), "20"),
             };
-            let args = [
+            let mut args = vec![
                 "--rate", &rate, "--burst", burst, "--drain", "0", "--cost", "cost", "--listen",
                 listen,
             ];
+            if matches!(setup.rules, Rules::Shipped(EVERY_KTH | ASK_LESS)) {
+                args.extend(["--unasked", "7"]);
+            }
             Agent::start_with(&directory.join("table"), &args)
         }
     };
