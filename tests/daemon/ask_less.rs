@@ -259,6 +259,30 @@ fn a_client_long_silent_is_forgotten_with_what_it_owes() {
     assert_eq!(agent.stop(), 0);
 }
 
+/// The stick table is full of clients that have a connection.
+#[test]
+fn a_client_that_cannot_be_tracked_is_asked_about_each_time() {
+    needs!(support::haproxy());
+    for config in ["every-kth.cfg", "ask-less.cfg"] {
+        let directory = directory();
+        let agent = Agent::start(&directory.path().join("table"), &HOURLY);
+        let conf = patient_conf(directory.path());
+        let mut environment = behind([&agent, &agent]).to_vec();
+        environment.push(("GCRA_SPOE_CONF", conf.to_str().unwrap()));
+        let text = patient(&fs::read_to_string(haproxy_folder().join(config)).unwrap());
+        assert!(text.contains("size 1m "), "{config}");
+        let copy = directory.path().join(config);
+        fs::write(&copy, text.replace("size 1m ", "size 1 ")).unwrap();
+        let haproxy = Haproxy::start(copy.to_str().unwrap(), &environment);
+        let mut tracked = Client::from(haproxy.frontend, client(1));
+        assert_eq!(passing(&mut tracked, 7), 7);
+        let mut other = Client::from(haproxy.frontend, client(2));
+        assert_eq!(passing(&mut other, 40), 20, "{config}");
+        assert_eq!(passing(&mut tracked, 1), 1, "{config}");
+        assert_eq!(agent.stop(), 40 + 1, "{config}");
+    }
+}
+
 #[test]
 fn what_no_agent_answered_is_paid_for_when_one_is_back() {
     needs!(support::haproxy());
