@@ -277,9 +277,14 @@ fn a_client_that_cannot_be_tracked_is_asked_about_each_time() {
         let mut tracked = Client::from(haproxy.frontend, client(1));
         assert_eq!(passing(&mut tracked, 7), 7);
         let mut other = Client::from(haproxy.frontend, client(2));
-        assert_eq!(passing(&mut other, 40), 20, "{config}");
+        let passed = passing(&mut other, 40);
         assert_eq!(passing(&mut tracked, 1), 1, "{config}");
-        assert_eq!(agent.stop(), 40 + 1, "{config}");
+        // HAProxy 3.2 makes the table larger instead, so that all clients are tracked.
+        if support::haproxy_version() == (3, 2) {
+            assert_eq!(passed, 23, "{config}");
+        } else {
+            assert_eq!((passed, agent.stop()), (20, 40 + 1), "{config}");
+        }
     }
 }
 
