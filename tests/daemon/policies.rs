@@ -1011,6 +1011,8 @@ fn the_examples_of_the_manual_are_run() {
             // Only responses charge, and HAProxy answers here itself.
             && !example.contains("settle")
             && !example.contains("500/s")
+            // 100/s are more than one client of a busy machine may send.
+            && !example.contains("unasked")
             && !example.contains("plan")
         {
             wait_until("somebody is denied", || client.get("/").unwrap().status == 429);
