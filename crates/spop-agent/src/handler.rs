@@ -41,7 +41,7 @@ pub trait Handler: Send + Sync + 'static {
         reply: &mut Reply<'_>,
     );
 
-    /// Answers requests that have a [`Shape`](spop_codec::Shape) which the handler knows, from the
+    /// Answers requests that have a [`Shape`] which the handler knows, from the
     /// bytes that were read, in fewer steps than as [`Request`]s. By default it answers none.
     ///
     /// It may answer as many as it likes, from the first one on; the others are
