@@ -85,7 +85,7 @@ impl Policies {
     fn asks(&self, policy: &Policy, numbers: &Numbers) -> String {
         let processing = self.processing_ms();
         let message = name(policy);
-        let key = policy.client().map_or_else(|| EDIT.to_owned(), |client| client.asked);
+        let key = policy.client().asked;
         let arg = policy.key.names().next().map_or("ip".to_owned(), text);
         let cost = match (&policy.price, numbers.together) {
             (Price::Cost(cost), Some(_)) => format!(" {}=var(txn.cost)", text(cost)),
@@ -152,21 +152,39 @@ impl Policy {
         Err(why.to_owned())
     }
 
-    fn client(&self) -> Option<Client> {
+    fn client(&self) -> Client {
         let arg = self.key.names().next().map_or("ip".to_owned(), text);
-        let found = sample(&arg)?;
+        let found = sample(&arg).unwrap_or(EDIT);
         if found == "src" {
             let both = format!("src,ipmask({},{})", self.key.ipv4_prefix, self.key.ipv6_prefix);
             let (asked, tracked) = (both.clone(), both);
-            return Some(Client { asked, tracked, kind: "ipv6", is_address: true });
+            return Client { asked, tracked, kind: "ipv6", is_address: true };
         }
+        // A hash has one length and one type, whatever the sample has: a stick table of addresses
+        // would not track strings, or count those together that look like the same address.
         let lower = if self.key.lowercase { ",lower" } else { "" };
-        Some(Client {
+        Client {
             asked: found.to_owned(),
             tracked: format!("{found}{lower},sha2(256)"),
             kind: "binary len 32",
             is_address: false,
-        })
+        }
+    }
+
+    /// What stands above the rule that tracks a client which only its requests name.
+    fn notes_on(&self, client: &Client) -> String {
+        if client.asked != EDIT {
+            return String::new();
+        }
+        let arg = self.key.names().next().map(text).unwrap_or_default();
+        commented(
+            "    #",
+            &format!(
+                "The sample of {arg}, the same as behind 'args'. If it gives addresses, write \
+                 ',ipmask({},{})' behind it in both places.",
+                self.key.ipv4_prefix, self.key.ipv6_prefix
+            ),
+        )
     }
 
     /// The shipped file that fits, with this policy's numbers.
@@ -195,13 +213,16 @@ impl Policy {
             put("gpc_rate(1,5ms)", &format!("gpc_rate(1,{ms}ms)"));
         }
         let track = "tcp-request session track-sc0 src,ipmask(32,64) table";
-        match self.client() {
-            Some(client) if client.is_address => put("src,ipmask(32,64)", &client.tracked),
-            Some(client) => {
-                put(track, &format!("http-request track-sc0 {} table", client.tracked));
-                put("type ipv6", &format!("type {}", client.kind));
-            }
-            None => put(track, &format!("http-request track-sc0 {EDIT} table")),
+        let client = self.client();
+        if client.is_address {
+            put("src,ipmask(32,64)", &client.tracked);
+        } else {
+            let (notes, tracked) = (self.notes_on(&client), &client.tracked);
+            put(
+                &format!("    {track}"),
+                &format!("{notes}    http-request track-sc0 {tracked} table"),
+            );
+            put("type ipv6", &format!("type {}", client.kind));
         }
         let expire = in_haproxy(numbers.expire);
         if numbers.together.is_some() {
@@ -374,14 +395,19 @@ fn in_haproxy(time: Duration) -> String {
     }
 }
 
-/// A comment of lines that are short enough.
+/// A comment at the start of lines.
 fn wrapped(text: &str) -> String {
-    let (mut lines, mut line) = (String::new(), "#".to_owned());
+    commented("#", text)
+}
+
+/// A comment of lines that are short enough, each of which starts like this.
+fn commented(start: &str, text: &str) -> String {
+    let (mut lines, mut line) = (String::new(), start.to_owned());
     for word in text.split(' ') {
         if line.chars().count() + 1 + word.chars().count() > 99 {
             lines.push_str(&line);
             lines.push('\n');
-            "#".clone_into(&mut line);
+            start.clone_into(&mut line);
         }
         line.push(' ');
         line.push_str(word);

@@ -105,10 +105,20 @@ fn haproxy_tracks_what_the_policy_counts() {
     let track = "http-request track-sc0 req.hdr(host),field(1,:),lower,lower,sha2(256) table \
                  clients\n";
     assert_has(&printed(settings), &[track, "type binary len 32 size 1m"]);
-    let all = good(&api("limits = \"10/s burst 20\"\nkey = [\"user\"]\ncost = \"n\""));
-    let lines =
-        ["http-request track-sc0 EDIT-THIS table", "args user=EDIT-THIS n=var(txn.cost)\n"];
-    assert_has(&all.for_haproxy_that_asks_less().unwrap(), &lines);
+}
+
+/// Whatever the operator writes for it, a stick table of addresses would not track its strings.
+#[test]
+fn an_arg_that_has_no_usual_sample_is_tracked_by_its_hash() {
+    for (more, lower) in [("", ""), ("lowercase = true\n", ",lower")] {
+        let settings = format!("limits = \"10/s burst 20\"\nkey = [\"user\"]\n{more}cost = \"n\"");
+        let all = good(&api(&settings)).for_haproxy_that_asks_less().unwrap();
+        let track = format!("http-request track-sc0 EDIT-THIS{lower},sha2(256) table clients\n");
+        let args = "args user=EDIT-THIS n=var(txn.cost)\n";
+        let sample = "    # The sample of user, the same as behind 'args'. If it gives addresses, \
+                      write ',ipmask(32,64)'";
+        assert_has(&all, &[&track, args, "type binary len 32 size 1m", sample]);
+    }
 }
 
 #[test]
