@@ -300,12 +300,12 @@ fn start_agent(setup: &Setup, listen: &str, directory: &Path) -> Option<Agent> {
 /// The client is in a header that wrk sends, so that one wrk can be many clients.
 const KEY: &str = "req.hdr_ip(x-client),ipmask(32,64)";
 
-/// A file of haproxy/, with that key. A session has no header yet, so what is tracked there is
+/// A file of haproxy/, with that key. A connection has no header yet, so what is tracked there is
 /// tracked at the request, as the files themselves recommend for such a key.
 fn shipped(file: &str) -> String {
     let text = fs::read_to_string(haproxy_folder().join(file)).unwrap();
     assert!(text.contains("src,ipmask(32,64)"), "{file}");
-    let text = text.replace("tcp-request session track-sc", "http-request track-sc");
+    let text = text.replace("tcp-request connection track-sc", "http-request track-sc");
     text.replace("src,ipmask(32,64)", KEY)
 }
 

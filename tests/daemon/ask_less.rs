@@ -2,7 +2,7 @@
 //! state.
 
 use std::fs;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
+use crate::end_to_end::{certificate, openssl};
 use crate::support;
 use crate::support::{
     Agent, Client, Haproxy, Tally, directory, free_port, haproxy_folder, needs, patient,
@@ -159,6 +160,34 @@ fn each_process_of_a_reloaded_haproxy_lets_seven_more_pass_and_no_more() {
         assert!(ended.iter().all(|status| status.success()), "{config}: {ended:?}");
         let bound = BURST + UNPAID * (1 + RELOADS);
         assert!(passed <= bound, "{config}: {passed} passed, {bound} may");
+    }
+}
+
+/// Or the process that is being replaced would forget, over and over, a client whose connections
+/// are in the handshake.
+#[test]
+fn a_connection_is_tracked_before_its_tls_handshake() {
+    needs!(support::haproxy());
+    needs!(openssl());
+    let directory = directory();
+    let conf = patient_conf(directory.path());
+    let agent = free_port(client(1)).to_string();
+    let environment = [
+        ("GCRA_AGENT1", &agent[..]),
+        ("GCRA_AGENT2", &agent[..]),
+        ("GCRA_SPOE_CONF", conf.to_str().unwrap()),
+    ];
+    let tls = format!(":8080}}\" ssl crt {}\n", certificate(directory.path()).display());
+    for config in ["every-kth.cfg", "remember.cfg", "ask-less.cfg", "ask-less-loop.cfg"] {
+        let text = fs::read_to_string(haproxy_folder().join(config)).unwrap();
+        assert_eq!(text.matches(":8080}\"\n").count(), 1, "{config}");
+        let copy = directory.path().join(config);
+        fs::write(&copy, text.replace(":8080}\"\n", &tls)).unwrap();
+        let haproxy = Haproxy::start(copy.to_str().unwrap(), &environment);
+        let _silent = TcpStream::connect(haproxy.frontend).unwrap();
+        support::wait_until("the connection is tracked", || {
+            haproxy.say("show table clients\n").contains(" use=1 ")
+        });
     }
 }
 

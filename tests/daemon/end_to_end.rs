@@ -624,13 +624,13 @@ fn the_limit_of_a_customer_is_what_its_token_says() {
     assert_eq!(without.get("/").unwrap().status, 401);
 }
 
-fn openssl() -> Result<(), String> {
+pub(crate) fn openssl() -> Result<(), String> {
     let run = Command::new("openssl").arg("version").output();
     run.map(drop).map_err(|_| "openssl is not installed".into())
 }
 
 /// A file with a certificate and its key.
-fn certificate(directory: &Path) -> PathBuf {
+pub(crate) fn certificate(directory: &Path) -> PathBuf {
     let [pem, key] = ["certificate.pem", "certificate.key"].map(|name| directory.join(name));
     let make = "req -x509 -newkey rsa:2048 -nodes -subj /CN=localhost";
     let mut openssl = Command::new("openssl");

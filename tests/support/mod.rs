@@ -527,7 +527,7 @@ impl Haproxy {
     }
 
     /// What HAProxy answers to a command on the socket with the statistics.
-    fn say(&self, command: &str) -> String {
+    pub fn say(&self, command: &str) -> String {
         let mut socket =
             UnixStream::connect(self.directory.path().join("stats.sock")).expect("statistics");
         socket.write_all(command.as_bytes()).unwrap();

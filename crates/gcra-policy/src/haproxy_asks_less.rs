@@ -212,7 +212,7 @@ impl Policy {
         if let Some(ms) = numbers.remember_ms {
             put("gpc_rate(1,5ms)", &format!("gpc_rate(1,{ms}ms)"));
         }
-        let track = "tcp-request session track-sc0 src,ipmask(32,64) table";
+        let track = "tcp-request connection track-sc0 src,ipmask(32,64) table";
         let client = self.client();
         if client.is_address {
             put("src,ipmask(32,64)", &client.tracked);

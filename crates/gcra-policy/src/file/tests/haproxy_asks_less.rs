@@ -100,7 +100,7 @@ fn what_does_not_pay_is_left_out() {
 fn haproxy_tracks_what_the_policy_counts() {
     let settings =
         "limits = \"10/s burst 20\"\nipv4_prefix = 24\nipv6_prefix = 48\nkey = [\"ip\"]";
-    assert_has(&printed(settings), &["session track-sc0 src,ipmask(24,48) table clients\n"]);
+    assert_has(&printed(settings), &["connection track-sc0 src,ipmask(24,48) table clients\n"]);
     let settings = "limits = \"10/s burst 20\"\nlowercase = true\nkey = [\"host\"]";
     let track = "http-request track-sc0 req.hdr(host),field(1,:),lower,lower,sha2(256) table \
                  clients\n";
