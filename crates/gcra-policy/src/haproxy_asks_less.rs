@@ -172,19 +172,32 @@ impl Policy {
     }
 
     /// What stands above the rule that tracks a client which only its requests name.
-    fn notes_on(&self, client: &Client) -> String {
-        if client.asked != EDIT {
-            return String::new();
+    fn notes_on(&self, client: &Client, together: Option<u32>) -> String {
+        let mut notes = String::new();
+        if client.asked == EDIT {
+            let arg = self.key.names().next().map(text).unwrap_or_default();
+            notes.push_str(&commented(
+                "    #",
+                &format!(
+                    "The sample of {arg}, the same as behind 'args'. If it gives addresses, write \
+                     ',ipmask({},{})' behind it in both places.",
+                    self.key.ipv4_prefix, self.key.ipv6_prefix
+                ),
+            ));
         }
-        let arg = self.key.names().next().map(text).unwrap_or_default();
-        commented(
-            "    #",
-            &format!(
-                "The sample of {arg}, the same as behind 'args'. If it gives addresses, write \
-                 ',ipmask({},{})' behind it in both places.",
-                self.key.ipv4_prefix, self.key.ipv6_prefix
-            ),
-        )
+        if let Some(k) = together {
+            notes.push_str(&commented(
+                "    #",
+                &format!(
+                    "After a reload the old process forgets such a client between its requests. \
+                     So one more may pass for each of its connections with HTTP/1, and with \
+                     HTTP/2 up to {} more each second until that process ends: write a short \
+                     'hard-stop-after' in 'global', which bounds that, or do not reload.",
+                    k - 1
+                ),
+            ));
+        }
+        notes
     }
 
     /// The shipped file that fits, with this policy's numbers.
@@ -217,7 +230,7 @@ impl Policy {
         if client.is_address {
             put("src,ipmask(32,64)", &client.tracked);
         } else {
-            let (notes, tracked) = (self.notes_on(&client), &client.tracked);
+            let (notes, tracked) = (self.notes_on(&client, numbers.together), &client.tracked);
             put(
                 &format!("    {track}"),
                 &format!("{notes}    http-request track-sc0 {tracked} table"),
@@ -293,7 +306,14 @@ impl Policy {
                 "Some are blocked early: none of a client that keeps to a burst of {burst}."
             ),
         };
-        text.push_str(&wrapped(&format!("Not one request too many passes{reloads}. {early}")));
+        let old = if self.client().is_address {
+            ""
+        } else {
+            " At a reload more than that may pass; the comment on 'track-sc0' says how many."
+        };
+        text.push_str(&wrapped(&format!(
+            "Not one request too many passes{reloads}.{old} {early}"
+        )));
         let forgets = |unasked: Unasked| unasked.processes > 1 && unasked.reload_every.is_none();
         if self.unasked().is_some_and(forgets) {
             text.push_str(&wrapped(&format!(

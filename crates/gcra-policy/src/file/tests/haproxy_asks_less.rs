@@ -121,6 +121,27 @@ fn an_arg_that_has_no_usual_sample_is_tracked_by_its_hash() {
     }
 }
 
+/// What only the requests of a client name, nobody tracks in between.
+#[test]
+fn the_file_says_whom_an_old_process_forgets() {
+    let notes = [
+        "At a reload more than that may pass; the comment on 'track-sc0' says how many.",
+        "and with HTTP/2 up to 4 more each second until that process ends",
+        "write a short 'hard-stop-after' in 'global'",
+    ];
+    let of = |key: &str, more: &str| {
+        let settings = format!("limits = \"9/s burst 50\"\nkey = [\"{key}\"]\n{more}");
+        printed(&settings).replace("\n    # ", " ")
+    };
+    let unasked = "cost = \"cost\"\nunasked = 4\n";
+    for key in ["key", "path", "host", "user"] {
+        for reloads in ["", "reload_every = \"1d\"\n"] {
+            assert_has(&of(key, &format!("{unasked}{reloads}")), &notes);
+        }
+    }
+    assert!(!of("ip", unasked).contains("hard-stop-after"));
+}
+
 #[test]
 fn what_haproxy_cannot_count_is_refused() {
     let refused = |text: &str| good(text).for_haproxy_that_asks_less().unwrap_err();
