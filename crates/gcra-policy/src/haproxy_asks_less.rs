@@ -9,6 +9,7 @@ use crate::haproxy_config::{EDIT, name, sample};
 use crate::limit::Limit;
 use crate::policies::Policies;
 use crate::policy::{Policy, Price};
+use crate::reserve::rate_in_words;
 use crate::unasked::Unasked;
 use crate::words::text;
 
@@ -248,6 +249,21 @@ impl Policy {
         format!("{}\nglobal\n{rules}", self.head(numbers))
     }
 
+    /// ", and to 59.333 per hour", if agents decide with other rates than are written.
+    fn lower_rates(&self) -> String {
+        let lower = self.limits().filter(|limit| {
+            limit.quota(None).emission_interval() != limit.written().emission_interval()
+        });
+        let rates = lower.map(|limit| rate_in_words(limit.quota(None).emission_interval()));
+        let mut rates: Vec<_> = rates.collect();
+        rates.dedup();
+        match &rates[..] {
+            [] => String::new(),
+            [rate] => format!(", and to {rate}"),
+            _ => ", and to the rates with which agents decide, which 'check' says".to_owned(),
+        }
+    }
+
     /// What stands at the top of the file.
     fn head(&self, numbers: &Numbers) -> String {
         let mut text = String::new();
@@ -303,7 +319,8 @@ impl Policy {
         let early = match numbers.never_early {
             0 => "Some are blocked early.".to_owned(),
             burst => format!(
-                "Some are blocked early: none of a client that keeps to a burst of {burst}."
+                "Some are blocked early: none of a client that keeps to a burst of {burst}{}.",
+                self.lower_rates()
             ),
         };
         let old = if self.client().is_address {
@@ -361,7 +378,7 @@ impl Numbers {
             Some(_) => policy.limits().map(Limit::burst).min().unwrap_or(smallest),
             None => smallest - together.map_or(0, |k| k - 1),
         };
-        let unpaid = unasked.map_or(together.map_or(0, |k| k - 1).into(), Unasked::unpaid);
+        let unpaid = unasked.map_or(together.map_or(0, |k| k - 1).into(), Unasked::reserve);
         // What becomes due while a refusal is remembered must not be lost.
         let remember_ms = (interval / 2_000_000).clamp(1, 1_000);
         let due = 2_000_000 * remember_ms / interval;

@@ -182,7 +182,7 @@ impl Policy {
 }
 
 /// "99.883 per second", rounded down: of a rate that is a little lower than one that people write.
-fn rate_in_words(interval: Nanos) -> String {
+pub(crate) fn rate_in_words(interval: Nanos) -> String {
     const SECOND_NS: u64 = 1_000_000_000;
     let units = [("second", 1), ("minute", 60), ("hour", 3_600), ("day", 86_400)];
     // In thousandths.
