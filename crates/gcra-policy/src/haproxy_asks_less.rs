@@ -6,10 +6,10 @@ use std::time::Duration;
 use spop_agent::Scope;
 
 use crate::haproxy_config::{EDIT, name, sample};
-use crate::limit::Limit;
+use crate::limit::{Limit, Rule};
 use crate::policies::Policies;
 use crate::policy::{Policy, Price};
-use crate::reserve::rate_in_words;
+use crate::reserve::{Written, rate_in_words};
 use crate::unasked::Unasked;
 use crate::words::text;
 
@@ -71,7 +71,14 @@ impl Policies {
                 self.answers.scope.as_str()
             ));
         }
-        let numbers = policy.fits_asking_less().and_then(|()| Numbers::of(policy));
+        let trial = policy.trial.and_then(|place| self.list.get(place));
+        let numbers = policy.fits_asking_less(trial).and_then(|()| {
+            let numbers = Numbers::of(policy)?;
+            if let Some(k) = numbers.together {
+                policy.could_have_unasked(k - 1, trial)?;
+            }
+            Ok(numbers)
+        });
         let numbers = numbers.map_err(|why| {
             format!("HAProxy cannot ask less about policy '{}': {why}", policy.name)
         })?;
@@ -131,26 +138,51 @@ struct Client {
 
 impl Policy {
     /// Whether HAProxy can count for this policy.
-    fn fits_asking_less(&self) -> Result<(), String> {
+    fn fits_asking_less(&self, trial: Option<&Self>) -> Result<(), String> {
         let one = match &self.key.args[..] {
             [] => true,
             [arg] => !arg.has_fallback(),
             _ => false,
         };
+        let has_its_own = |limit: &Limit| limit.key.is_some() || limit.by_arg().is_some();
         let why = if !one {
             "its key must be one arg, and without 'else', because HAProxy counts by one value"
         } else if self.when.is_some() {
             "it has a 'when', and HAProxy does not know which requests that fits"
-        } else if self.limits().any(|limit| limit.key.is_some() || limit.by_arg().is_some()) {
+        } else if self.limits().chain(trial.into_iter().flat_map(Self::limits)).any(has_its_own) {
             "it has a limit with a key or numbers of its own, which HAProxy does not know"
         } else if self.settle().is_some() {
             "its requests are settled, so each must be asked about"
         } else if self.max_delay().0 > 0 || self.bandwidth.is_some() {
             "it delays or slows requests, so each must be asked about"
+        } else if let Some(net) = self.overrides.narrower_than(&self.key) {
+            return Err(format!(
+                "its override '{net}' is narrower than its groups, and HAProxy counts a group \
+                 together"
+            ));
         } else {
             return Ok(());
         };
         Err(why.to_owned())
+    }
+
+    /// Whether `check` allows it to have so many requests unasked, which its own limits can pay
+    /// for.
+    fn could_have_unasked(&self, requests: u32, trial: Option<&Self>) -> Result<(), String> {
+        if self.rule == Rule::Deny || self.overrides.rules.contains(&Rule::Deny) {
+            return Err("it has \"deny\", and a client that is denied would have requests that \
+                        pass without asking; deny it by a rule of HAProxy"
+                .to_owned());
+        }
+        if self.unasked().is_some() {
+            return Ok(());
+        }
+        let unasked = Unasked { requests, processes: 1, reload_every: None };
+        for limit in trial.into_iter().flat_map(Self::limits) {
+            let left = limit.left_beside(unasked, Written::InFile);
+            left.map_err(|what| format!("for its observe, {what}"))?;
+        }
+        Ok(())
     }
 
     fn client(&self) -> Client {

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use gcra_table::Nanos;
+use gcra_table::{Nanos, Quota};
 use gcra_text::count::Count;
 use gcra_text::duration::Exact;
 
@@ -65,6 +65,17 @@ impl Limit {
         unasked: Unasked,
         spelling: Written,
     ) -> Result<(), String> {
+        let (written, left) = (self.quota(None), self.left_beside(unasked, spelling)?);
+        self.keep(Reserve { unasked, written }, left);
+        Ok(())
+    }
+
+    /// What is left if cells are kept in reserve. The error is a sentence.
+    pub(crate) fn left_beside(
+        &self,
+        unasked: Unasked,
+        spelling: Written,
+    ) -> Result<Quota, String> {
         let text = &self.words.text;
         let (written, requests) = (self.quota(None), unasked.requests);
         let setting = spelling.number("unasked", requests);
@@ -79,10 +90,7 @@ impl Limit {
             ));
         }
         match unasked.left_of(written) {
-            Ok(left) => {
-                self.keep(Reserve { unasked, written }, left);
-                Ok(())
-            }
+            Ok(left) => Ok(left),
             Err(NothingLeft::OfBurst) => {
                 let what = if self.calendar().is_some() { "count" } else { "burst" };
                 let or = match unasked.most_requests(written.burst()) {

@@ -144,6 +144,24 @@ fn the_file_says_whom_an_old_process_forgets() {
     assert!(!of("ip", unasked).contains("hard-stop-after"));
 }
 
+/// Or `check` would refuse what it has demanded.
+#[test]
+fn a_policy_can_have_what_its_file_demands() {
+    for settings in [
+        "limits = [\"1000/s burst 100\", \"10/m burst 10\"]\nobserve = \"9/s burst 7\"",
+        "limits = \"9/s burst 20\"\nobserve = \"9/s burst 15\"",
+        "limits = { count = 100, window = \"day\" }\nobserve = { count = 70, window = \"day\" }",
+        "limits = \"9/s\"\noverrides = { \"192.0.2.1\" = \"unlimited\", \"::/64\" = \"8/s\" }",
+        "limits = \"9/s\"\nmode = \"observe\"",
+    ] {
+        let settings = format!("key = [\"ip\"]\ncost = \"cost\"\n{settings}");
+        let file = printed(&settings).replace("\n# ", " ");
+        let (_, unasked) = file.split_once("must have 'unasked = ").unwrap();
+        let (unasked, _) = unasked.split_once('\'').unwrap();
+        good(&api(&format!("unasked = {unasked}\n{settings}")));
+    }
+}
+
 #[test]
 fn what_haproxy_cannot_count_is_refused() {
     let refused = |text: &str| good(text).for_haproxy_that_asks_less().unwrap_err();
@@ -166,6 +184,27 @@ fn what_haproxy_cannot_count_is_refused() {
         ("limits = \"unlimited\"\nkey = [\"ip\"]", "it has no limit"),
         ("limits = \"9/s burst 2\"\nkey = [\"ip\"]", "its burst is too small"),
         ("limits = \"1/d burst 30\"\nkey = [\"ip\"]", "must remember it for 30 days"),
+        (
+            "limits = \"100/s burst 40\"\nobserve = \"50/s burst 10\"\nkey = [\"ip\"]",
+            "for its observe, unasked = 15 keeps 15 cells in reserve",
+        ),
+        (
+            "limits = \"9/s\"\nobserve = { rate = \"9/s\", key = [\"path\"] }\nkey = [\"ip\"]",
+            "a limit with a key or numbers of its own",
+        ),
+        (
+            "limits = \"9/s\"\nkey = [\"ip\"]\noverrides = { \"192.0.2.1\" = \"deny\" }",
+            "it has \"deny\", and a client that is denied would have requests that pass",
+        ),
+        (
+            "limits = \"deny\"\nkey = [\"ip\"]\noverrides = { \"192.0.2.1\" = \"9/s\" }",
+            "it has \"deny\", and a client that is denied would have requests that pass",
+        ),
+        (
+            "limits = \"9/s\"\nkey = [\"ip\"]\nipv4_prefix = 24\n\
+             overrides = { \"192.0.2.1\" = \"8/s\" }",
+            "its override '192.0.2.1/32' is narrower than its groups",
+        ),
     ] {
         let sentence = refused(&api(settings));
         let start = "HAProxy cannot ask less about policy 'api': ";
