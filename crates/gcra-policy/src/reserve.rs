@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use gcra_table::{Nanos, Quota};
 use gcra_text::count::Count;
-use gcra_text::duration::Exact;
+use gcra_text::duration::{Exact, nanoseconds};
 
+use crate::file::unasked::RELOADS;
 use crate::limit::Limit;
 use crate::policy::Policy;
 use crate::unasked::{NothingLeft, Reserve, Unasked};
@@ -89,22 +90,31 @@ impl Limit {
                 unasked.unpaid()
             ));
         }
+        // Only numbers that would do are suggested.
+        let fewer = || match unasked.most_requests(written) {
+            0 => None,
+            most => Some(format!("{} or less", spelling.number("unasked", most))),
+        };
         match unasked.left_of(written) {
             Ok(left) => Ok(left),
             Err(NothingLeft::OfBurst) => {
                 let what = if self.calendar().is_some() { "count" } else { "burst" };
-                let or = match unasked.most_requests(written.burst()) {
-                    0 => format!("leave {} out", spelling.name("unasked")),
-                    most => format!("{} or less", spelling.number("unasked", most)),
+                let larger = unasked.least_burst_at(written.emission_interval());
+                let larger = larger.map(|least| format!("a {what} of at least {least}"));
+                let without = format!("leave {} out", spelling.name("unasked"));
+                let instead = match (larger, fewer()) {
+                    (Some(larger), fewer) => {
+                        format!("write {larger}, or {}", fewer.unwrap_or(without))
+                    }
+                    (None, Some(fewer)) => format!("write {fewer}"),
+                    (None, None) => without,
                 };
                 Err(format!(
                     "{setting} keeps {}, and then a question costs up to {}: that is more than \
-                     the {what} of {} of the limit '{text}'; write a {what} of at least {}, or \
-                     {or}",
+                     the {what} of {} of the limit '{text}'; {instead}",
                     unasked.reserve_in_words(),
                     unasked.most_cost(),
-                    written.burst(),
-                    unasked.least_burst()
+                    written.burst()
                 ))
             }
             Err(NothingLeft::OfRate) => {
@@ -112,12 +122,20 @@ impl Limit {
                 let forgotten = unasked.forgotten();
                 let takes = written.emission_interval().saturating_mul(forgotten);
                 let least = Duration::from_secs(takes.secs_ceil());
+                let seldom = Nanos(nanoseconds(*RELOADS.end()));
+                let seldom = Unasked { reload_every: Some(seldom), ..unasked };
+                let instead = match seldom.left_of(written) {
+                    Ok(_) => format!("write a time that is much longer than {}", Exact(least)),
+                    Err(_) => fewer().map_or_else(
+                        || format!("leave {} out", spelling.name("reload_every")),
+                        |fewer| format!("write {fewer}"),
+                    ),
+                };
                 Err(format!(
                     "with {} the limit '{text}' has no rate left: in that time HAProxy may forget \
-                     {} that nobody has paid for; write a time that is much longer than {}",
+                     {} that nobody has paid for; {instead}",
                     spelling.time("reload_every", every.into()),
-                    Count(forgotten, "request", "requests"),
-                    Exact(least)
+                    Count(forgotten, "request", "requests")
                 ))
             }
         }

@@ -1,6 +1,6 @@
 //! How many requests HAProxy may let pass without asking, and what is kept in reserve for them.
 
-use gcra_table::{Nanos, Quota};
+use gcra_table::{MAX_BURST, Nanos, Quota};
 use gcra_text::count::Count;
 
 /// How many requests may pass without a question.
@@ -86,11 +86,25 @@ impl Unasked {
         Quota::new(Nanos(interval), burst).map_err(|_| NothingLeft::OfRate)
     }
 
-    /// The largest number of unasked requests that a burst has space for, with the other settings
-    /// as they are; 0 if there is none.
-    pub(crate) fn most_requests(self, burst: u32) -> u64 {
-        let each = Self { requests: 1, ..self }.reserve().saturating_add(1);
-        u64::from(burst).saturating_sub(1) / each
+    /// The smallest burst that would do with this rate, if one does.
+    pub(crate) fn least_burst_at(self, rate: Nanos) -> Option<u32> {
+        let burst = u32::try_from(self.least_burst()).ok().filter(|it| *it <= MAX_BURST)?;
+        let quota = Quota::new(rate, burst).ok()?;
+        self.left_of(quota).is_ok().then_some(burst)
+    }
+
+    /// Of numbers of unasked requests that are less than this one, which would not do, the largest
+    /// that does, with the other settings as they are; 0 if there is none.
+    pub(crate) fn most_requests(self, written: Quota) -> u32 {
+        let (mut does, mut does_not) = (0, self.requests);
+        while does_not - does > 1 {
+            let requests = does + (does_not - does) / 2;
+            match (Self { requests, ..self }).left_of(written) {
+                Ok(_) => does = requests,
+                Err(_) => does_not = requests,
+            }
+        }
+        does
     }
 
     /// "7 cells in reserve (7 for each of 2 processes)".
@@ -177,8 +191,11 @@ mod tests {
             let least = unasked.least_burst();
             prop_assert!(of(unasked, least).is_ok());
             prop_assert_eq!(of(unasked, least - 1), Err(NothingLeft::OfBurst));
-            let most = u32::try_from(unasked.most_requests(burst)).unwrap();
+            let suggested = unasked.least_burst_at(Nanos::from_millis(1));
+            prop_assert_eq!(suggested.map(u64::from), Some(least));
+            let written = "1000/s".parse::<Rate>().unwrap().quota(Some(burst.into())).unwrap();
             let with = |requests| Unasked { requests, ..unasked };
+            let most = with(1_000).most_requests(written);
             prop_assert_eq!(of(with(most + 1), burst.into()), Err(NothingLeft::OfBurst));
             prop_assert!(most == 0 || of(with(most), burst.into()).is_ok());
         }

@@ -2,7 +2,7 @@
 
 use crate::answers::Var;
 use crate::file::document;
-use crate::file::tests::{SETTLED, api, good};
+use crate::file::tests::{SETTLED, api, good, parse};
 
 #[test]
 fn a_file_in_words() {
@@ -95,6 +95,71 @@ fn what_is_kept_in_reserve_in_words() {
     HAProxy must remember a client that is silent for at least 25h
     each reload of HAProxy lets up to 1 more pass, because there is no 'reload_every'"
     );
+}
+
+/// A refusal never suggests numbers that would be refused, too.
+#[test]
+fn each_number_that_is_suggested_for_a_reserve_would_do() {
+    let read = |burst: &str, what: &str, unasked: &str, more: &str| {
+        let limits = match what {
+            "count" => format!("{{ count = {burst}, window = \"day\" }}"),
+            _ => format!("\"{what} burst {burst}\""),
+        };
+        let unasked = if unasked.is_empty() { "" } else { &format!("unasked = {unasked}\n") };
+        let text = format!("limits = {limits}\nkey = [\"ip\"]\ncost = \"cost\"\n{unasked}{more}");
+        parse(&api(&text)).map_err(|mistakes| mistakes.join("\n"))
+    };
+    let number = |sentence: &str, before: &str| {
+        let (_, rest) = sentence.split_once(before)?;
+        Some(rest.split([' ', ',']).next().unwrap().to_owned())
+    };
+    let mut suggested = [0; 5];
+    for (burst, what) in [
+        ("14", "1/s"),
+        ("4000000", "1/s"),
+        ("4000000", "2/m"),
+        ("4000000", "1000000/s"),
+        ("3", "1/d"),
+        ("20", "1/d"),
+        ("300", "1/d"),
+        ("14", "count"),
+    ] {
+        for unasked in ["1", "7", "150", "4294967294"] {
+            for asked_by in [1, 2, 1_000_000] {
+                for reloads in ["", "1s", "8s", "20d", "365d"] {
+                    let asked_by = format!("asked_by = {asked_by}\n");
+                    let of = |unasked: &str, burst: &str, reloads: &str| {
+                        let reloads = match reloads {
+                            "" => String::new(),
+                            every => format!("reload_every = \"{every}\"\n"),
+                        };
+                        read(burst, what, unasked, &format!("{asked_by}{reloads}"))
+                    };
+                    let Err(sentence) = of(unasked, burst, reloads) else { continue };
+                    if what == "count" && !reloads.is_empty() {
+                        continue;
+                    }
+                    let would_do = [
+                        number(&sentence, "of at least ")
+                            .map(|burst| of(unasked, &burst, reloads)),
+                        // All that are less, too; 0 is not written.
+                        number(&sentence, "or unasked = ").map(|most| of(&most, burst, reloads)),
+                        number(&sentence, "write unasked = ")
+                            .map(|most| of(&most, burst, reloads)),
+                        number(&sentence, "much longer than ").map(|_| of(unasked, burst, "365d")),
+                        sentence
+                            .contains("leave reload_every out")
+                            .then(|| of(unasked, burst, "")),
+                    ];
+                    for (count, result) in suggested.iter_mut().zip(would_do) {
+                        *count += i32::from(result.is_some());
+                        assert!(result.is_none_or(|it| it.is_ok()), "{what} {burst}: {sentence}");
+                    }
+                }
+            }
+        }
+    }
+    assert!(suggested.iter().all(|count| *count > 0), "{suggested:?}");
 }
 
 /// Limits by other keys, and limits whose numbers messages say.
