@@ -79,9 +79,9 @@ pub(crate) struct CommandLine {
 
     /// A file with policies, instead of --rate: for more than one limit
     ///
-    /// It replaces --rate, --burst, --key, --cost, --unasked, --var and --scope. It is read again
-    /// on SIGHUP and on 'gcra-spoa reload'. docs/CONFIG.md describes it, and 'gcra-spoa check
-    /// FILE' checks it.
+    /// It replaces --rate, --burst, --key, --cost, --unasked, --asked-by, --reload-every, --var
+    /// and --scope. It is read again on SIGHUP and on 'gcra-spoa reload'. docs/CONFIG.md describes
+    /// it, and 'gcra-spoa check FILE' checks it.
     #[arg(long, value_name = "FILE", conflicts_with_all = LimitFlags::NAMES)]
     #[arg(conflicts_with_all = ["var", "scope"])]
     pub(crate) config: Option<PathBuf>,
