@@ -16,7 +16,6 @@ use crate::file::document;
 use crate::file::key::{key_args, not_an_arg};
 use crate::file::secrets::Readers;
 use crate::file::sharing::not_shareable;
-use crate::file::unasked::{PROCESSES, RELOADS};
 use crate::key_parts::KeyParts;
 use crate::limit::{Limit, LimitIdentity, Rule};
 use crate::origin::{OfFlags, OfStore, OfUnasked, Origin, text_of};
@@ -27,7 +26,7 @@ use crate::rate_guess::Meant;
 use crate::reserve::Written;
 use crate::sharing::{Sharing, WORDS, WithoutStore};
 use crate::store::{StoreSettings, StoreUrl, VARIABLE_RULE, WAITS, is_variable};
-use crate::unasked::Unasked;
+use crate::unasked::{PROCESSES, RELOADS, Unasked};
 
 /// The flags that make the one policy of an agent without a file.
 #[derive(Clone, Debug, clap::Args)]

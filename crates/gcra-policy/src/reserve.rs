@@ -7,10 +7,9 @@ use gcra_table::{Nanos, Quota};
 use gcra_text::count::Count;
 use gcra_text::duration::{Exact, nanoseconds};
 
-use crate::file::unasked::RELOADS;
 use crate::limit::Limit;
 use crate::policy::Policy;
-use crate::unasked::{NothingLeft, Reserve, Unasked};
+use crate::unasked::{NothingLeft, RELOADS, Reserve, Unasked};
 
 /// Where settings are written, to name them in sentences.
 #[derive(Clone, Copy, Debug)]

@@ -1,7 +1,17 @@
 //! How many requests HAProxy may let pass without asking, and what is kept in reserve for them.
 
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
 use gcra_table::{MAX_BURST, Nanos, Quota};
 use gcra_text::count::Count;
+
+/// How many processes may ask.
+pub(crate) const PROCESSES: RangeInclusive<u64> = 1..=1_000_000;
+
+/// How far apart reloads may be.
+pub(crate) const RELOADS: RangeInclusive<Duration> =
+    Duration::from_secs(1)..=Duration::from_secs(365 * 86_400);
 
 /// How many requests may pass without a question.
 ///

@@ -1,9 +1,6 @@
 //! The grammar of `unasked`, `asked_by` and `reload_every`, and whether the limits of a policy can
 //! be kept with them.
 
-use std::ops::RangeInclusive;
-use std::time::Duration;
-
 use gcra_table::{MAX_BURST, Nanos};
 use gcra_text::duration::nanoseconds;
 
@@ -12,14 +9,7 @@ use crate::key_parts::KeyParts;
 use crate::limit::{Limit, Rule};
 use crate::overrides::Overrides;
 use crate::reserve::Written;
-use crate::unasked::Unasked;
-
-/// How many processes may ask.
-pub(crate) const PROCESSES: RangeInclusive<u64> = 1..=1_000_000;
-
-/// How far apart reloads may be.
-pub(crate) const RELOADS: RangeInclusive<Duration> =
-    Duration::from_secs(1)..=Duration::from_secs(365 * 86_400);
+use crate::unasked::{PROCESSES, RELOADS, Unasked};
 
 /// Takes the settings of a policy. Returns where `unasked` stands, and what it means.
 pub(crate) fn unasked<'t>(
