@@ -489,8 +489,10 @@ fn filled(format: &str) -> String {
     while let Some((before, tag)) = rest.split_once('%') {
         line += before;
         if let Some(expression) = tag.strip_prefix('[') {
-            rest = expression.split_once(']').unwrap().1;
-            line.push('-');
+            let (expression, behind) = expression.split_once(']').unwrap();
+            // `var(NAME,'DEFAULT')` is a list of fields, of a request that was not asked about.
+            line += expression.split('\'').nth(1).unwrap_or("-");
+            rest = behind;
             continue;
         }
         let tag = tag.strip_prefix("{+Q}").unwrap_or(tag);
