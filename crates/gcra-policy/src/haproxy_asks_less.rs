@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use spop_agent::Scope;
 
-use crate::haproxy_config::{EDIT, name, sample};
+use crate::haproxy_config::{EDIT, name, sample, spoe_agent};
 use crate::limit::{Limit, Rule};
 use crate::policies::Policies;
 use crate::policy::{Policy, Price};
@@ -102,25 +102,12 @@ impl Policies {
             (_, None) => String::new(),
         };
         format!(
-            "[gcra]
-spoe-agent gcra
-    groups {message}
-    use-backend gcra-agents
-    option var-prefix gcra
-    option set-on-error err
-    timeout processing {processing}ms
-    timeout hello 100ms
-    timeout idle {idle}ms
-    no option async
-    no option send-frag-payload
-    log global
-    option dontlog-normal
-spoe-group {message}
+            "{}spoe-group {message}
     messages {message}
 spoe-message {message}
     args {arg}={key}{cost}
 ",
-            idle = processing + processing / 2,
+            spoe_agent(&format!("groups {message}"), processing),
         )
     }
 }

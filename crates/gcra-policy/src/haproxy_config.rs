@@ -48,6 +48,28 @@ backend gcra-agents
     server agent2 127.0.0.1:9001
 ";
 
+/// The section of the agent, which `asks` about messages or groups, and may take so many
+/// milliseconds.
+pub(crate) fn spoe_agent(asks: &str, processing: u64) -> String {
+    let idle = processing + processing / 2;
+    format!(
+        "[gcra]
+spoe-agent gcra
+    {asks}
+    use-backend gcra-agents
+    option var-prefix gcra
+    option set-on-error err
+    timeout processing {processing}ms
+    timeout hello 100ms
+    timeout idle {idle}ms
+    no option async
+    no option send-frag-payload
+    log global
+    option dontlog-normal
+"
+    )
+}
+
 impl Policies {
     /// An spoe-agent configuration, and the lines of a haproxy.cfg that go with it.
     pub fn for_haproxy(&self) -> String {
@@ -110,22 +132,8 @@ impl Policies {
         format!(
             "# ---- spoe-gcra.conf: what HAProxy asks
 {note}
-[gcra]
-spoe-agent gcra
-    messages {}
-    use-backend gcra-agents
-    option var-prefix gcra
-    option set-on-error err
-    timeout processing {processing}ms
-    timeout hello 100ms
-    timeout idle {idle}ms
-    no option async
-    no option send-frag-payload
-    log global
-    option dontlog-normal
-{sections}",
-            names.join(" "),
-            idle = processing + processing / 2,
+{}{sections}",
+            spoe_agent(&format!("messages {}", names.join(" ")), processing),
         )
     }
 
