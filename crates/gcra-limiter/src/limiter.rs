@@ -161,10 +161,7 @@ impl Handler for Limiter {
                 DecisionPath::Full => None,
             };
             if let Some(verdict) = verdict {
-                if !*has_learned {
-                    *has_learned = true;
-                    in_force.shapes.learn(in_force, request, question);
-                }
+                in_force.shapes.learn_once(has_learned, in_force, request, question);
                 // It fits: the limit for ACKs is at least the size of this one.
                 let _ = reply.append(&in_force.blocked[usize::from(verdict.is_blocked())]);
                 return;
@@ -247,10 +244,8 @@ impl Limiter {
         let Round { table, in_force, now, lane, has_learned, .. } = round;
         if let Ok(question) = first
             && request.messages().len() == 1
-            && !*has_learned
         {
-            *has_learned = true;
-            in_force.shapes.learn(in_force, request, question);
+            in_force.shapes.learn_once(has_learned, in_force, request, question);
         }
         let wants_standings = !in_force.policies.answers.others.is_empty();
         let mut standings = Standings::default();

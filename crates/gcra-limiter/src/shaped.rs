@@ -92,9 +92,23 @@ fn hash_as_sent(table: &Table, value: Value<'_>) -> KeyHash {
 }
 
 impl KnownShapes {
+    /// As [`learn`](Self::learn), for the first request of a round that shows its shape.
+    #[inline(always)]
+    pub(crate) fn learn_once(
+        &self,
+        has_learned: &mut bool,
+        in_force: &InForce,
+        request: &Request<'_>,
+        question: Question,
+    ) {
+        if !std::mem::replace(has_learned, true) {
+            self.learn(in_force, request, question);
+        }
+    }
+
     /// Learns the shape of a request whose question came out as this one, unless it is known.
     #[cold]
-    pub(crate) fn learn(&self, in_force: &InForce, request: &Request<'_>, question: Question) {
+    fn learn(&self, in_force: &InForce, request: &Request<'_>, question: Question) {
         let Some(shape) = request.shape() else { return };
         let Some(arg) = request.messages().next().and_then(|message| message.args().next()) else {
             return;
