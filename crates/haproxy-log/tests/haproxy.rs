@@ -82,8 +82,10 @@ impl HaProxy {
         // The last one is the server.
         let ports: Vec<u16> = (0..=frontends.len()).map(|_| free_port()).collect();
         let server = ports[frontends.len()];
+        // With one thread: of two that write to stdout at once, HAProxy drops the line of the one
+        // that has waited too long for the other.
         let mut config = format!(
-            "global\n log stdout format {syslog} local0\n\
+            "global\n nbthread 1\n log stdout format {syslog} local0\n\
              defaults\n mode http\n log global\n timeout client 60s\n timeout server 60s\n \
              timeout connect 60s\n\
              backend be\n server s1 127.0.0.1:{server}\n\
