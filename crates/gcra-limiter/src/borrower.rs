@@ -33,7 +33,7 @@ use crate::borrower::denials::Denials;
 use crate::borrower::due::{Due, Duty};
 use crate::borrower::loan::Loan;
 use crate::borrower::outage::{Connected, HOST_USES_IT_FOR, Outage};
-use crate::borrower::waiting::{Waiting, Waits};
+use crate::borrower::waiting::{News, Waiting, Waits};
 
 /// For how long the store counts as about to be reached after the start of the agent.
 const STARTING: Duration = Duration::from_secs(1);
@@ -522,7 +522,7 @@ impl Borrower {
             // After a reply that is void, a request that waits looks by itself and asks again. At
             // once, it could do so thousands of times a second.
             if outcome == AskOutcome::Away {
-                self.waiting.wake(loan.key, None, true);
+                self.waiting.wake(loan.key, News::Away, self.patience);
             }
             return;
         };
@@ -531,11 +531,12 @@ impl Borrower {
             self.note_count(sent.at, now);
         }
         if !leases.reply(loan.key, now, &sent, &reply) {
-            self.waiting.wake(loan.key, None, false);
+            self.waiting.wake(loan.key, News::Late, self.patience);
             return;
         }
-        let is_waited_for = self.waiting.wake(loan.key, Some(reply.free), false);
         let holding = leases.holding(loan.key, now);
+        let news = News::Answered { holding, now, free: reply.free };
+        let is_waited_for = self.waiting.wake(loan.key, news, self.patience);
         if holding.held(now) == 0 {
             return;
         }

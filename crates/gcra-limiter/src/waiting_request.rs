@@ -1,6 +1,5 @@
 //! A request that waits for the store, and is answered later.
 
-use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -14,15 +13,11 @@ use crate::answer;
 use crate::answer::Standings;
 use crate::audit_lines::{AuditFile, Lines};
 use crate::borrower::Borrower;
-use crate::decide::attempt::{MustWait, Patience};
+use crate::decide::attempt::Patience;
 use crate::decide::request::{Deciding, Progress};
 use crate::policies_in_force::InForce;
 use crate::stats::Lane;
 use crate::undecided::Undecided;
-
-/// How often to look whether another process of this host has got cells. (What this process gets
-/// wakes the request at once.)
-const LOOK_EVERY: Duration = Duration::from_millis(2);
 
 pub(crate) struct WaitingRequest {
     pub borrower: Arc<Borrower>,
@@ -45,48 +40,48 @@ impl WaitingRequest {
         let until = Instant::now() + Duration::from(borrower.wait());
         borrower.counts.waited.fetch_add(1, Ordering::Relaxed);
         let mut patience = Patience::Asks;
+        let mut looked_for = None;
         loop {
-            // What is said from here on wakes the request, also before it waits.
-            let waits =
-                progress.attempt.waits.as_ref().map(|waits| (waits.key(), waits.answered()));
-            let outcome = {
-                let (table, leases) = (table.load(), borrower.leases());
-                let deciding = Deciding {
-                    in_force: &in_force,
-                    table: &table,
-                    borrowing: Some((&borrower, &leases)),
-                    undecided: &undecided,
-                    lane: Lane::of_this_thread(),
-                    patience,
-                };
-                let wanted = !in_force.policies.answers.others.is_empty();
-                let wanted = wanted.then_some(&mut standings);
-                // They are written before the answer leaves.
-                let mut lines = audit.clone().map(Lines::new);
-                let messages = request.as_request().messages();
-                let now = &mut table.reading();
-                deciding.go_on(messages, None, now, &mut progress, wanted, lines.as_mut())
-            };
-            let Err(MustWait) = outcome else { break };
+            let mut is_over = false;
             if let Some(under_way) = progress.attempt.under_way() {
-                if timeout_at(until, under_way.wait()).await.is_err() {
-                    borrower.counts.timed_out.fetch_add(1, Ordering::Relaxed);
-                    patience = Patience::Over;
+                is_over = timeout_at(until, under_way.wait()).await.is_err();
+            } else if let Some(waits) = &progress.attempt.waits {
+                // The first one that waits for a key asks, and the others wait for it. One that
+                // is charged in the store asks by itself.
+                let asks = waits.is_first() || progress.attempt.at_once.is_some();
+                let is_new = looked_for.replace(waits.key()) != Some(waits.key());
+                if asks && is_new {
+                    tokio::task::yield_now().await;
+                } else {
+                    let next_look = asks.then(|| Instant::now() + waits.next_look());
+                    let at = next_look.map_or(until, |next_look| next_look.min(until));
+                    let _ = timeout_at(at, waits.woken().notified()).await;
                 }
-                continue;
+                is_over = Instant::now() >= until;
             }
-            let key = progress.attempt.waits.as_ref().map(|waits| waits.key());
-            match waits {
-                Some((before, answered)) if Some(before) == key => {
-                    let next_look = (Instant::now() + LOOK_EVERY).min(until);
-                    let _ = timeout_at(next_look, pin!(answered)).await;
-                }
-                // It waits for another limit than before.
-                _ => tokio::task::yield_now().await,
-            }
-            if Instant::now() >= until {
+            if is_over {
                 borrower.counts.timed_out.fetch_add(1, Ordering::Relaxed);
                 patience = Patience::Over;
+            }
+            let (table, leases) = (table.load(), borrower.leases());
+            let deciding = Deciding {
+                in_force: &in_force,
+                table: &table,
+                borrowing: Some((&borrower, &leases)),
+                undecided: &undecided,
+                lane: Lane::of_this_thread(),
+                patience,
+            };
+            let wanted = !in_force.policies.answers.others.is_empty();
+            let wanted = wanted.then_some(&mut standings);
+            // They are written before the answer leaves.
+            let mut lines = audit.clone().map(Lines::new);
+            let messages = request.as_request().messages();
+            let now = &mut table.reading();
+            let outcome =
+                deciding.go_on(messages, None, now, &mut progress, wanted, lines.as_mut());
+            if outcome.is_ok() {
+                break;
             }
         }
         let Progress { verdict, reserved, .. } = &progress;

@@ -19,7 +19,7 @@ pub(crate) struct Attempt {
     /// What it waited for before that, and the cells that were free in the store then.
     pub(super) free: ArrayVec<(LeaseKey, u32), MAX_LIMITS>,
     /// What the store has said so far, if it is asked about each request.
-    pub(super) at_once: Option<Box<AtOnce>>,
+    pub(crate) at_once: Option<Box<AtOnce>>,
     /// How the policy is shared for which it waits.
     pub(crate) sharing: Option<Sharing>,
 }
