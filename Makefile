@@ -166,7 +166,7 @@ bench-peers: ## the agent beside published ones; with PEERS_ARGS
 # GCRA_GO_PEER=/path is another agent to compare with.
 BENCH_ARGS ?= --write
 bench-haproxy: ## what limiting costs HAProxy, with wrk; BENCH_ARGS= writes nothing
-	for version in $${HAPROXY_VERSIONS:-2.6 2.8 3.0 3.2}; do \
+	for version in $${HAPROXY_VERSIONS:-2.6 2.8 3.0 3.2 3.4}; do \
 		tests/get-haproxy.sh $$version $(TARGET)/haproxy/$$version || exit 1; done
 	$(BENCH) --bench haproxy -- $(BENCH_ARGS)
 

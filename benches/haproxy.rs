@@ -1,12 +1,12 @@
 //! What limiting costs through a real HAProxy: `cargo bench -p benches --bench haproxy`.
 //!
-//! `cargo bench -p benches --bench haproxy [-- PART-OF-A-ROW'S-NAME] [--quick] [--write] [--rounds
+//! `cargo bench -p benches --bench haproxy [-- PART-OF-A-ROW'S-NAME]... [--quick] [--write] [--rounds
 //! N] [--seconds N] [--haproxy PATH]... [--peer PATH]`. The HAProxys are those that `--haproxy`
 //! names, else those in target/haproxy/, else the installed one. `--peer`, or `GCRA_GO_PEER`, is
 //! another agent to compare with; its first argument is the address it listens on. The load comes
 //! from `wrk`, one thread with 32 connections, and HAProxy answers by itself from one thread; all
 //! of them run on the same cores. `--quick` only tries out some rows with the installed HAProxy;
-//! `--write` writes the figures of the last HAProxy into docs/BENCHMARKS.md.
+//! `--write` writes the figures into docs/BENCHMARKS.md.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -65,7 +65,8 @@ pub(crate) struct Row {
 }
 
 struct Options {
-    wanted: String,
+    /// Parts of the names of rows; none of them wants all rows.
+    wanted: Vec<String>,
     quick: bool,
     write: bool,
     rounds: usize,
@@ -98,7 +99,7 @@ fn main() {
         for setup in setups::all(options.peer.as_deref(), options.quick) {
             let name = format!("{version} {}: {}", setup.group.name(), setup.name);
             let is_shown = at_an_end || setup.group != Group::Share;
-            if name.contains(&options.wanted) && is_shown && (!options.quick || setup.is_quick()) {
+            if options.wants(&name) && is_shown && (!options.quick || setup.is_quick()) {
                 rows.push(Row {
                     version: version.clone(),
                     binary: binary.clone(),
@@ -132,7 +133,7 @@ fn main() {
     let blind: Vec<_> = options
         .haproxys
         .iter()
-        .filter(|_| "blind".contains(&options.wanted))
+        .filter(|_| options.wants("blind"))
         .map(|binary| {
             (
                 setups::version(binary),
@@ -142,17 +143,18 @@ fn main() {
         })
         .collect();
 
-    let Options { rounds, seconds, .. } = options;
+    let (rounds, seconds) = (options.rounds, options.seconds);
     println!("{}", haproxy_report::text(&rows, &blind, &left_out, rounds, seconds));
-    if options.write
-        && let Some(last) = rows.last()
-    {
-        let section = haproxy_report::section(&rows, &last.version, rounds, seconds);
-        page::write("haproxy", &section);
+    if options.write && !rows.is_empty() {
+        page::write("haproxy", &haproxy_report::section(&rows, rounds, seconds));
     }
 }
 
 impl Options {
+    fn wants(&self, name: &str) -> bool {
+        self.wanted.is_empty() || self.wanted.iter().any(|part| name.contains(part))
+    }
+
     fn of(args: &[String]) -> Self {
         let flag = |name: &str| args.iter().any(|arg| arg == name);
         let values = |name: &str| {
@@ -189,9 +191,10 @@ impl Options {
         let wanted = args
             .iter()
             .enumerate()
-            .find(|(index, arg)| !arg.starts_with("--") && !is_value(*index));
+            .filter(|(index, arg)| !arg.starts_with("--") && !is_value(*index))
+            .map(|(_, arg)| arg.clone());
         Self {
-            wanted: wanted.map(|(_, arg)| arg.clone()).unwrap_or_default(),
+            wanted: wanted.collect(),
             quick,
             write: flag("--write"),
             rounds: number("--rounds", if quick { 1 } else { 3 }) as usize,

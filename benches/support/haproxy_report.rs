@@ -41,23 +41,61 @@ fn legend(group: Group) -> &'static str {
     }
 }
 
-/// The section of the page: one version of HAProxy, and the groups that matter most.
-pub(crate) fn section(rows: &[Row], version: &str, rounds: usize, seconds: u64) -> String {
+/// The section of the page: the CPU of all versions, and how fast the last one was.
+pub(crate) fn section(rows: &[Row], rounds: usize, seconds: u64) -> String {
+    let versions = versions(rows);
+    let last = versions.last().expect("one version at least");
     let mut out = format!(
-        "## Through HAProxy {version}\n\n\
+        "## Through HAProxy\n\n\
          wrk with one thread and 32 connections, HAProxy with one thread, the agent, all on the \
-         same cores;\nmedians of {rounds} interleaved rounds of {seconds} s\n({}).\n\n",
+         same cores;\nmedians of {rounds} interleaved rounds of {seconds} s\n({}).\n\
+         Microseconds of CPU for each request, of HAProxy and of the agent. In parentheses: both \
+         together,\nrelative to HAProxy with a stick table, the median of the rounds' ratios.\n\n",
         host::description(),
     );
     for group in Group::ALL.into_iter().filter(|group| *group != Group::Share) {
-        let rows: Vec<_> =
-            rows.iter().filter(|row| row.setup.group == group && row.version == version).collect();
+        let rows: Vec<_> = rows.iter().filter(|row| row.setup.group == group).collect();
         if !rows.is_empty() {
             writeln!(out, "{}\n", legend(group)).unwrap();
-            short_table(&mut out, &rows);
+            cpu_table(&mut out, &rows, &versions);
+            let of_last: Vec<_> = rows.into_iter().filter(|row| row.version == *last).collect();
+            writeln!(out, "The same with HAProxy {last}, as wrk saw it:\n").unwrap();
+            short_table(&mut out, &of_last);
         }
     }
     out
+}
+
+/// The versions, in the order of the rows.
+fn versions(rows: &[Row]) -> Vec<String> {
+    let mut versions: Vec<_> = rows.iter().map(|row| row.version.clone()).collect();
+    versions.dedup();
+    versions
+}
+
+/// A row for each limiter, a column for each version.
+fn cpu_table(out: &mut String, rows: &[&Row], versions: &[String]) {
+    let both = |figures: &Figures| figures.haproxy_us + figures.agent_us;
+    let row_of = |version: &str, name: &str| {
+        rows.iter().find(|row| row.version == version && row.setup.name == name)
+    };
+    writeln!(out, "| limiter | {} |", versions.join(" | ")).unwrap();
+    writeln!(out, "|---|{}", "---:|".repeat(versions.len())).unwrap();
+    for row in rows.iter().filter(|row| row.version == versions[0]) {
+        write!(out, "| {}", row.setup.name).unwrap();
+        for version in versions {
+            let cell = row_of(version, &row.setup.name).map(|row| {
+                let haproxy = row.median(|figures| figures.haproxy_us);
+                let agent = row.median(|figures| figures.agent_us);
+                let ratio = row_of(version, setups::STICK_TABLE)
+                    .map_or(f64::NAN, |stick_table| row.ratio(stick_table, both));
+                format!("{haproxy:.1} + {agent:.1} ({ratio:.2})")
+            });
+            write!(out, " | {}", cell.unwrap_or_default()).unwrap();
+        }
+        writeln!(out, " |").unwrap();
+    }
+    writeln!(out).unwrap();
 }
 
 /// All tables, for the terminal.
@@ -112,25 +150,22 @@ pub(crate) fn text(
     out
 }
 
-/// The columns that the page has space for.
+/// What wrk saw.
 fn short_table(out: &mut String, rows: &[&Row]) {
     writeln!(
         out,
-        "| limiter               | requests/s | p50 µs | p99 µs | CPU HAProxy µs \
-         | CPU agent µs |\n\
-         | --------------------- | ---------: | -----: | -----: | -------------: | -----------: |"
+        "| limiter               | requests/s | p50 µs | p99 µs |\n\
+         | --------------------- | ---------: | -----: | -----: |"
     )
     .unwrap();
     for row in rows {
         writeln!(
             out,
-            "| {:<21} | {:>10.0} | {:>6.0} | {:>6.0} | {:>14.1} | {:>12.2} |",
+            "| {:<21} | {:>10.0} | {:>6.0} | {:>6.0} |",
             row.setup.name,
             row.median(|round| round.per_second),
             row.median(|round| round.p50_us),
             row.median(|round| round.p99_us),
-            row.median(|round| round.haproxy_us),
-            row.median(|round| round.agent_us),
         )
         .unwrap();
     }

@@ -149,7 +149,7 @@ impl Setup {
 }
 
 pub(crate) const NO_LIMITER: &str = "no limiter";
-const STICK_TABLE: &str = "stick table";
+pub(crate) const STICK_TABLE: &str = "stick table";
 const OURS: &str = "gcra-spoa, TCP";
 const OURS_UNIX: &str = "gcra-spoa, Unix";
 const GO: &str = "Go agent, TCP";
