@@ -1,12 +1,12 @@
 //! What limiting costs through a real HAProxy: `cargo bench -p benches --bench haproxy`.
 //!
-//! `cargo bench -p benches --bench haproxy [-- PART-OF-A-ROW'S-NAME]... [--quick] [--write] [--rounds
-//! N] [--seconds N] [--haproxy PATH]... [--peer PATH]`. The HAProxys are those that `--haproxy`
-//! names, else those in target/haproxy/, else the installed one. `--peer`, or `GCRA_GO_PEER`, is
-//! another agent to compare with; its first argument is the address it listens on. The load comes
-//! from `wrk`, one thread with 32 connections, and HAProxy answers by itself from one thread; all
-//! of them run on the same cores. `--quick` only tries out some rows with the installed HAProxy;
-//! `--write` writes the figures into docs/BENCHMARKS.md.
+//! `cargo bench -p benches --bench haproxy [-- PART-OF-A-ROW'S-NAME]... [--quick] [--write]
+//! [--rounds N] [--seconds N] [--haproxy PATH]... [--peer PATH]`. The HAProxys are those that
+//! `--haproxy` names, else those in target/haproxy/, else the installed one. `--peer`, or
+//! `GCRA_GO_PEER`, is another agent to compare with; its first argument is the address it listens
+//! on. The load comes from `wrk`, one thread with 32 connections, and HAProxy answers by itself
+//! from one thread; all of them run on the same cores. `--quick` only tries out some rows with the
+//! installed HAProxy; `--write` writes the figures into docs/BENCHMARKS.md.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
