@@ -73,18 +73,17 @@ const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 const sentence = (text) =>
   capital(/[.!?]$/.test(text) ? text : `${text}.`)
     .split("`")
-    .map((part, at) => (at % 2 ? html("code", {}, part) : part));
+    .map((part, at) => (at % 2 ? html("code", part) : part));
 const bullets = (sentences) =>
   html(
     "ul",
-    {},
-    sentences.map((words) => html("li", {}, sentence(words))),
+    sentences.map((words) => html("li", sentence(words))),
   );
 
 // ---- Elements
 
-function fill(element, attributes, children) {
-  for (const [name, value] of Object.entries(attributes || {})) {
+function fill(element, attributes, children = []) {
+  for (const [name, value] of Object.entries(attributes)) {
     if (value !== undefined && value !== null) element.setAttribute(name, value);
   }
   for (const child of children.flat(3)) {
@@ -92,12 +91,29 @@ function fill(element, attributes, children) {
   }
   return element;
 }
-const html = (tag, attributes, ...children) =>
-  fill(document.createElement(tag), attributes, children);
+/** An element. Its attributes, if it has some, come before its children. */
+const html = (tag, ...parts) => {
+  const attributes = parts[0]?.constructor === Object ? parts.shift() : {};
+  return fill(document.createElement(tag), attributes, parts);
+};
 const svg = (tag, attributes, ...children) =>
   fill(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
+const line = (kind, x1, y1, x2, y2) => svg("line", {class: kind, x1, x2, y1, y2});
+const cursor = (y1, y2) => svg("line", {class: "cursor", y1, y2, visibility: "hidden"});
+const label = (x, y, words, anchor, kind) =>
+  svg("text", {x, y, class: kind, "text-anchor": anchor}, words);
+/** A part of a column, `least` pixels high; nothing if it is empty. */
+const bar = (kind, x, width, [from, to], y, least) =>
+  to > from &&
+  svg("rect", {
+    class: kind,
+    x,
+    width,
+    y: Math.min(y(to), y(from) - least),
+    height: Math.max(least, y(from) - y(to)),
+  });
 /** Text from the log, which must not turn the text around it. */
-const logged = (text) => html("bdi", {}, text);
+const logged = (text) => html("bdi", text);
 let ids = 0;
 
 function section(title, lead, ...children) {
@@ -119,6 +135,13 @@ function section(title, lead, ...children) {
 function table(caption, columns, rows, tall) {
   const cell = ([, value, kind], row, at) =>
     html(at ? "td" : "th", {class: kind || null, scope: at ? null : "row"}, value(row));
+  const head = ([heading, , kind]) =>
+    html("th", {class: kind === "n" ? "n" : null, scope: "col"}, heading);
+  const tr = (row) =>
+    html(
+      "tr",
+      columns.map((column, at) => cell(column, row, at)),
+    );
   return html(
     "div",
     {
@@ -129,37 +152,16 @@ function table(caption, columns, rows, tall) {
     },
     html(
       "table",
-      {},
       html("caption", {class: "hidden"}, caption),
-      html(
-        "thead",
-        {},
-        html(
-          "tr",
-          {},
-          columns.map(([heading, , kind]) =>
-            html("th", {class: kind === "n" ? "n" : null, scope: "col"}, heading),
-          ),
-        ),
-      ),
-      html(
-        "tbody",
-        {},
-        rows.map((row) =>
-          html(
-            "tr",
-            {},
-            columns.map((column, at) => cell(column, row, at)),
-          ),
-        ),
-      ),
+      html("thead", html("tr", columns.map(head))),
+      html("tbody", rows.map(tr)),
     ),
   );
 }
 
 /** The numbers of a plot. They are written when they are first asked for. */
 function behind(caption, columns, rows) {
-  const made = html("details", {class: "behind"}, html("summary", {}, "Show as a table"));
+  const made = html("details", {class: "behind"}, html("summary", "Show as a table"));
   made.addEventListener("toggle", () => {
     if (made.open && made.children.length === 1) {
       made.append(table(caption, columns, rows(), true));
@@ -174,13 +176,13 @@ function legend(entries) {
       "svg",
       {width: 18, height: 11, "aria-hidden": "true"},
       kind.startsWith("curve") || kind === "before" || kind === "target"
-        ? svg("line", {x1: 0, x2: 18, y1: 6, y2: 6, class: kind})
+        ? line(kind, 0, 6, 18, 6)
         : svg("rect", {width: 18, height: 11, rx: 2, class: kind}),
     );
   return html(
     "ul",
     {class: "legend"},
-    entries.map(([kind, words]) => html("li", {}, key(kind), words)),
+    entries.map(([kind, words]) => html("li", key(kind), words)),
   );
 }
 
@@ -238,6 +240,27 @@ function plot(draw) {
   return place;
 }
 
+/** Lines across a plot, each [height, words in front of it, class]. */
+function levels(picture, left, right, marks) {
+  for (const [y, words, kind] of marks)
+    picture.append(
+      line(kind || "gridline", left, y, right, y),
+      label(left - 8, y + 4, words, "end"),
+    );
+}
+
+/** A mark for each of these numbers below a plot, and its words where there is space for them. */
+function marksBelow(picture, numbers, [x, bottom, right], words, space, edge) {
+  let last = -Infinity;
+  for (const n of numbers) {
+    picture.append(line("axis", x(n), bottom, x(n), bottom + 4));
+    if (x(n) - last <= space) continue;
+    last = x(n);
+    const anchor = last > right - edge ? "end" : "middle";
+    picture.append(label(last, bottom + 18, words(n), anchor));
+  }
+}
+
 /**
  * Lets the pointer and the arrow keys walk over the positions of a plot. `spots` is a function to
  * the list of {x, words: [title, line, ...]} of the drawing that is shown.
@@ -246,18 +269,14 @@ function explore(place, name, spots, height) {
   const tip = html("div", {class: "tip", hidden: ""});
   let at = -1;
   place.append(tip);
-  fill(
-    place,
-    {
-      role: "slider",
-      tabindex: 0,
-      "aria-label": name,
-      "aria-valuemin": 0,
-      "aria-valuenow": 0,
-      "aria-valuetext": "The arrow keys walk through the plot.",
-    },
-    [],
-  );
+  fill(place, {
+    role: "slider",
+    tabindex: 0,
+    "aria-label": name,
+    "aria-valuemin": 0,
+    "aria-valuenow": 0,
+    "aria-valuetext": "The arrow keys walk through the plot.",
+  });
   const hide = () => {
     tip.hidden = true;
     place.querySelector(".cursor")?.setAttribute("visibility", "hidden");
@@ -268,24 +287,20 @@ function explore(place, name, spots, height) {
     at = Math.max(0, Math.min(list.length - 1, next));
     const {x, words} = list[at];
     tip.replaceChildren(
-      html("b", {}, words[0]),
-      ...words.slice(1).map((line) => html("div", {}, line)),
+      html("b", words[0]),
+      ...words.slice(1).map((words) => html("div", words)),
     );
     tip.hidden = false;
     const left =
       x + 14 + tip.offsetWidth > place.clientWidth ? x - 14 - tip.offsetWidth : x + 14;
     tip.style.transform = `translate(${Math.max(0, Math.round(left))}px, ${height ?? 8}px)`;
-    const cursor = place.querySelector(".cursor");
-    if (cursor) fill(cursor, {x1: x, x2: x, visibility: "visible"}, []);
-    fill(
-      place,
-      {
-        "aria-valuemax": list.length - 1,
-        "aria-valuenow": at,
-        "aria-valuetext": words.join(", "),
-      },
-      [],
-    );
+    const mark = place.querySelector(".cursor");
+    if (mark) fill(mark, {x1: x, x2: x, visibility: "visible"});
+    fill(place, {
+      "aria-valuemax": list.length - 1,
+      "aria-valuenow": at,
+      "aria-valuetext": words.join(", "),
+    });
   };
   place.addEventListener("pointermove", (event) => {
     const x = event.clientX - place.getBoundingClientRect().left;
@@ -411,48 +426,18 @@ function overTime() {
       const words =
         isDay || axis.step >= 86400 ? day(d) : axis.step % 60 ? clockSeconds(d) : clock(d);
       const place = time(at);
+      const anchor = place < left + 20 ? "start" : place > right - 20 ? "end" : "middle";
       picture.append(
-        ...panels.map(({top, height}) =>
-          svg("line", {
-            class: "gridline",
-            x1: place,
-            x2: place,
-            y1: top,
-            y2: top + height,
-          }),
-        ),
-        svg(
-          "text",
-          {
-            x: place,
-            y: bottom + 17,
-            class: isDay ? "strong" : null,
-            "text-anchor": place < left + 20 ? "start" : place > right - 20 ? "end" : "middle",
-          },
-          words,
-        ),
+        ...panels.map(({top, height}) => line("gridline", place, top, place, top + height)),
+        label(place, bottom + 17, words, anchor, isDay ? "strong" : null),
       );
     }
     panels.forEach(({top, height, value, title}, at) => {
       const marks = ticks(largest(bins.map(value)), height / 38);
       const y = linear(0, marks.at(-1), top + height, top);
-      for (const mark of marks) {
-        picture.append(
-          svg("line", {
-            class: mark ? "gridline" : "axis",
-            x1: left,
-            x2: right,
-            y1: y(mark),
-            y2: y(mark),
-          }),
-          svg(
-            "text",
-            {x: left - 8, y: y(mark) + 4, "text-anchor": "end"},
-            short(mark, marks.at(-1)),
-          ),
-        );
-      }
-      picture.append(svg("text", {x: 0, y: top - 10, class: "strong"}, title));
+      const level = (n) => [y(n), short(n, marks.at(-1)), n ? "gridline" : "axis"];
+      levels(picture, left, right, marks.map(level));
+      picture.append(label(0, top - 10, title, null, "strong"));
       if (at === 0) {
         picture.append(
           svg("path", {class: "allowed", d: steps(bins, x, y, value, y(0))}),
@@ -462,28 +447,16 @@ function overTime() {
       }
       // Columns of a pixel and a half at least, so that a single blocked minute is seen.
       const column = Math.max(1.5, x(1) - x(0) - (x(1) - x(0) > 6 ? 1 : 0));
-      bins.forEach((bin, i) => {
-        const rise = (from, to, kind) =>
-          to > from &&
-          picture.append(
-            svg("rect", {
-              class: kind,
-              x: x(i),
-              width: column,
-              y: Math.min(y(to), y(from) - 1.5),
-              height: Math.max(1.5, y(from) - y(to)),
-            }),
-          );
-        rise(0, bin[1], "blocked");
-        rise(bin[1], bin[1] + bin[2], "would");
+      bins.forEach(([, blocked, would], i) => {
+        const rise = (kind, span) => bar(kind, x(i), column, span, y, 1.5);
+        const both = blocked + would;
+        fill(picture, {}, [rise("blocked", [0, blocked]), rise("would", [blocked, both])]);
       });
       if (has.before) {
         picture.append(svg("path", {class: "before", d: steps(bins, x, y, (bin) => bin[3])}));
       }
     });
-    picture.append(
-      svg("line", {class: "cursor", y1: panels[0].top, y2: bottom, visibility: "hidden"}),
-    );
+    picture.append(cursor(panels[0].top, bottom));
     spots = bins.map((bin, at) => ({
       x: x(at + 0.5),
       words: [
@@ -514,7 +487,7 @@ function overTime() {
     "Over time",
     lead,
     legend(isAnyBlocked ? entries : entries.slice(0, 1)),
-    html("figure", {}, place),
+    html("figure", place),
     behind(
       "Requests over time",
       [
@@ -578,9 +551,8 @@ function headline() {
   main.append(
     html(
       "header",
-      {},
       kicker,
-      html("h1", {}, words),
+      html("h1", words),
       html(
         "p",
         {class: "soft"},
@@ -618,9 +590,8 @@ function headline() {
       facts.map(([name, n, whole]) =>
         html(
           "div",
-          {},
-          html("dt", {}, whole ? `${name}, ${percent(n, whole)}` : name),
-          html("dd", {}, number(n)),
+          html("dt", whole ? `${name}, ${percent(n, whole)}` : name),
+          html("dd", number(n)),
         ),
       ),
     ),
@@ -644,12 +615,10 @@ function suggestions() {
     (found.suggestions || []).map((one) =>
       html(
         "li",
-        {},
-        html("h3", {}, capital(one.name || "suggested")),
+        html("h3", capital(one.name || "suggested")),
         html("p", {class: "rate"}, limit(one)),
         html(
           "p",
-          {},
           withShare(
             `touches ${clients(one.clients_touched)}`,
             one.clients_touched,
@@ -663,7 +632,7 @@ function suggestions() {
           ),
         ),
         one.why && html("p", {class: "soft"}, `${capital(one.why)}.`),
-        html("p", {}, html("code", {}, `limits = ["${limit(one)}"]`)),
+        html("p", html("code", `limits = ["${limit(one)}"]`)),
       ),
     ),
   );
@@ -678,20 +647,8 @@ function suggestions() {
       html(
         "div",
         {class: "pair"},
-        curve(
-          found,
-          bursts,
-          "clients",
-          found.clients,
-          found.target_of === "requests" ? null : found.target,
-        ),
-        curve(
-          found,
-          bursts,
-          "requests",
-          found.requests,
-          found.target_of === "requests" ? found.target : null,
-        ),
+        curve(found, bursts, "clients", found.clients),
+        curve(found, bursts, "requests", found.requests),
       ),
       behind(
         "What each limit would have done",
@@ -709,7 +666,7 @@ function suggestions() {
   }
   const unsure = found.cannot_tell || [];
   if (unsure.length && found.clients) {
-    made.append(html("h3", {}, "What this log cannot tell"), bullets(unsure));
+    made.append(html("h3", "What this log cannot tell"), bullets(unsure));
   }
   peaks(found);
   suspects(found);
@@ -727,7 +684,8 @@ function shownBursts(found) {
 }
 
 /** The share of clients or requests by the rate, a line for each burst, on logarithmic axes. */
-function curve(found, bursts, what, whole, target) {
+function curve(found, bursts, what, whole) {
+  const target = (found.target_of === "requests") === (what === "requests") && found.target;
   const title = what === "clients" ? "Clients touched" : "Requests blocked";
   const points = found.curve.filter((point) => bursts.includes(point.burst));
   const rates = [...new Set(points.map((point) => point.rate_per_second))].sort(
@@ -751,60 +709,21 @@ function curve(found, bursts, what, whole, target) {
     const y = (share) => (share > 0 ? scale(Math.log10(share)) : bottom);
     const picture = svg("svg", {viewBox: `0 0 ${width} ${bottom + 42}`, "aria-hidden": "true"});
     const every = Math.ceil(-low / 5);
+    const marks = [];
     for (let power = 0; power >= low; power -= every) {
-      picture.append(
-        svg("line", {
-          class: "gridline",
-          x1: left,
-          x2: right,
-          y1: y(10 ** power),
-          y2: y(10 ** power),
-        }),
-        svg(
-          "text",
-          {x: left - 8, y: y(10 ** power) + 4, "text-anchor": "end"},
-          `${+(100 * 10 ** power).toPrecision(1)}\u202f%`,
-        ),
-      );
+      marks.push([y(10 ** power), `${+(100 * 10 ** power).toPrecision(1)}\u202f%`]);
     }
-    picture.append(
-      svg("line", {class: "axis", x1: left, x2: right, y1: bottom, y2: bottom}),
-      svg("text", {x: left - 8, y: bottom + 4, "text-anchor": "end"}, "none"),
-    );
-    let last = -Infinity;
-    for (const r of shown) {
-      picture.append(
-        svg("line", {class: "axis", x1: X(r), x2: X(r), y1: bottom, y2: bottom + 4}),
-      );
-      if (X(r) - last > 48) {
-        last = X(r);
-        const anchor = X(r) > right - 12 ? "end" : "middle";
-        picture.append(
-          svg(
-            "text",
-            {x: X(r), y: bottom + 18, "text-anchor": anchor},
-            names.get(r) || rate(r),
-          ),
-        );
-      }
-    }
-    picture.append(
-      svg(
-        "text",
-        {x: (left + right) / 2, y: bottom + 36, "text-anchor": "middle"},
-        "rate of the limit (logarithmic)",
-      ),
-    );
-    if (target) {
-      picture.append(
-        svg("line", {class: "target", x1: left, x2: right, y1: y(target), y2: y(target)}),
-      );
-    }
+    levels(picture, left, right, [...marks, [bottom, "none", "axis"]]);
+    const name = (r) => names.get(r) || rate(r);
+    marksBelow(picture, shown, [X, bottom, right], name, 48, 12);
+    const below = "rate of the limit (logarithmic)";
+    picture.append(label((left + right) / 2, bottom + 36, below, "middle"));
+    if (target) picture.append(line("target", left, y(target), right, y(target)));
     bursts.forEach((burst, at) => {
-      const line = points.filter(
+      const own = points.filter(
         (point) => point.burst === burst && shown.includes(point.rate_per_second),
       );
-      const d = line
+      const d = own
         .map(
           (point, i) =>
             `${i ? "L" : "M"}${X(point.rate_per_second).toFixed(1)},` +
@@ -813,7 +732,7 @@ function curve(found, bursts, what, whole, target) {
         .join("");
       picture.append(
         svg("path", {class: `curve b${at}`, d}),
-        ...line.map((point) =>
+        ...own.map((point) =>
           svg("circle", {
             class: `f${at}`,
             r: 2.5,
@@ -823,30 +742,20 @@ function curve(found, bursts, what, whole, target) {
         ),
       );
     });
-    markNames(
-      picture,
-      (found.suggestions || []).map((one) => ({
-        name: one.name,
-        x: X(one.rate_per_second),
-        y: y((what === "clients" ? one.clients_touched : one.requests_blocked) / whole),
-      })),
-      right,
-    );
+    const pins = (found.suggestions || []).map((one) => ({
+      name: one.name,
+      x: X(one.rate_per_second),
+      y: y((what === "clients" ? one.clients_touched : one.requests_blocked) / whole),
+    }));
+    markNames(picture, pins, right);
     picture.append(
-      ...(found.suggestions || []).map((one) =>
-        svg("circle", {
-          class: "pin",
-          r: 4.5,
-          cx: X(one.rate_per_second),
-          cy: y((what === "clients" ? one.clients_touched : one.requests_blocked) / whole),
-        }),
-      ),
+      ...pins.map(({x, y}) => svg("circle", {class: "pin", r: 4.5, cx: x, cy: y})),
     );
-    picture.append(svg("line", {class: "cursor", y1: top, y2: bottom, visibility: "hidden"}));
+    picture.append(cursor(top, bottom));
     spots = shown.map((r) => ({
       x: X(r),
       words: [
-        names.get(r) || rate(r),
+        name(r),
         ...points
           .filter((point) => point.rate_per_second === r)
           .map((point) =>
@@ -862,25 +771,17 @@ function curve(found, bursts, what, whole, target) {
   };
   const place = plot(draw);
   explore(place, `${title}, by rate`, () => spots, 60);
-  return html("figure", {}, html("figcaption", {}, title), place);
+  return html("figure", html("figcaption", title), place);
 }
 
 /** The names of suggestions above a plot, each with a line down to its {x, y}. */
 function markNames(picture, marks, right) {
   marks.forEach((mark, at) => {
     const level = 14 + 13 * (at % 3);
+    const anchor = mark.x > right - 30 ? "end" : "middle";
     picture.append(
-      svg("line", {class: "mark", x1: mark.x, x2: mark.x, y1: level + 5, y2: mark.y}),
-      svg(
-        "text",
-        {
-          class: "strong halo",
-          x: mark.x,
-          y: level,
-          "text-anchor": mark.x > right - 30 ? "end" : "middle",
-        },
-        mark.name,
-      ),
+      line("mark", mark.x, level + 5, mark.x, mark.y),
+      label(mark.x, level, mark.name, anchor, "strong halo"),
     );
   });
 }
@@ -930,17 +831,9 @@ function histogram(found, bins, unit, seconds) {
     // None, and then each power of ten one step higher.
     const y = (n) => linear(0, most + 1, bottom, top)(n > 0 ? Math.log10(n) + 1 : 0);
     const picture = svg("svg", {viewBox: `0 0 ${width} ${bottom + 42}`, "aria-hidden": "true"});
-    picture.append(
-      svg("text", {x: left - 8, y: bottom + 4, "text-anchor": "end"}, "none"),
-      svg("line", {class: "axis", x1: left, x2: right, y1: bottom, y2: bottom}),
-    );
-    for (let power = 0; power <= most; power++) {
-      const n = 10 ** power;
-      picture.append(
-        svg("line", {class: "gridline", x1: left, x2: right, y1: y(n), y2: y(n)}),
-        svg("text", {x: left - 8, y: y(n) + 4, "text-anchor": "end"}, short(n)),
-      );
-    }
+    const powers = Array.from({length: most + 1}, (_, power) => 10 ** power);
+    const heights = powers.map((n) => [y(n), short(n)]);
+    levels(picture, left, right, [[bottom, "none", "axis"], ...heights]);
     for (const bin of bins.filter((bin) => bin.clients > 0)) {
       const from = X(bin.from === 1 ? 0.84 : bin.from - 0.0);
       const to = X(Math.min((bin.to || bin.from) + 1, far));
@@ -954,41 +847,19 @@ function histogram(found, bins, unit, seconds) {
         }),
       );
     }
-    let last = -Infinity;
+    const numbers = [];
     for (let decade = 1; decade <= far; decade *= 10) {
-      for (const n of [1, 2, 5].map((times) => times * decade).filter((n) => n <= far)) {
-        picture.append(
-          svg("line", {class: "axis", x1: X(n), x2: X(n), y1: bottom, y2: bottom + 4}),
-        );
-        if (X(n) - last > 34) {
-          last = X(n);
-          picture.append(
-            svg(
-              "text",
-              {
-                x: X(n),
-                y: bottom + 18,
-                "text-anchor": X(n) > right - 10 ? "end" : "middle",
-              },
-              short(n),
-            ),
-          );
-        }
-      }
+      numbers.push(...[1, 2, 5].map((times) => times * decade).filter((n) => n <= far));
     }
-    picture.append(
-      svg(
-        "text",
-        {x: (left + right) / 2, y: bottom + 36, "text-anchor": "middle"},
-        `requests in a ${unit} (logarithmic)`,
-      ),
-    );
+    marksBelow(picture, numbers, [X, bottom, right], (n) => short(n), 34, 10);
+    const below = `requests in a ${unit} (logarithmic)`;
+    picture.append(label((left + right) / 2, bottom + 36, below, "middle"));
     markNames(
       picture,
       marks.map((mark) => ({name: mark.name, x: X(mark.at), y: bottom})),
       right,
     );
-    picture.append(svg("line", {class: "cursor", y1: top, y2: bottom, visibility: "hidden"}));
+    picture.append(cursor(top, bottom));
     spots = bins
       .filter((bin) => bin.clients > 0)
       .map((bin) => ({
@@ -1005,8 +876,7 @@ function histogram(found, bins, unit, seconds) {
   explore(place, title, () => spots, 60);
   return html(
     "figure",
-    {},
-    html("figcaption", {}, title),
+    html("figcaption", title),
     place,
     behind(
       title,
@@ -1124,16 +994,7 @@ function spark(one, timeline) {
   const x = linear(0, Math.max(whole, bins.length, 1), 0, 200);
   const y = linear(0, most, 29, 1);
   const width = Math.max(1.5, x(1) - x(0) - 0.3);
-  const column = (at, from, to, kind) =>
-    to > from
-      ? svg("rect", {
-          class: kind,
-          x: x(at),
-          width,
-          y: Math.min(y(to), y(from) - 1),
-          height: Math.max(1, y(from) - y(to)),
-        })
-      : null;
+  const column = (kind, at, span) => bar(kind, x(at), width, span, y, 1);
   return svg(
     "svg",
     {
@@ -1144,10 +1005,10 @@ function spark(one, timeline) {
         `${number(sum(series[1]))} blocked in all`,
     },
     bins.map(([allowed, blocked], at) => [
-      column(at, 0, allowed, "bar"),
-      column(at, allowed, allowed + blocked, "blocked"),
+      column("bar", at, [0, allowed]),
+      column("blocked", at, [allowed, allowed + blocked]),
     ]),
-    svg("line", {class: "axis", x1: 0, x2: 200, y1: 29.5, y2: 29.5}),
+    line("axis", 0, 29.5, 200, 29.5),
   );
 }
 
@@ -1229,7 +1090,7 @@ function policies() {
 function theLog() {
   const bad = report.bad || [];
   const answers = report.log_answers;
-  const entry = (name, value) => html("div", {}, html("dt", {}, name), html("dd", {}, value));
+  const entry = (name, value) => html("div", html("dt", name), html("dd", value));
   section(
     "The log",
     null,
@@ -1260,8 +1121,8 @@ function theLog() {
       table(
         "From fields to args",
         [
-          ["Arg", (one) => html("code", {}, one.arg)],
-          ["Field of the log", (one) => html("code", {}, one.field)],
+          ["Arg", (one) => html("code", one.arg)],
+          ["Field of the log", (one) => html("code", one.field)],
         ],
         report.mapping,
       ),
@@ -1272,7 +1133,7 @@ function theLog() {
           ["What is wrong", (one) => one.kind],
           ["Lines", (one) => number(one.count), "n"],
           ["The first", (one) => [logged(one.file), `, line ${number(one.line)}`]],
-          ["It begins", (one) => html("code", {}, logged(one.excerpt))],
+          ["It begins", (one) => html("code", logged(one.excerpt))],
         ],
         bad,
       ),
@@ -1295,7 +1156,7 @@ function notKnown() {
     report.seconds > 0 &&
       `${count(report.lines, "line", "lines")} in ${duration(report.seconds)}`,
   ];
-  main.append(html("footer", {}, made.filter(Boolean).join(", "), "."));
+  main.append(html("footer", made.filter(Boolean).join(", "), "."));
 }
 
 headline();
