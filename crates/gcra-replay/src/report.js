@@ -8,7 +8,7 @@ const main = document.getElementById("main");
 
 const grouped = new Intl.NumberFormat("en-US", {maximumFractionDigits: 0});
 /** "4 210", with narrow spaces. */
-const number = (n) => grouped.format(n || 0).replaceAll(",", "\u202f");
+const number = (n) => grouped.format(n).replaceAll(",", "\u202f");
 const count = (n, one, several) => `${number(n)} ${n === 1 ? one : several}`;
 const requests = (n) => count(n, "request", "requests");
 const clients = (n) => count(n, "client", "clients");
@@ -23,20 +23,12 @@ function percent(part, whole) {
   if (share > 99) return `${(Math.floor(share * 100) / 100).toFixed(2)}\u202f%`;
   return `${share.toFixed(share < 1 ? 2 : 1)}\u202f%`;
 }
-/** A rate per second, in a unit that needs no small fractions. */
-function rate(perSecond) {
-  const digits = (n) => (n >= 100 ? number(Math.round(n)) : String(+n.toPrecision(2)));
-  return perSecond >= 1 || perSecond === 0
-    ? `${digits(perSecond)}/s`
-    : `${digits(perSecond * 60)}/min`;
-}
 function duration(seconds) {
-  const s = seconds || 0;
-  if (s > 0 && s < 1) return `${Math.max(1, Math.round(s * 1000))} ms`;
-  if (s < 100) return `${+s.toFixed(s < 10 ? 1 : 0)} s`;
-  const minutes = Math.round(s / 60);
+  if (seconds > 0 && seconds < 1) return `${Math.max(1, Math.round(seconds * 1000))} ms`;
+  if (seconds < 100) return `${+seconds.toFixed(seconds < 10 ? 1 : 0)} s`;
+  const minutes = Math.round(seconds / 60);
   if (minutes < 120) return `${minutes} min`;
-  const hours = Math.round(s / 3600);
+  const hours = Math.round(seconds / 3600);
   return hours < 72 ? `${hours} h` : `${Math.round(hours / 24)} days`;
 }
 /** The length of a bin: "minute", "15 minutes". */
@@ -67,7 +59,7 @@ function when(seconds) {
 /** `whole` in words, of which `part` is so much. */
 const withShare = (words, part, whole) => `${words} (${percent(part, whole)})`;
 const sum = (list) => (list || []).reduce((total, n) => total + n, 0);
-const largest = (list) => (list || []).reduce((most, n) => Math.max(most, n), 0);
+const largest = (list) => list.reduce((most, n) => Math.max(most, n), 0);
 const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 /** A sentence in which names of settings are between backticks. */
 const sentence = (text) =>
@@ -375,7 +367,7 @@ function steps(bins, x, y, value, base) {
 
 function overTime() {
   const {timeline} = report;
-  if (!timeline || !(timeline.allowed || []).length) return;
+  if (!timeline.allowed.length) return;
   const has = {
     would: sum(timeline.would_block) > 0,
     before: Boolean(timeline.blocked_before),
@@ -477,7 +469,7 @@ function overTime() {
   ];
   if (has.would) entries.push(["would", "would be blocked (policies that only observe)"]);
   if (has.before)
-    entries.push(["before", `blocked by ${report.configuration?.old || "the old file"}`]);
+    entries.push(["before", `blocked by ${report.configuration.old}`]);
   const {begin, size, bins} = binned(timeline, series, 300);
   const lead = isAnyBlocked
     ? "Times are UTC. The two plots have axes of their own: what is blocked would be too small" +
@@ -505,15 +497,14 @@ function overTime() {
 // ---- The headline
 
 function headline() {
-  const total = report.total || {};
-  const configuration = report.configuration || {};
-  const decided = (total.allowed || 0) + (total.blocked || 0) + (total.would_block || 0);
+  const {total, configuration} = report;
+  const decided = total.allowed + total.blocked + total.would_block;
   const isObserved = !total.blocked && total.would_block > 0;
-  const blocked = isObserved ? total.would_block : total.blocked || 0;
+  const blocked = isObserved ? total.would_block : total.blocked;
   const whom = isObserved ? total.clients_would_block : total.clients_blocked;
   const share = percent(blocked, decided);
-  const all = total.clients === undefined ? requests(decided) : clients(total.clients);
-  const tight = (report.suggest?.suggestions || [])[0];
+  const all = clients(total.clients);
+  const tight = report.suggest?.suggestions[0];
   const isOnlySuggested = !configuration.new && report.suggest;
   let words;
   if (isOnlySuggested && tight) {
@@ -530,12 +521,10 @@ function headline() {
     words = "The only client of this log would not have been blocked.";
   } else if (!blocked) {
     words = `None of ${all} would have been blocked.`;
-  } else if (whom === undefined || total.clients === undefined) {
-    words = `${number(blocked)} of ${requests(decided)} would have been blocked: ${share}.`;
   } else {
     words = `${number(whom)} of ${all} would have been blocked: ${share} of the requests.`;
   }
-  const files = report.files || [];
+  const {files} = report;
   const names =
     files.length > 3
       ? `${files.slice(0, 2).join(", ")} and ${files.length - 2} more files`
@@ -544,7 +533,7 @@ function headline() {
     "p",
     {class: "kicker"},
     "gcra-spoa replay of ",
-    logged(names || "a log"),
+    logged(names),
     configuration.new && [" under ", logged(configuration.new)],
     configuration.old && [", compared with ", logged(configuration.old)],
   );
@@ -577,9 +566,7 @@ function headline() {
   if (against) {
     facts.push(["newly blocked", against.newly_blocked, decided]);
     facts.push(["no longer blocked", against.newly_allowed, decided]);
-    if (against.clients_newly_blocked !== undefined) {
-      facts.push(["clients newly blocked", against.clients_newly_blocked, total.clients]);
-    }
+    facts.push(["clients newly blocked", against.clients_newly_blocked, total.clients]);
   }
   if (total.unmatched) facts.push(["of no policy", total.unmatched, report.requests]);
   if (total.undecided) facts.push(["undecided", total.undecided, report.requests]);
@@ -606,16 +593,16 @@ function suggestions() {
   const lead = found.clients
     ? `What limits by ${found.key} would have done to ${clients(found.clients)} with` +
       ` ${requests(found.requests)}. The tight limit is the smallest that touches fewer than` +
-      ` ${+(found.target * 100).toPrecision(3)}\u202f% of the ${found.target_of || "clients"}.`
+      ` ${+(found.target * 100).toPrecision(3)}\u202f% of the ${found.target_of}.`
     : `No request of the log has the key ${found.key}.`;
   const limit = (one) => `${one.rate} burst ${one.burst}`;
   const cards = html(
     "ul",
     {class: "limits"},
-    (found.suggestions || []).map((one) =>
+    found.suggestions.map((one) =>
       html(
         "li",
-        html("h3", capital(one.name || "suggested")),
+        html("h3", capital(one.name)),
         html("p", {class: "rate"}, limit(one)),
         html(
           "p",
@@ -631,13 +618,13 @@ function suggestions() {
             found.requests,
           ),
         ),
-        one.why && html("p", {class: "soft"}, `${capital(one.why)}.`),
+        html("p", {class: "soft"}, `${capital(one.why)}.`),
         html("p", html("code", `limits = ["${limit(one)}"]`)),
       ),
     ),
   );
   const made = section(`Limits that fit this traffic`, lead, cards);
-  if ((found.curve || []).length && found.clients) {
+  if (found.curve.length && found.clients) {
     const bursts = shownBursts(found);
     made.append(
       legend([
@@ -653,7 +640,7 @@ function suggestions() {
       behind(
         "What each limit would have done",
         [
-          ["Rate", (point) => point.rate || rate(point.rate_per_second)],
+          ["Rate", (point) => point.rate],
           ["Burst", (point) => number(point.burst), "n"],
           ["Clients touched", (point) => number(point.clients), "n"],
           ["of clients", (point) => percent(point.clients, found.clients), "n"],
@@ -664,9 +651,8 @@ function suggestions() {
       ),
     );
   }
-  const unsure = found.cannot_tell || [];
-  if (unsure.length && found.clients) {
-    made.append(html("h3", "What this log cannot tell"), bullets(unsure));
+  if (found.cannot_tell.length && found.clients) {
+    made.append(html("h3", "What this log cannot tell"), bullets(found.cannot_tell));
   }
   peaks(found);
   suspects(found);
@@ -675,7 +661,7 @@ function suggestions() {
 /** Up to four bursts that are far apart, with those that are suggested. */
 function shownBursts(found) {
   const all = [...new Set(found.curve.map((point) => point.burst))].sort((a, b) => a - b);
-  const suggested = (found.suggestions || []).map((one) => one.burst);
+  const suggested = found.suggestions.map((one) => one.burst);
   const wanted = [...new Set([...suggested, 5, 20, 100, 500, ...all])];
   return wanted
     .filter((burst) => all.includes(burst))
@@ -696,7 +682,7 @@ function curve(found, bursts, what, whole) {
   const active = points
     .filter((point) => point.clients > 0)
     .map((point) => point.rate_per_second);
-  const marked = (found.suggestions || []).map((one) => one.rate_per_second);
+  const marked = found.suggestions.map((one) => one.rate_per_second);
   const end = largest([...active, ...marked]);
   const shown = rates.filter((r, at) => r <= end || rates[at - 2] <= end || at < 4);
   const low = Math.min(-1, Math.floor(Math.log10(Math.min(1 / whole, target || 1) * 1.0001)));
@@ -714,8 +700,7 @@ function curve(found, bursts, what, whole) {
       marks.push([y(10 ** power), `${+(100 * 10 ** power).toPrecision(1)}\u202f%`]);
     }
     levels(picture, left, right, [...marks, [bottom, "none", "axis"]]);
-    const name = (r) => names.get(r) || rate(r);
-    marksBelow(picture, shown, [X, bottom, right], name, 48, 12);
+    marksBelow(picture, shown, [X, bottom, right], (r) => names.get(r), 48, 12);
     const below = "rate of the limit (logarithmic)";
     picture.append(label((left + right) / 2, bottom + 36, below, "middle"));
     if (target) picture.append(line("target", left, y(target), right, y(target)));
@@ -742,7 +727,7 @@ function curve(found, bursts, what, whole) {
         ),
       );
     });
-    const pins = (found.suggestions || []).map((one) => ({
+    const pins = found.suggestions.map((one) => ({
       name: one.name,
       x: X(one.rate_per_second),
       y: y((what === "clients" ? one.clients_touched : one.requests_blocked) / whole),
@@ -755,7 +740,7 @@ function curve(found, bursts, what, whole) {
     spots = shown.map((r) => ({
       x: X(r),
       words: [
-        name(r),
+        names.get(r),
         ...points
           .filter((point) => point.rate_per_second === r)
           .map((point) =>
@@ -788,9 +773,8 @@ function markNames(picture, marks, right) {
 
 /** How many clients were how busy. */
 function peaks(found) {
-  const bins = (found.peaks || []).map((bin) => ({...bin, from: bin.from ?? bin.per_second}));
+  const {peaks: bins, peaks_minute: minute} = found;
   if (!bins.some((bin) => bin.clients > 0)) return;
-  const minute = found.peaks_minute || [];
   section(
     "How busy clients are",
     "Each client counts once, in the column of its busiest second or minute (of the clock)." +
@@ -808,23 +792,19 @@ function peaks(found) {
 function histogram(found, bins, unit, seconds) {
   const title = `Clients by requests in their busiest ${unit}`;
   const range = (bin) =>
-    !bin.to || bin.to === bin.from
+    bin.to === bin.from
       ? number(bin.from)
       : bin.to >= 4294967295
         ? `${number(bin.from)} or more`
         : `${number(bin.from)} to ${number(bin.to)}`;
-  const marks = (found.suggestions || []).map((one) => ({
+  const marks = found.suggestions.map((one) => ({
     name: one.name,
     at: one.burst + Math.ceil(one.rate_per_second * seconds),
   }));
   let spots = [];
   const draw = (width) => {
     const [top, bottom, left, right] = [50, 210, 62, width - 14];
-    const far = Math.max(
-      10,
-      (bins.at(-1).to || bins.at(-1).from) + 1,
-      ...marks.map((mark) => mark.at * 1.3),
-    );
+    const far = Math.max(10, bins.at(-1).to + 1, ...marks.map((mark) => mark.at * 1.3));
     const X = (n) =>
       linear(Math.log10(0.8), Math.log10(Math.min(far, 1e7)), left, right)(Math.log10(n));
     const most = Math.ceil(Math.log10(largest(bins.map((bin) => bin.clients)) + 1) * 1.0001);
@@ -835,8 +815,8 @@ function histogram(found, bins, unit, seconds) {
     const heights = powers.map((n) => [y(n), short(n)]);
     levels(picture, left, right, [[bottom, "none", "axis"], ...heights]);
     for (const bin of bins.filter((bin) => bin.clients > 0)) {
-      const from = X(bin.from === 1 ? 0.84 : bin.from - 0.0);
-      const to = X(Math.min((bin.to || bin.from) + 1, far));
+      const from = X(bin.from === 1 ? 0.84 : bin.from);
+      const to = X(Math.min(bin.to + 1, far));
       picture.append(
         svg("rect", {
           class: "bar",
@@ -863,7 +843,7 @@ function histogram(found, bins, unit, seconds) {
     spots = bins
       .filter((bin) => bin.clients > 0)
       .map((bin) => ({
-        x: X(Math.sqrt(bin.from * Math.min(far, (bin.to || bin.from) + 1))),
+        x: X(Math.sqrt(bin.from * Math.min(far, bin.to + 1))),
         words: [
           `${range(bin)} in a ${unit}`,
           clients(bin.clients),
@@ -891,7 +871,7 @@ function histogram(found, bins, unit, seconds) {
 }
 
 function suspects(found) {
-  if (!(found.suspects || []).length) return;
+  if (!found.suspects.length) return;
   section(
     "The busiest clients",
     "First those that the tight limit would have blocked, then the others.",
@@ -901,16 +881,12 @@ function suspects(found) {
         ["Client", (one) => logged(one.client), "name"],
         ["Requests", (one) => number(one.requests), "n"],
         ["Busiest second", (one) => number(one.peak), "n"],
-        [
-          "Busiest minute",
-          (one) => (one.busiest_minute === undefined ? "" : number(one.busiest_minute)),
-          "n",
-        ],
+        ["Busiest minute", (one) => number(one.busiest_minute), "n"],
         [
           "Blocked by",
           (one) => {
-            const names = one.touched_by || [];
-            return names.length === (found.suggestions || []).length && names.length > 1
+            const names = one.touched_by;
+            return names.length === found.suggestions.length && names.length > 1
               ? "all three"
               : names.join(", ") || "none";
           },
@@ -924,14 +900,13 @@ function suspects(found) {
 // ---- Who is blocked
 
 function mostBlocked() {
-  const list = report.most_blocked || [];
+  const {most_blocked: list, timeline} = report;
   if (!list.length) return;
-  const timeline = report.timeline || {start: 0, step: 1};
   const isObserved = list.some((one) => one.would_block > 0);
   const isCompared = Boolean(report.against);
-  const several = (report.policies || []).length > 1;
+  const several = report.policies.length > 1;
   const share = (one) => {
-    const n = (one.blocked || 0) + (one.would_block || 0);
+    const n = one.blocked + one.would_block;
     return `${number(n)} (${percent(n, one.requests)})`;
   };
   section(
@@ -955,14 +930,10 @@ function mostBlocked() {
         ...(isCompared && list.some((one) => one.newly_blocked)
           ? [["Newly", (one) => number(one.newly_blocked), "n"]]
           : []),
-        ["Busiest second", (one) => (one.peak ? number(one.peak.per_second) : ""), "n"],
+        ["Busiest second", (one) => number(one.peak.per_second), "n"],
         ["Longest wait", (one) => duration(one.worst_wait), "n"],
         ["Limit", (one) => one.limit || "", "kept"],
-        [
-          "First blocked",
-          (one) => (one.first_blocked ? when(one.first_blocked).replace(/ \d{4} /, " ") : ""),
-          "n",
-        ],
+        ["First blocked", (one) => when(one.first_blocked).replace(/ \d{4} /, " "), "n"],
       ],
       list,
     ),
@@ -971,7 +942,7 @@ function mostBlocked() {
   if (newly.length) {
     section(
       "Blocked now, and not before",
-      `Clients with requests that ${report.configuration?.old || "the old file"} allows.`,
+      `Clients with requests that ${report.configuration.old} allows.`,
       table(
         "Newly blocked clients",
         [
@@ -987,9 +958,9 @@ function mostBlocked() {
 
 /** A client's requests over the time of the report. */
 function spark(one, timeline) {
-  const series = [one.timeline?.allowed, one.timeline?.blocked];
+  const series = [one.timeline.allowed, one.timeline.blocked];
   const {bins, size} = binned(timeline, series, 100);
-  const whole = binned(timeline, [report.timeline?.allowed], 100).bins.length || bins.length;
+  const whole = binned(timeline, [timeline.allowed], 100).bins.length || bins.length;
   const most = largest(bins.map(([allowed, blocked]) => allowed + blocked)) || 1;
   const x = linear(0, Math.max(whole, bins.length, 1), 0, 200);
   const y = linear(0, most, 29, 1);
@@ -1015,11 +986,9 @@ function spark(one, timeline) {
 // ---- Policies, the log, and what is not known
 
 function policies() {
-  const list = report.policies || [];
+  const {policies: list} = report;
   if (!list.length) return;
-  const limits = list.flatMap((policy) =>
-    (policy.limits || []).map((limit) => ({policy, limit})),
-  );
+  const limits = list.flatMap((policy) => policy.limits.map((limit) => ({policy, limit})));
   const observed = list.some((policy) => policy.would_block > 0);
   section(
     "Policies and limits",
@@ -1032,7 +1001,7 @@ function policies() {
           (one) => [
             logged(one.name),
             one.mode === "observe" && html("div", {class: "soft"}, "only observes"),
-            one.in_words && html("div", {class: "soft"}, one.in_words),
+            html("div", {class: "soft"}, one.in_words),
           ],
           "name",
         ],
@@ -1088,8 +1057,7 @@ function policies() {
 }
 
 function theLog() {
-  const bad = report.bad || [];
-  const answers = report.log_answers;
+  const {bad, log_answers: answers} = report;
   const entry = (name, value) => html("div", html("dt", name), html("dd", value));
   section(
     "The log",
@@ -1099,10 +1067,10 @@ function theLog() {
       {class: "columns"},
       entry(
         "Files",
-        (report.files || []).map((file, at) => [at ? ", " : "", logged(file)]),
+        report.files.map((file, at) => [at ? ", " : "", logged(file)]),
       ),
-      entry("Format", report.format || "unknown"),
-      report.time && entry("Time of a request", report.time),
+      entry("Format", report.format),
+      entry("Time of a request", report.time),
       entry("Lines", `${number(report.lines)}, of which ${requests(report.requests)}`),
       entry("Bad lines", number(sum(bad.map((one) => one.count)))),
       entry("Too late to be sorted", number(report.late)),
@@ -1112,12 +1080,12 @@ function theLog() {
       answers &&
         entry("Answers in the log", [
           `429: ${number(answers["429"])}, 403: ${number(answers["403"])}`,
-          answers.blocked === null || answers.blocked === undefined
+          answers.blocked === null
             ? ""
             : `; blocked by the agent then: ${number(answers.blocked)}`,
         ]),
     ),
-    (report.mapping || []).length > 0 &&
+    report.mapping.length > 0 &&
       table(
         "From fields to args",
         [
@@ -1141,22 +1109,11 @@ function theLog() {
 }
 
 function notKnown() {
-  const defaults = [
-    "What clients would have done: one that is blocked may try again, slow down or leave.",
-    "Requests that are not in the log, and those of machines whose logs were not given.",
-    "Time: a request counts when HAProxy accepted it; the agent is asked a little later.",
-  ];
-  const known = report.cannot_know || defaults;
-  const notes = report.notes || [];
+  const {notes, cannot_know: unknown, program, made, lines, seconds} = report;
   if (notes.length) section("About these numbers", null, bullets(notes));
-  section("What this report cannot know", null, bullets(known));
-  const made = [
-    report.program || "gcra-spoa",
-    report.made && `made on ${when(report.made)} UTC`,
-    report.seconds > 0 &&
-      `${count(report.lines, "line", "lines")} in ${duration(report.seconds)}`,
-  ];
-  main.append(html("footer", made.filter(Boolean).join(", "), "."));
+  section("What this report cannot know", null, bullets(unknown));
+  const read = `${count(lines, "line", "lines")} in ${duration(seconds)}`;
+  main.append(html("footer", `${program}, made on ${when(made)} UTC, ${read}.`));
 }
 
 headline();
