@@ -18,7 +18,7 @@ use crate::report::{
 use crate::side::{Replaying, Side};
 use crate::suggest::grid::f64_from;
 use crate::suggest::suggestions::Suggestions;
-use crate::tally::{HitClient, LogTally, PolicyTally};
+use crate::tally::{ClientCounts, Hit, LogTally, PolicyTally};
 
 /// How many clients a report lists.
 const MOST_LISTED: usize = 50;
@@ -162,10 +162,10 @@ impl Findings<'_> {
 
 fn against(replaying: &Replaying) -> Option<Against> {
     let Replaying { new, old, changes, .. } = replaying;
-    let newly = |client: HitClient| NewlyBlocked {
-        policy: policy_name(new, client.policy),
-        requests: client.newly,
-        client: client.name,
+    let newly = |(client, hit): (ClientCounts, Hit)| NewlyBlocked {
+        policy: policy_name(new, hit.policy),
+        requests: client.newly.into(),
+        client: hit.name,
     };
     let clients = new.tally.most_hit(MOST_LISTED, |client| client.newly);
     Some(Against {
@@ -301,34 +301,31 @@ fn timeline(tally: &LogTally, has_other: bool) -> Timeline {
     }
 }
 
-fn blocked(side: &Side, client: HitClient) -> BlockedClient {
-    let policy = side.engine.policies().get(client.policy);
+fn blocked(side: &Side, (client, hit): (ClientCounts, Hit)) -> BlockedClient {
+    let policy = side.engine.policies().get(hit.policy);
     let observes = policy.is_some_and(|policy| policy.observes);
-    let (blocked, would_block) = split(observes, client.hit);
-    let limit = client.worst_limit.and_then(|place| policy?.limits().nth(place));
-    let length = side.tally.series.len();
-    let (mut allowed_steps, mut blocked_steps) = (vec![0; length], vec![0; length]);
-    for (place, [allowed, blocked]) in client.steps {
-        if let (Some(all), Some(hit)) =
-            (allowed_steps.get_mut(place), blocked_steps.get_mut(place))
-        {
-            *all += allowed;
-            *hit += blocked;
+    let (blocked, would_block) = split(observes, client.hit.into());
+    let limit = hit.worst_limit.and_then(|place| policy?.limits().nth(place));
+    let mut steps = vec![[0; 2]; side.tally.series.len()];
+    for (place, counts) in hit.steps {
+        if let Some(step) = steps.get_mut(place) {
+            *step = counts;
         }
     }
+    let series = |outcome: usize| steps.iter().map(|step| step[outcome]).collect();
     BlockedClient {
-        policy: policy_name(side, client.policy),
-        client: client.name,
-        requests: client.requests,
+        policy: policy_name(side, hit.policy),
+        client: hit.name,
+        requests: client.requests.into(),
         blocked,
         would_block,
-        newly_blocked: client.newly,
-        first_blocked: client.first,
-        last_blocked: client.last,
-        worst_wait: seconds_of_wait(client.worst_wait),
+        newly_blocked: client.newly.into(),
+        first_blocked: hit.first,
+        last_blocked: hit.last,
+        worst_wait: seconds_of_wait(hit.worst_wait),
         limit: limit.map(|limit| limit.label.to_string()),
-        peak: ClientPeak { per_second: client.peak },
-        timeline: ClientTimeline { allowed: allowed_steps, blocked: blocked_steps },
+        peak: ClientPeak { per_second: client.peak.into() },
+        timeline: ClientTimeline { allowed: series(0), blocked: series(1) },
     }
 }
 

@@ -1,5 +1,7 @@
 //! What came of the requests of a log: by policy, limit, client and time.
 
+use std::cmp::Reverse;
+
 use ahash::AHashMap;
 use gcra_limiter::answer::LimitStanding;
 use gcra_limiter::question::{Question, Unanswerable};
@@ -103,46 +105,30 @@ pub(crate) struct LimitTally {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Client {
-    requests: u32,
-    hit: u32,
+pub(crate) struct ClientCounts {
+    pub requests: u32,
+    pub(crate) hit: u32,
     /// Blocked by this configuration, and not by the other one.
-    newly: u32,
+    pub(crate) newly: u32,
     /// The last second in which it asked, and how often in that second.
     second: u32,
     in_second: u32,
     /// The most requests in a second of the clock.
-    peak: u32,
+    pub(crate) peak: u32,
 }
 
 /// A client with blocked requests, beside what is known of each.
-#[derive(Debug)]
-struct Hit {
-    policy: usize,
-    name: String,
-    first: u64,
-    last: u64,
-    worst_wait: Nanos,
-    worst_limit: Option<usize>,
-    /// The steps in which it asked since its first blocked request, with how many requests were
-    /// allowed and blocked.
-    steps: Vec<(usize, [u64; 2])>,
-}
-
-/// A client with blocked requests, for the report.
-#[derive(Debug)]
-pub(crate) struct HitClient {
+#[derive(Clone, Debug)]
+pub(crate) struct Hit {
     pub policy: usize,
     pub name: String,
-    pub requests: u64,
-    pub(crate) hit: u64,
-    pub(crate) newly: u64,
     pub first: u64,
     pub last: u64,
     pub(crate) worst_wait: Nanos,
     /// The place of the limit with the longest wait among those of the policy.
     pub(crate) worst_limit: Option<usize>,
-    pub(crate) peak: u64,
+    /// The steps in which it asked since its first blocked request, with how many requests were
+    /// allowed and blocked.
     pub steps: Vec<(usize, [u64; 2])>,
 }
 
@@ -154,7 +140,7 @@ pub(crate) struct LogTally {
     pub clients: Distinct,
     pub(crate) clients_blocked: Distinct,
     pub(crate) clients_would_block: Distinct,
-    by_key: AHashMap<u64, Client>,
+    by_key: AHashMap<u64, ClientCounts>,
     hits: AHashMap<u64, Hit>,
     /// Whether some clients were forgotten.
     pub(crate) has_forgotten: bool,
@@ -323,7 +309,7 @@ impl LogTally {
     /// first.
     fn forget(&mut self) {
         self.has_forgotten = true;
-        let rank = |client: &Client| (client.hit > 0, client.second);
+        let rank = |client: &ClientCounts| (client.hit > 0, client.second);
         let mut ranks: Vec<_> = self.by_key.values().map(rank).collect();
         let middle = ranks.len() / 2;
         let (_, middle, _) = ranks.select_nth_unstable(middle);
@@ -374,29 +360,17 @@ impl LogTally {
     }
 
     /// The clients that `rank` counts most of, the first of them first.
-    pub(crate) fn most_hit(&self, most: usize, rank: fn(&HitClient) -> u64) -> Vec<HitClient> {
-        let client = |(id, hit): (&u64, &Hit)| {
-            let client = self.by_key.get(id).copied().unwrap_or_default();
-            HitClient {
-                policy: hit.policy,
-                name: hit.name.clone(),
-                requests: client.requests.into(),
-                hit: client.hit.into(),
-                newly: client.newly.into(),
-                first: hit.first,
-                last: hit.last,
-                worst_wait: hit.worst_wait,
-                worst_limit: hit.worst_limit,
-                peak: client.peak.into(),
-                steps: hit.steps.clone(),
-            }
-        };
-        let mut clients: Vec<_> =
-            self.hits.iter().map(client).filter(|client| rank(client) > 0).collect();
-        let order = |client: &HitClient| (u64::MAX - rank(client), client.name.clone());
-        clients.sort_by_cached_key(order);
+    pub(crate) fn most_hit(
+        &self,
+        most: usize,
+        rank: fn(&ClientCounts) -> u32,
+    ) -> Vec<(ClientCounts, Hit)> {
+        let client = |id| self.by_key.get(id).copied().unwrap_or_default();
+        let clients = self.hits.iter().map(|(id, hit)| (client(id), hit));
+        let mut clients: Vec<_> = clients.filter(|(client, _)| rank(client) > 0).collect();
+        clients.sort_by_key(|(client, hit)| (Reverse(rank(client)), &hit.name));
         clients.truncate(most);
-        clients
+        clients.into_iter().map(|(client, hit)| (client, hit.clone())).collect()
     }
 }
 

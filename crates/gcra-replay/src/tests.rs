@@ -231,7 +231,7 @@ fn of_many_blocked_clients_those_with_the_most_requests_are_kept() {
         }
     }
     let most = asker.tally.most_hit(3, |client| client.hit);
-    let names: Vec<_> = most.iter().map(|client| (&*client.name, client.hit)).collect();
+    let names: Vec<_> = most.iter().map(|(client, hit)| (&*hit.name, client.hit)).collect();
     assert_eq!(names[..2], [("192.0.2.2", 499), ("192.0.2.1", 200)]);
     let policy = &asker.tally.policies[0];
     assert_eq!((policy.clients.count(), policy.clients_hit.count()), (20_002, 20_002));
