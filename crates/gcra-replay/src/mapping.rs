@@ -394,21 +394,18 @@ impl Mapping {
         let mut notes = Vec::new();
         for Arg { name, source, has_other_text, .. } in args {
             let field = source.in_words(fields);
-            let note = match (has_other_text, source) {
-                (true, Source::Field { kind: Kind::Address, .. }) => format!(
-                    "the arg '{name}' had no value in any request, because the texts in \
-                     '{field}' are no addresses; write --map {name}=FIELD with another field, or \
-                     --map {name}={field},str"
+            let (why, or) = match (has_other_text, source) {
+                (true, Source::Field { kind: Kind::Address, .. }) => (
+                    format!("the texts in '{field}' are no addresses"),
+                    format!(", or --map {name}={field},str"),
                 ),
-                (true, _) => format!(
-                    "the arg '{name}' had no value in any request, because the texts in \
-                     '{field}' are no integers; write --map {name}=FIELD with another field"
-                ),
-                (false, _) => format!(
-                    "the arg '{name}' had no value in any request, because no line has a value \
-                     in '{field}'; write --map {name}=FIELD with another field"
-                ),
+                (true, _) => (format!("the texts in '{field}' are no integers"), String::new()),
+                (false, _) => (format!("no line has a value in '{field}'"), String::new()),
             };
+            let note = format!(
+                "the arg '{name}' had no value in any request, because {why}; write --map \
+                 {name}=FIELD with another field{or}"
+            );
             if !notes.contains(&note) {
                 notes.push(note);
             }
@@ -595,13 +592,20 @@ impl Asked {
         let WantedMessage { name, only } = message;
         let is_by_file = policies.list.iter().any(|policy| policy.message.is_some());
         let needed = needed(policies, name);
+        let of_needed = |name: &str| needed.iter().find(|needed| needed.name == name);
+        // The one that is written, or else the one that is most likely.
+        let source = |name: &str, fields: &mut Fields<'_>| {
+            let needed = of_needed(name);
+            match wanted.iter().find(|arg| arg.name == name) {
+                Some(arg) => written(name, &arg.source, needed, fields).map(Some),
+                None => Ok(guessed(name, needed, is_by_file, fields)),
+            }
+        };
         let mut args = Vec::new();
         if takes_all(policies, name) {
             // The key is all args of the message, in their order: those that are written.
-            let of_needed = |name: &str| needed.iter().find(|needed| needed.name == name);
-            for WantedArg { name, source } in wanted {
-                let source = written(name, source, of_needed(name), fields)?;
-                args.push(Arg::new(name, source));
+            for WantedArg { name, .. } in wanted {
+                args.extend(source(name, fields)?.map(|source| Arg::new(name, source)));
             }
             // A cost is no part of the key.
             let is_cost = |name: &String| of_needed(name).is_some_and(|needed| needed.is_cost);
@@ -621,14 +625,7 @@ impl Asked {
             if args.iter().any(|arg: &Arg| arg.name == needed.name) {
                 continue;
             }
-            let by_flag = wanted.iter().find(|arg| arg.name == needed.name);
-            let source = match by_flag {
-                Some(WantedArg { name, source }) => {
-                    Some(written(name, source, Some(needed), fields)?)
-                }
-                None => guessed(needed.name, Some(needed), is_by_file, fields),
-            };
-            match source {
+            match source(needed.name, fields)? {
                 Some(source) => args.push(Arg::new(needed.name, source)),
                 None if needed.is_required => return Err(no_field(needed, fields)),
                 // A replay asks as HAProxy does, with costs of its own.
@@ -651,18 +648,14 @@ impl Asked {
         let only = match only {
             None => None,
             Some((name, has_value)) => {
-                let needed = needed.iter().find(|needed| needed.name == name);
-                let source = match wanted.iter().find(|arg| arg.name == *name) {
-                    Some(WantedArg { name, source }) => written(name, source, needed, fields)?,
-                    None => guessed(name, needed, is_by_file, fields).ok_or_else(|| {
-                        format!(
-                            "no field of {} gives the arg '{name}' of --message; write --map \
-                             {name}=FIELD, where FIELD is one of {}",
-                            fields.format(),
-                            fields.in_words()
-                        )
-                    })?,
-                };
+                let source = source(name, fields)?.ok_or_else(|| {
+                    format!(
+                        "no field of {} gives the arg '{name}' of --message; write --map \
+                         {name}=FIELD, where FIELD is one of {}",
+                        fields.format(),
+                        fields.in_words()
+                    )
+                })?;
                 Some((Arg::new(name, source), *has_value))
             }
         };

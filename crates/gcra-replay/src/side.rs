@@ -11,12 +11,11 @@ use gcra_policy::rate_flags::RateFlags;
 use gcra_policy::secrets::Readers;
 use gcra_table::Slots;
 use gcra_text::output::{Mistakes, WrongUsage};
-use spop_agent::Message;
 
 use crate::args::Replay;
 use crate::distinct::Distinct;
 use crate::engine::Engine;
-use crate::mapping::Mapping;
+use crate::mapping::{Mapping, Written};
 use crate::tally::{LogTally, ReplayedRequest, decide_request};
 
 /// How many slots a table has unless the command line says it: 64 MiB. A larger one takes longer,
@@ -71,8 +70,6 @@ pub(crate) struct Side {
     pub engine: Engine,
     pub(crate) mapping: Mapping,
     pub tally: LogTally,
-    /// The questions about the messages of a batch.
-    questions: Vec<Result<Question, Unanswerable>>,
 }
 
 impl Side {
@@ -87,38 +84,35 @@ impl Side {
             format!("there is no memory for a table of {bytes} MiB; write a smaller --slots")
         })?;
         let tally = LogTally::new(engine.policies());
-        Ok(Self { name, engine, mapping, tally, questions: Vec::new() })
+        Ok(Self { name, engine, mapping, tally })
     }
 
-    /// Finds the questions about these messages, and starts to fetch what the decisions need from
-    /// memory.
-    fn prepare(
-        engine: &Engine,
-        tally: &LogTally,
-        questions: &mut Vec<Result<Question, Unanswerable>>,
-        messages: &[Message<'_>],
-    ) {
-        questions.clear();
-        for message in messages {
-            let question = engine.question(message);
-            if let Ok(question) = question {
-                tally.touch(question);
-            }
-            questions.push(question);
-        }
+    /// The questions about these messages. What the decisions need is on its way from memory.
+    fn questions(&self, written: &Written<'_>) -> Questions {
+        let question = |message| {
+            let question = self.engine.question(message);
+            question.inspect(|question| self.tally.touch(*question))
+        };
+        written.messages.iter().map(question).collect()
     }
 }
 
-/// Decides about a request: about its messages, each with the question that it asks.
+/// The questions about messages, in their order.
+type Questions = Vec<Result<Question, Unanswerable>>;
+
+/// Decides about the request whose messages are at this place, each with the question that it asks.
 fn decide(
     engine: &mut Engine,
     tally: &mut LogTally,
     at: i64,
-    messages: &[Message<'_>],
-    questions: &[Result<Question, Unanswerable>],
+    written: &Written<'_>,
+    questions: &Questions,
+    place: usize,
 ) -> ReplayedRequest {
     engine.advance_to(at);
     tally.begin(at);
+    let of = written.of(place);
+    let (messages, questions) = (&written.messages[of.clone()], &questions[of]);
     decide_request(engine, messages.iter().zip(questions.iter().copied()), tally)
 }
 
@@ -172,41 +166,28 @@ impl Replaying {
     /// Decides about the requests that wait.
     pub(crate) fn decide_all(&mut self) {
         let Self { new, old, changes, shares_messages, times } = self;
-        let Side { engine, mapping, tally, questions, .. } = new;
-        let written = mapping.written();
-        Side::prepare(engine, tally, questions, &written.messages);
+        let written = new.mapping.written();
+        let asked = new.questions(&written);
         match old {
             None => {
                 for (place, at) in times.iter().enumerate() {
-                    let of = written.of(place);
-                    let messages = &written.messages[of.clone()];
-                    decide(engine, tally, *at, messages, &questions[of]);
+                    decide(&mut new.engine, &mut new.tally, *at, &written, &asked, place);
                 }
             }
-            Some(Side {
-                engine: engine_before,
-                mapping: mapping_before,
-                tally: tally_before,
-                questions: questions_before,
-                ..
-            }) => {
-                let own = (!*shares_messages).then(|| mapping_before.written());
+            Some(old) => {
+                let own = (!*shares_messages).then(|| old.mapping.written());
                 let before = own.as_ref().unwrap_or(&written);
-                Side::prepare(engine_before, tally_before, questions_before, &before.messages);
+                let former = old.questions(before);
                 for (place, at) in times.iter().enumerate() {
-                    let of = written.of(place);
-                    let messages = &written.messages[of.clone()];
-                    let now = decide(engine, tally, *at, messages, &questions[of]);
-                    let of = before.of(place);
-                    let messages = &before.messages[of.clone()];
-                    let questions = &questions_before[of];
-                    let was = decide(engine_before, tally_before, *at, messages, questions);
-                    changes.count(tally, now, was);
+                    let now =
+                        decide(&mut new.engine, &mut new.tally, *at, &written, &asked, place);
+                    let was = decide(&mut old.engine, &mut old.tally, *at, before, &former, place);
+                    changes.count(&mut new.tally, now, was);
                 }
-                mapping_before.clear();
+                old.mapping.clear();
             }
         }
-        mapping.clear();
+        new.mapping.clear();
         times.clear();
     }
 }
