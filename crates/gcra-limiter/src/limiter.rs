@@ -158,7 +158,7 @@ impl Handler for Limiter {
                         Lent { table, in_force, usual, lane: *lane, leases, now: now.time() };
                     self.spend(lent, question, || request.messages().next())
                 }
-                DecisionPath::Full => None,
+                DecisionPath::Plain | DecisionPath::Full => None,
             };
             if let Some(verdict) = verdict {
                 in_force.shapes.learn_once(has_learned, in_force, request, question);

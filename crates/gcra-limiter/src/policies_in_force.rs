@@ -28,8 +28,7 @@ pub struct InForce {
     pub exemptions: Vec<Exemption>,
     /// What belongs to each policy.
     pub each: Vec<Each>,
-    /// Whether no policy has a trial, is shared, is settled by responses, or has clients that are
-    /// exempt.
+    /// Whether all policies are decided by the table alone, so that no request asks for more.
     pub is_plain: bool,
     /// The whole answer where only `blocked` is set: when it is false, and when it is true.
     pub blocked: [Actions; 2],
@@ -63,6 +62,9 @@ pub enum DecisionPath {
     Usual(Usual),
     /// By the spending of cells that the store has lent.
     UsualShared(Usual),
+    /// By the charge of all limits of the rule for the key: the policy has no trial, is not shared
+    /// and not settled by responses, and no client is exempt from it.
+    Plain,
     /// By all that may be asked about it.
     Full,
 }
@@ -220,6 +222,9 @@ impl InForce {
             let is_same = (&before.rule, &before.overrides) == (&policy.rule, &policy.overrides);
             is_same.then_some(each.rules)
         };
+        let is_plain = |policy: &Policy| {
+            policy.trial.is_none() && policy.shared.is_none() && policy.settle().is_none()
+        };
         let changed: HashSet<_> = earlier.mattering(now).collect();
         let each = policies.list.iter().enumerate().map(|(place, policy)| {
             let exempt = exemptions.iter().filter(|exemption| policy.is_meant_by(exemption));
@@ -229,6 +234,7 @@ impl InForce {
             let path = match Usual::of(policy, has_changed, &policies.answers, &exempt) {
                 Some(usual) if policy.shared.is_some() => DecisionPath::UsualShared(usual),
                 Some(usual) => DecisionPath::Usual(usual),
+                None if is_plain(policy) && exempt.is_empty() => DecisionPath::Plain,
                 None => DecisionPath::Full,
             };
             Each {
@@ -243,11 +249,9 @@ impl InForce {
             }
         });
         let each: Vec<Each> = each.collect();
-        let is_plain = |policy: &Policy| {
-            policy.trial.is_none() && policy.shared.is_none() && policy.settle().is_none()
-        };
-        let is_plain =
-            policies.list.iter().all(is_plain) && each.iter().all(|each| each.exempt.is_empty());
+        let is_plain = each
+            .iter()
+            .all(|each| matches!(each.path, DecisionPath::Usual(_) | DecisionPath::Plain));
         let blocked = [false, true].map(|blocked| {
             let mut actions = Actions::new();
             let answers = &policies.answers;

@@ -19,7 +19,7 @@ use crate::decide::local::{decide, decide_usual};
 use crate::known_shapes::{KnownShape, KnownShapes, MOST_SHAPES};
 use crate::limiter::{Lent, Limiter, Round, prefetch_limits};
 use crate::message_key::write;
-use crate::policies_in_force::{DecisionPath, InForce, Usual};
+use crate::policies_in_force::{DecisionPath, Each, InForce};
 use crate::question::Question;
 use crate::stats::{Lane, LaneStats};
 
@@ -50,9 +50,7 @@ impl KnownShape {
             [known] => *known.name == *arg.name,
             _ => false,
         };
-        if !is_whole_key
-            || policy.price.arg().is_some()
-            || Way::of(in_force, question.policy).is_none()
+        if !is_whole_key || policy.price.arg().is_some() || !is_answered(in_force, question.policy)
         {
             return None;
         }
@@ -140,48 +138,29 @@ impl KnownShapes {
         is_lent: bool,
     ) {
         for known in self.0.iter().map_while(OnceLock::get) {
-            let Some(way) = Way::of(in_force, known.policy) else { continue };
+            let Each { path, stats, .. } = &in_force.each[known.policy];
             // Without a store nothing is lent.
-            if is_lent || !matches!(way, Way::Shared(_)) {
-                let stats = in_force.each[known.policy].stats.on(lane);
-                list.push(ShapeInForce { known, way, stats });
+            if is_lent || !matches!(path, DecisionPath::UsualShared(_)) {
+                list.push(ShapeInForce { known, path, stats: stats.on(lane) });
             }
         }
     }
 }
 
-/// How requests are decided that are answered by their shapes.
-#[derive(Clone, Copy)]
-enum Way<'r> {
-    /// By one charge.
-    Usual(&'r Usual),
-    /// By the spending of cells that the store has lent.
-    Shared(&'r Usual),
-    /// By the charge of all limits of the rule for the key.
-    Plain,
-}
-
-impl<'r> Way<'r> {
-    /// That of the requests of the policy at this place, if they are answered by their shapes.
-    #[inline]
-    fn of(in_force: &'r InForce, policy: usize) -> Option<Self> {
-        let each = &in_force.each[policy];
-        match &each.path {
-            DecisionPath::Usual(usual) => Some(Self::Usual(usual)),
-            DecisionPath::UsualShared(usual) => Some(Self::Shared(usual)),
-            DecisionPath::Full => {
-                let says_more = !in_force.policies.answers.others.is_empty();
-                let is_plain = in_force.is_plain && !each.reads_messages && !says_more;
-                is_plain.then_some(Self::Plain)
-            }
-        }
+/// Whether requests of the policy at this place are answered by their shapes.
+fn is_answered(in_force: &InForce, policy: usize) -> bool {
+    let Each { path, reads_messages, .. } = &in_force.each[policy];
+    match path {
+        DecisionPath::Usual(_) | DecisionPath::UsualShared(_) => true,
+        DecisionPath::Plain => !reads_messages && in_force.policies.answers.others.is_empty(),
+        DecisionPath::Full => false,
     }
 }
 
 /// A shape, and what is in force for its requests.
 struct ShapeInForce<'r> {
     known: &'r KnownShape,
-    way: Way<'r>,
+    path: &'r DecisionPath,
     stats: LaneStats<'r>,
 }
 
@@ -229,15 +208,15 @@ impl Limiter {
                     continue;
                 };
                 misses = 0;
-                let place = match shape.way {
-                    Way::Usual(usual) => Some(table.place(usual.key(key), &usual.quota)),
-                    Way::Shared(usual) => {
+                let place = match shape.path {
+                    DecisionPath::Usual(usual) => Some(table.place(usual.key(key), &usual.quota)),
+                    DecisionPath::UsualShared(usual) => {
                         if let Some(leases) = leases {
                             leases.prefetch(usual.lease_key(key));
                         }
                         None
                     }
-                    Way::Plain => {
+                    DecisionPath::Plain | DecisionPath::Full => {
                         let question = known.question(key, rule);
                         prefetch_limits(table, &in_force.policies, question, None);
                         None
@@ -246,16 +225,16 @@ impl Limiter {
                 pending.push(Pending { shape, key, rule, place });
             }
             for Pending { shape, key, rule, place } in &pending {
-                let &&ShapeInForce { known, way, stats } = shape;
+                let &&ShapeInForce { known, path, stats } = shape;
                 let question = known.question(*key, *rule);
                 let message = || notifies.message();
-                let verdict = match (way, place) {
-                    (Way::Usual(usual), Some(place)) => {
+                let verdict = match (path, place) {
+                    (DecisionPath::Usual(usual), Some(place)) => {
                         let verdict = decide_usual(table, now, usual, place, question);
                         count_on(stats, in_force, question, verdict, message);
                         verdict
                     }
-                    (Way::Shared(usual), _) => {
+                    (DecisionPath::UsualShared(usual), _) => {
                         let (lane, now) = (*lane, now.time());
                         let lent = Lent { table, in_force, usual, lane, leases, now };
                         match self.spend(lent, question, message) {
