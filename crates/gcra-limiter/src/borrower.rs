@@ -330,7 +330,8 @@ impl Borrower {
     pub fn ask(&self, table: &Table, loan: Loan, least: u32) -> Asking {
         let (leases, now) = (self.leases(), HostTime::from(table.now()));
         let waiting = self.waiting.cells(loan.key).max(least);
-        let wish = leases.wish(loan.key, &loan.limit, now, waiting, least, self.round_trip());
+        let (limit, round_trip) = (loan.bucket.limit(), self.round_trip());
+        let wish = leases.wish(loan.key, limit, now, waiting, least, round_trip);
         self.send(table, &leases, now, loan, wish)
     }
 
@@ -352,12 +353,12 @@ impl Borrower {
             return;
         }
         let Some(loan) = loan() else { return };
-        let wish = if needs_more {
-            leases.wish(key, &loan.limit, now, 0, 0, round_trip)
-        } else {
-            Wish { want: 0, least: 0, validity: loan.limit.longest_validity() }
+        let limit = loan.bucket.limit();
+        let wish = match needs_more {
+            true => leases.wish(key, limit, now, 0, 0, round_trip),
+            false => Wish { want: 0, least: 0, validity: limit.longest_validity() },
         };
-        if wish.want > 0 || (left == 0 && demand.reports_at_once(&loan.limit, round_trip)) {
+        if wish.want > 0 || (left == 0 && demand.reports_at_once(limit, round_trip)) {
             self.send(table, &leases, now, loan, wish);
         }
     }
@@ -368,7 +369,7 @@ impl Borrower {
             return;
         }
         let (leases, now) = (self.leases(), HostTime::from(table.now()));
-        let given = leases.give_back(loan.key, &loan.limit, now, self.patience, cells);
+        let given = leases.give_back(loan.key, loan.bucket.limit(), now, self.patience, cells);
         if let Some(mut sent) = given {
             self.mind_shares(table, &loan, &mut sent);
             self.submit(&leases, now, loan, sent);
@@ -423,7 +424,7 @@ impl Borrower {
             let is_starting = self.is_starting(&loan);
             return if is_starting { Asking::UnderWay } else { Asking::Away };
         }
-        let asked = leases.ask(loan.key, &loan.limit, now, self.patience, wish);
+        let asked = leases.ask(loan.key, loan.bucket.limit(), now, self.patience, wish);
         let Some(mut sent) = asked else { return Asking::UnderWay };
         self.mind_shares(table, &loan, &mut sent);
         self.submit(leases, now, loan, sent)
@@ -618,7 +619,6 @@ impl Borrower {
         let limit = limit.with_longest_validity(HOST_COUNTS_FOR);
         let loan = Loan {
             key: LeaseKey::new(table.hash(HOSTS.as_bytes()), LeaseNumbers::new(&limit.numbers())),
-            limit,
             bucket: self.names.bucket(HOSTS, b"", limit),
             quota,
             shares_after: None,

@@ -1,6 +1,5 @@
 //! [`Loan`]: what the store has to be asked about a key.
 
-use gcra_lease::Limit;
 use gcra_store::Bucket;
 use gcra_table::{LeaseKey, Nanos, Quota};
 
@@ -8,9 +7,7 @@ use gcra_table::{LeaseKey, Nanos, Quota};
 #[derive(Clone, Debug)]
 pub struct Loan {
     pub key: LeaseKey,
-    /// The limit as the store computes it.
-    pub limit: Limit,
-    /// Its record in the store.
+    /// Its record in the store, with the limit as the store computes it.
     pub bucket: Bucket,
     pub quota: Quota,
     /// Hosts may use shares of the limit in an outage that takes as long as this. `None`: they

@@ -8,7 +8,7 @@ use arrayvec::ArrayVec;
 use gcra_policy::sharing::{Sharing, WithoutStore, counted, lent, most_carried_over};
 use gcra_policy::{Limit, LimitPlace, MAX_LIMITS, Policy};
 use gcra_store::{Bucket, Names};
-use gcra_table::{KeyHash, LeaseKey, Leases, Nanos, Quota, Table};
+use gcra_table::{KeyHash, LeaseKey, LeaseNumbers, Leases, Nanos, Quota, Table};
 use gcra_text::duration::nanoseconds;
 use spop_agent::Message;
 
@@ -83,7 +83,6 @@ impl<'p> SharedQuestion<'p, '_, '_> {
         let names = &self.borrower.names;
         let client = SharedClient { in_force, table, question, message };
         let bucket = client.bucket(names, limit, quota, second)?;
-        let lent_limit = *bucket.limit();
         let shares_after = match self.sharing.without_store {
             _ if self.sharing.at_once => None,
             WithoutStore::Share => Some(Nanos::ZERO),
@@ -92,7 +91,7 @@ impl<'p> SharedQuestion<'p, '_, '_> {
                 Some(Nanos(nanoseconds(for_)).saturating_sub(OPEN_IS_OVER_EARLIER))
             }
         };
-        Some(Loan { key, limit: lent_limit, bucket, quota, shares_after })
+        Some(Loan { key, bucket, quota, shares_after })
     }
 
     /// The client of a claim, for whom former buckets are looked for.
@@ -113,22 +112,20 @@ impl<'p> SharedQuestion<'p, '_, '_> {
         let Self { in_force, question, message, .. } = *self;
         let (Claim { limit, local, .. }, asked) = (claim, self.asked(claim));
         let buckets = in_force.earlier.buckets(question.policy, asked);
-        let Some(loan) = self.loan_at(claim, second).filter(|_| !buckets.is_empty()) else {
-            return ArrayVec::new();
-        };
+        let loan = self.loan_at(claim, second).filter(|_| !buckets.is_empty());
+        let Some(Loan { shares_after, .. }) = loan else { return ArrayVec::new() };
         let own = (local, record_key(self.policy(), limit, message));
         let former = in_force.earlier.limits(question.policy, asked);
         let former = former.map(|(old, limit, key)| (key, record_key(old, limit, message)));
         let keys: Vec<_> = iter::once(own).chain(former).collect();
-        let loan = |FormerBucket { key, quota, .. }: FormerBucket| {
+        let former = |FormerBucket { key, quota, .. }: FormerBucket| {
             let (_, bytes) = keys.iter().find(|(known, _)| *known == key)?;
-            let limit_in_store = lent(quota).ok()?;
-            let name = limit.record_name.clone();
-            let bucket = self.borrower.names.bucket(name, bytes, limit_in_store);
-            let key = LimitBucket { key, quota }.lease_key(limit);
-            Some(Loan { key, limit: limit_in_store, bucket, quota, ..loan.clone() })
+            let lent = lent(quota).ok()?;
+            let key = LeaseKey::new(key, LeaseNumbers::new(&lent.numbers()));
+            let bucket = self.borrower.names.bucket(limit.record_name.clone(), bytes, lent);
+            Some(Loan { key, bucket, quota, shares_after })
         };
-        buckets.into_iter().filter_map(loan).take(MOST_FORMER).collect()
+        buckets.into_iter().filter_map(former).take(MOST_FORMER).collect()
     }
 }
 
