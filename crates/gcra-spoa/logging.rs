@@ -6,8 +6,7 @@ use std::os::linux::fs::MetadataExt as _;
 use std::{env, fs};
 
 use env_logger::{Builder, Env};
-use gcra_admin::log_lines;
-use gcra_admin::log_lines::KeptLines;
+use gcra_admin::log_lines::{self, KeptLines};
 use log::Level;
 
 /// Starts logging. `RUST_LOG` chooses the levels that are written; those for `/events` are kept in

@@ -28,8 +28,7 @@ use gcra_text::visible::Visible;
 use spop_agent::Message;
 
 use crate::explanation::{key_parts, of_a_group, written_key};
-use crate::key_meanings;
-use crate::key_meanings::Meaning;
+use crate::key_meanings::{self, Meaning};
 use crate::policies_file::{Chosen, Kept, KeptError};
 use crate::process_state::{is_used, living};
 

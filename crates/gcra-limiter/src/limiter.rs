@@ -12,8 +12,7 @@ use gcra_policy::sharing::{Sharing, WithoutStore};
 use gcra_table::{Leases, Reading, Table, Time};
 use spop_agent::{AckWriter, Handler, Limits, Message, Reply, Request, ShapedNotifies, Value};
 
-use crate::answer;
-use crate::answer::Standings;
+use crate::answer::{self, Standings};
 use crate::audit_lines::{AuditFile, Lines};
 use crate::borrower::Borrower;
 use crate::counting::{count, count_undecided};

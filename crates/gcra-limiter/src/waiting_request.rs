@@ -9,8 +9,7 @@ use gcra_table::Table;
 use spop_agent::{LateReply, OwnedRequest};
 use tokio::time::{Instant, timeout_at};
 
-use crate::answer;
-use crate::answer::Standings;
+use crate::answer::{self, Standings};
 use crate::audit_lines::{AuditFile, Lines};
 use crate::borrower::Borrower;
 use crate::decide::attempt::Patience;

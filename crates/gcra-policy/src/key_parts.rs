@@ -1,7 +1,6 @@
 //! The key of a message: the args whose values make it, and how those are grouped.
 
-use std::fmt;
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use spop_agent::{Message, Value};

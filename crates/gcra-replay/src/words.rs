@@ -3,8 +3,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use gcra_text::columns;
-use gcra_text::columns::{Column, Style, cut, length, wrap};
+use gcra_text::columns::{self, Column, Style, cut, length, wrap};
 use gcra_text::count::Count;
 use gcra_text::duration::{Left, Utc};
 

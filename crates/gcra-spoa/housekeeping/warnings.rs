@@ -3,8 +3,7 @@
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
-use gcra_admin::agreement;
-use gcra_admin::agreement::Agreement;
+use gcra_admin::agreement::{self, Agreement};
 use gcra_admin::watched::MAX_SILENCE;
 use gcra_policy::Policy;
 use gcra_table::{Evictions, Name};

@@ -3,8 +3,7 @@
 //! Commands repeat what they were given, and show what agents say. Both can come from a client: a
 //! KEY was copied from a log, or another program answers in the place of an agent.
 
-use std::fmt;
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 
 /// Whether a terminal obeys a character or does not show it: control and format characters (such
 /// as those that change the direction of text), spaces that are not the usual one, characters that

@@ -2,8 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gcra_text::columns;
-use gcra_text::columns::{Column, Style, Styled, cut, length};
+use gcra_text::columns::{self, Column, Style, Styled, cut, length};
 use gcra_text::count::Count;
 
 use crate::agents::ListedAgent;

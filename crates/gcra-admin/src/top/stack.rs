@@ -1,7 +1,6 @@
 //! Lists one below the other, or side by side.
 
-use gcra_text::columns;
-use gcra_text::columns::{Column, Style, Styled};
+use gcra_text::columns::{self, Column, Style, Styled};
 use gcra_text::count::Count;
 
 /// Lists one below the other, the first one without as many rows as were scrolled. If they do not

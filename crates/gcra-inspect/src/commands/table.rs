@@ -14,12 +14,10 @@ use gcra_table::{Evictions, LeaseCounts, Leases, Nanos, Occupancy, Process, Slot
 use gcra_text::count::Count;
 use gcra_text::duration::Short;
 use gcra_text::output::{Output, print, print_note};
-use gcra_text::table_error;
-use gcra_text::table_error::TableError;
+use gcra_text::table_error::{self, TableError};
 use serde_json::{Value, json};
 
-use crate::commands::get_reset;
-use crate::commands::get_reset::{GET_HELP, Get, RESET_HELP, Reset};
+use crate::commands::get_reset::{self, GET_HELP, Get, RESET_HELP, Reset};
 use crate::flags::At;
 use crate::inspected_table::note_about_no_users;
 use crate::policies_file::Kept;

@@ -7,12 +7,10 @@ use toml::de::DeValue;
 use crate::calendar::Calendar;
 use crate::file::key::{key_parts, not_an_arg};
 use crate::file::reader::{Entries, Node, Reader, list};
-use crate::file::settings;
-use crate::file::settings::{NAME_RULE, is_name};
+use crate::file::settings::{self, NAME_RULE, is_name};
 use crate::key_parts::KeyParts;
 use crate::limit::{Limit, LimitIdentity, LimitNumbers, LimitWords, MAX_LIMITS, Rule};
-use crate::limit_from_arg;
-use crate::limit_from_arg::ByArg;
+use crate::limit_from_arg::{self, ByArg};
 use crate::policy::trial_name;
 use crate::rate_guess::Meant;
 

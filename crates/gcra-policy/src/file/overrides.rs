@@ -10,8 +10,7 @@ use gcra_text::network::VALUE;
 use ipnet::IpNet;
 use toml::de::DeValue;
 
-use crate::file::limits;
-use crate::file::limits::OfPolicy;
+use crate::file::limits::{self, OfPolicy};
 use crate::file::reader::{Entries, EntryName, Node, Reader};
 use crate::file::settings::is_setting;
 use crate::file::sources::{MAX_BYTES, Sources, read_text};

@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use gcra_table::{Nanos, Quota};
-use gcra_text::duration;
-use gcra_text::duration::Exact;
+use gcra_text::duration::{self, Exact};
 
 use crate::file::reader::{Entries, Node, Reader};
 use crate::limit::Rule;

@@ -9,13 +9,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use gcra_text::count::Count;
-use gcra_text::duration;
-use gcra_text::duration::Exact;
+use gcra_text::duration::{self, Exact};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use crate::file::secrets;
-use crate::file::secrets::Readers;
+use crate::file::secrets::{self, Readers};
 
 /// The most mistakes that are reported, and the most warnings. Of further ones only the number is.
 pub(crate) const MAX_REPORTED: usize = 100;

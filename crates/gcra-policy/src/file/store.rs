@@ -9,8 +9,7 @@ use gcra_store::{Certificate, Password};
 use toml::de::DeValue;
 
 use crate::file::reader::{Entries, Node, Reader};
-use crate::file::sources;
-use crate::file::sources::Sources;
+use crate::file::sources::{self, Sources};
 use crate::store::{StoreSettings, StoreUrl, VARIABLE_RULE, WAITS, is_variable};
 
 /// How many bytes a salt has, so that it cannot be guessed.
