@@ -95,31 +95,35 @@ impl Action {
 #[derive(Debug)]
 pub struct Refused(pub StatusCode, pub String);
 
-/// A sentence about what cannot be done as it was asked for.
-fn wrong(error: &anyhow::Error) -> Refused {
-    Refused(StatusCode::UNPROCESSABLE_ENTITY, format!("{error:#}"))
+impl Refused {
+    /// What was sent is not understood.
+    pub(crate) fn request(why: impl Into<String>) -> Self {
+        Self(StatusCode::BAD_REQUEST, why.into())
+    }
+
+    fn forbidden(why: &str) -> Self {
+        Self(StatusCode::FORBIDDEN, why.to_owned())
+    }
+
+    /// It cannot be done as it was asked for.
+    fn wish(why: impl Into<String>) -> Self {
+        Self(StatusCode::UNPROCESSABLE_ENTITY, why.into())
+    }
 }
 
 /// The body of a request. Each action reads what it needs.
-#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
 #[serde(deny_unknown_fields)]
 struct Body {
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     key: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     policy: Option<String>,
     /// 0 ends an exemption.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     for_seconds: Option<Number>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     observe: Option<bool>,
     /// In the order of another agent: when that was, in nanoseconds after the start of the
     /// machine, the operator's address, and what shows that it is an agent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     at_ns: Option<u64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     by: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     proof: Option<String>,
 }
 
@@ -130,9 +134,8 @@ impl Body {
     ///
     /// It is no object, it has members that no action has, or a number in it is too large.
     fn read(json: &[u8]) -> Result<Self, Refused> {
-        let wrong = |why: &str| {
-            Refused(StatusCode::BAD_REQUEST, format!("the body is not what is expected: {why}"))
-        };
+        let wrong =
+            |why: &str| Refused::request(format!("the body is not what is expected: {why}"));
         // A struct can be read from an array, too, which is not what anybody means.
         if json.trim_ascii_start().first() != Some(&b'{') {
             return Err(wrong("it is not a JSON object, such as {\"key\": \"192.0.2.7\"}"));
@@ -140,10 +143,7 @@ impl Body {
         serde_json::from_slice(json).map_err(|error| {
             let said = error.to_string();
             match said.starts_with(TOO_LARGE) {
-                true => Refused(
-                    StatusCode::UNPROCESSABLE_ENTITY,
-                    format!("the body cannot be obeyed: {said}"),
-                ),
+                true => Refused::wish(format!("the body cannot be obeyed: {said}")),
                 false => wrong(&said),
             }
         })
@@ -153,9 +153,10 @@ impl Body {
     fn seconds(&self) -> Result<u64, Refused> {
         let seconds = self.for_seconds.as_ref().map_or(Some(HOUR), Number::as_u64);
         seconds.filter(|it| *it == 0 || EXEMPT.contains(it)).ok_or_else(|| {
-            let said = "'for_seconds' is from 10 to 604800 (7 days), or 0 to end it; write it \
-                        without a fraction";
-            Refused(StatusCode::UNPROCESSABLE_ENTITY, said.to_owned())
+            Refused::wish(
+                "'for_seconds' is from 10 to 604800 (7 days), or 0 to end it; write it without a \
+                 fraction",
+            )
         })
     }
 
@@ -172,15 +173,11 @@ impl Body {
         ];
         match members.into_iter().find(|(_, is_wrong)| *is_wrong) {
             None => Ok(()),
-            Some(("key", _)) => Err(Refused(
-                StatusCode::BAD_REQUEST,
+            Some(("key", _)) => Err(Refused::request(
                 "'key' is not for 'observe', which is about a whole policy; to exempt one \
-                 client, use /actions/exempt"
-                    .to_owned(),
+                 client, use /actions/exempt",
             )),
-            Some((name, _)) => {
-                Err(Refused(StatusCode::BAD_REQUEST, format!("'{name}' is not for this action")))
-            }
+            Some((name, _)) => Err(Refused::request(format!("'{name}' is not for this action"))),
         }
     }
 }
@@ -277,19 +274,14 @@ impl Actions {
         peer: Option<SocketAddr>,
     ) -> Result<(), Refused> {
         let Some(token) = &self.token else {
-            return Err(Refused(
-                StatusCode::FORBIDDEN,
-                "actions are off; start the agent with --admin-actions FILE to allow them"
-                    .to_owned(),
+            return Err(Refused::forbidden(
+                "actions are off; start the agent with --admin-actions FILE to allow them",
             ));
         };
         // Of two values, another program on the way may have read the other one.
         for name in [ORIGIN, SEC_FETCH_SITE, CONTENT_TYPE, AUTHORIZATION, HOST] {
             if headers.get_all(&name).iter().count() > 1 {
-                return Err(Refused(
-                    StatusCode::BAD_REQUEST,
-                    format!("the request has two headers '{name}'"),
-                ));
+                return Err(Refused::request(format!("the request has two headers '{name}'")));
             }
         }
         // A browser says where a request comes from, other programs do not.
@@ -303,10 +295,7 @@ impl Actions {
         if origin.is_some_and(|origin| !is_ours(origin))
             || site.is_some_and(|site| site != b"same-origin")
         {
-            return Err(Refused(
-                StatusCode::FORBIDDEN,
-                "an action must come from the agent's own page".to_owned(),
-            ));
+            return Err(Refused::forbidden("an action must come from the agent's own page"));
         }
         let kind = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
         let kind = kind.split(|byte| *byte == b';').next().unwrap_or_default();
@@ -379,15 +368,15 @@ impl Actions {
         let key = || {
             let text = body.key.as_deref().unwrap_or_default();
             if text.is_empty() {
-                return Err(Refused(StatusCode::BAD_REQUEST, "the body has no 'key'".to_owned()));
+                return Err(Refused::request("the body has no 'key'"));
             }
-            key_of(text).map_err(|mistake| Refused(StatusCode::UNPROCESSABLE_ENTITY, mistake))
+            key_of(text).map_err(Refused::wish)
         };
         if is_order {
             return match action {
                 Action::Observe => self.follow_order(body).await,
                 Action::Forgive | Action::Exempt => {
-                    Err(Refused(StatusCode::BAD_REQUEST, "agents order only 'observe'".to_owned()))
+                    Err(Refused::request("agents order only 'observe'"))
                 }
             };
         }
@@ -507,8 +496,7 @@ impl Actions {
         };
         self.orders.try_send(order).map_err(|_| busy())?;
         let answer = timeout(PATIENCE, answer).await.map_err(|_| busy())?.map_err(|_| busy())?;
-        let changed =
-            answer.map_err(|mistake| Refused(StatusCode::UNPROCESSABLE_ENTITY, mistake))?;
+        let changed = answer.map_err(Refused::wish)?;
         match (changed, observe) {
             (true, true) => log::warn!(
                 "policy '{policy}' only observes from now on, and blocks no request, until the \
@@ -606,7 +594,7 @@ async fn send_order(address: SocketAddr, body: &str, proof: &str) -> Result<(), 
 }
 
 /// The order of an agent to another one, as both digests have it.
-#[derive(Debug)]
+#[derive(Debug, Serialize)]
 struct Ordered<'a> {
     policy: &'a str,
     observe: bool,
@@ -614,20 +602,20 @@ struct Ordered<'a> {
     /// The operator's address.
     by: &'a str,
     /// The place, attachment and process id of the agent that it is for.
+    #[serde(skip)]
     to: (usize, u32, u32),
 }
 
 impl Ordered<'_> {
     fn body(&self, table: &Table) -> String {
-        let body = Body {
-            policy: Some(self.policy.to_owned()),
-            observe: Some(self.observe),
-            at_ns: Some(self.at_ns),
-            by: Some(self.by.to_owned()),
-            proof: Some(self.proof(table)),
-            ..Body::default()
-        };
-        // There are no maps in it, so this does not fail.
+        #[derive(Serialize)]
+        struct Body<'o> {
+            #[serde(flatten)]
+            order: &'o Ordered<'o>,
+            proof: String,
+        }
+        let body = Body { order: self, proof: self.proof(table) };
+        // All keys are strings, so this does not fail.
         serde_json::to_string(&body).unwrap_or_default()
     }
 
@@ -660,7 +648,7 @@ fn id(process: &Process) -> (usize, u32, u32) {
 
 fn no_order() -> Refused {
     let said = "this is not an order that an agent of the table has just given to this agent";
-    Refused(StatusCode::FORBIDDEN, said.to_owned())
+    Refused::forbidden(said)
 }
 
 /// Where an agent's policies come from, in sentences: "is not a key of any policy in ...".
@@ -687,7 +675,7 @@ fn key_of(text: &str) -> Result<Key, String> {
 
 fn policy_of(body: &Body) -> Result<String, Refused> {
     let policy = body.policy.clone().filter(|policy| !policy.is_empty());
-    policy.ok_or_else(|| Refused(StatusCode::BAD_REQUEST, "the body has no 'policy'".to_owned()))
+    policy.ok_or_else(|| Refused::request("the body has no 'policy'"))
 }
 
 fn since_boot_ns(table: &Table) -> u64 {
@@ -699,7 +687,7 @@ async fn blocking(
     work: impl FnOnce() -> anyhow::Result<Done> + Send + 'static,
 ) -> Result<Done, Refused> {
     match spawn_blocking(work).await {
-        Ok(done) => done.map_err(|error| wrong(&error)),
+        Ok(done) => done.map_err(|error| Refused::wish(format!("{error:#}"))),
         // A panic would be a bug.
         Err(error) => Err(Refused(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())),
     }

@@ -414,10 +414,7 @@ async fn act(
         let body = match body.await {
             Ok(Ok(body)) => body.to_bytes(),
             Ok(Err(error)) => {
-                return Err(Refused(
-                    StatusCode::BAD_REQUEST,
-                    format!("the body is unreadable: {error}"),
-                ));
+                return Err(Refused::request(format!("the body is unreadable: {error}")));
             }
             Err(_) => {
                 return Err(Refused(
