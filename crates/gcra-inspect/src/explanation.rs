@@ -11,7 +11,7 @@ use gcra_limiter::question::{Question, Unanswerable};
 use gcra_limiter::verdict::{Reason, Verdict};
 use gcra_limiter::written_message::WrittenMessage;
 use gcra_policy::key::{InKey, NamedValue, OwnedValue, Shown};
-use gcra_policy::key_parts::{KeyArg, NoValue};
+use gcra_policy::key_parts::{KeyArg, KeyParts, NoValue};
 use gcra_policy::sharing::Sharing;
 use gcra_policy::{GroupedValue, Limit, OverrideKey, Policies, Policy, Rule, RuleAt, When};
 use gcra_table::{Leases, Nanos, Table};
@@ -556,26 +556,22 @@ fn passed_over(policies: &Policies, index: Option<usize>, message: &Message<'_>)
 
 /// Why a policy cannot decide about a message: what is missing or wrong.
 fn why_undecided(policy: &Policy, message: &Message<'_>) -> String {
-    let lacks = |arg: &KeyArg| {
-        let lack = match arg.lacks(message)? {
-            NoValue::Missing => "is not given",
-            NoValue::Null => "is null",
-        };
-        Some(format!("the arg '{}' of its key {lack}", text(&arg.name)))
-    };
-    let of_limits = |limit: &Limit| {
+    let lacking = |key: &KeyParts, its_key: &str| {
         let lacks = |arg: &KeyArg| {
             let lack = match arg.lacks(message)? {
                 NoValue::Missing => "is not given",
                 NoValue::Null => "is null",
             };
-            Some(format!("the arg '{}' of the key of '{}' {lack}", text(&arg.name), limit.label))
+            Some(format!("the arg '{}' of {its_key} {lack}", text(&arg.name)))
         };
-        limit.key.iter().flat_map(|key| &key.args).filter_map(lacks).collect::<Vec<_>>()
+        key.args.iter().filter_map(lacks).collect::<Vec<_>>()
     };
-    let mut missing: Vec<_> = policy.key.args.iter().filter_map(lacks).collect();
+    let of_limit = |limit: &Limit| {
+        Some(lacking(limit.key.as_deref()?, &format!("the key of '{}'", limit.label)))
+    };
+    let mut missing = lacking(&policy.key, "its key");
     if missing.is_empty() {
-        missing = policy.rule.limits().iter().flat_map(of_limits).collect();
+        missing = policy.rule.limits().iter().filter_map(of_limit).flatten().collect();
     }
     match (&missing[..], policy.price.arg()) {
         ([], Some(cost)) => {
