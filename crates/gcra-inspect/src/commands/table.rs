@@ -104,13 +104,16 @@ fn info(path: &Path, table: &Table) -> Output {
     // Looked up once, because it takes a tenth of a second.
     let interrupted = table.interrupted_resize();
     let leases = Leases::inspect(table).map_err(TableError);
+    // What agents without a file were started with.
+    let flags = Kept::flags(table, path);
     let words = [
         occupancy_in_words(path, table, occupancy),
         trouble_in_words(path, table, interrupted),
-        users_in_words(path, table, &processes, unlisted),
+        users_in_words(table, &processes, unlisted, flags.as_deref()),
         leases_in_words(table, &leases),
     ];
     let mut json = info_as_json(path, table, occupancy, &processes, unlisted, interrupted);
+    json["flags"] = json!(flags);
     json["leases"] = match &leases {
         Ok(Some(leases)) => leases_as_json(table, leases),
         Ok(None) | Err(_) => Value::Null,
@@ -181,10 +184,10 @@ fn trouble_in_words(path: &Path, table: &Table, interrupted: Option<Slots>) -> V
 
 /// The processes that use the table.
 fn users_in_words(
-    path: &Path,
     table: &Table,
     processes: &[Process],
     unlisted: u64,
+    flags: Option<&str>,
 ) -> Vec<String> {
     let listed: Vec<_> = processes
         .iter()
@@ -202,7 +205,6 @@ fn users_in_words(
         [one] => format!("used by process {one}"),
         several => format!("used by {} processes: {}", several.len(), several.join(", ")),
     }];
-    let flags = Kept::flags(table, path);
     lines.extend(flags.map(|flags| format!("limit: {flags}, by the flags of the agents")));
     lines.extend(disagreement_in_words(processes));
     if unlisted > 0 {
@@ -348,8 +350,6 @@ fn info_as_json(
         "others_use_a_former_file": table.has_strangers(),
         "processes": processes.iter().map(process).collect::<Vec<_>>(),
         "unlisted": unlisted,
-        // What agents without a file were started with.
-        "flags": Kept::flags(table, path),
     })
 }
 
