@@ -201,11 +201,6 @@ fn outputs(
         }
         json
     };
-    let place = |limit: &str| match (&*place, limit) {
-        ("", _) => String::new(),
-        (place, "") => format!(" {place}:"),
-        (place, limit) => format!(" {place}, {limit}{entry}:"),
-    };
     let rule = match decided.rule {
         RuleKind::Deny => Some("every request is blocked, because the limit is \"deny\""),
         RuleKind::Unlimited => {
@@ -214,12 +209,13 @@ fn outputs(
         RuleKind::Limits => None,
     };
     if let Some(rule) = rule {
-        let words = format!("{shown}:{} {rule}{entry}{exempt}", place(""));
+        let words = format!("{shown}:{} {rule}{entry}{exempt}", under(&place, ""));
         return vec![Output { words, json: json(json!({ "rule": decided.rule })) }];
     }
+    let of_limit = |text: &str| under(&place, &format!("{text}{entry}"));
     if !decided.held.is_empty() {
         let output = |held: &Held| Output {
-            words: format!("{shown}:{} {}{exempt}", place(&held.text), held.in_words()),
+            words: format!("{shown}:{} {}{exempt}", of_limit(&held.text), held.in_words()),
             json: json(serde_json::to_value(held).unwrap_or_default()),
         };
         return decided.held.iter().map(output).collect();
@@ -227,7 +223,7 @@ fn outputs(
     let limits = policy.rule(client.question.rule).limits();
     // Of these the numbers are said, because there may be buckets of other numbers.
     if !decided.has_bucket() && limits.iter().all(|limit| limit.by_arg().is_none()) {
-        let words = format!("{shown}:{} {NO_BUCKET}{exempt}", place(""));
+        let words = format!("{shown}:{} {NO_BUCKET}{exempt}", under(&place, ""));
         return vec![Output { words, json: json(json!({})) }];
     }
     let others = |state: &LimitState| {
@@ -244,13 +240,23 @@ fn outputs(
     let output = |state: &LimitState| Output {
         words: format!(
             "{shown}:{} {}{exempt}{}",
-            place(&state.text),
+            of_limit(&state.text),
             state.in_words(decided.observes),
             others(state)
         ),
         json: json(serde_json::to_value(state).unwrap_or_default()),
     };
     decided.limits.iter().map(output).collect()
+}
+
+/// Under which policy and limit something is so: " policy 'api', 10 per second:". Nothing for agents
+/// without a file.
+fn under(policy: &str, limit: &str) -> String {
+    match (policy, limit) {
+        ("", _) => String::new(),
+        (policy, "") => format!(" {policy}:"),
+        (policy, limit) => format!(" {policy}, {limit}:"),
+    }
 }
 
 /// Whether a client of agents without a file has a bucket under any of their limits.
@@ -551,10 +557,7 @@ fn clear_in_store(
         }
         store.clear(client, limit, limit.quota(None))?;
         found |= cleared.is_some();
-        let place = match &*place {
-            "" => String::new(),
-            place => format!(" {place}, limit '{}':", limit.label),
-        };
+        let place = under(&place, &format!("limit '{}'", limit.label));
         let said = match &cleared {
             None => "the store had nothing".to_owned(),
             Some(standing) => format!(
@@ -724,11 +727,6 @@ fn cleared_in_words(
 ) -> Vec<Output> {
     let policy = inspected.policy(client);
     let place = inspected.policy_in_words(client);
-    let place = |limit: &str| match (&*place, limit) {
-        ("", _) => String::new(),
-        (place, "") => format!(" {place}:"),
-        (place, limit) => format!(" {place}, limit '{limit}':"),
-    };
     let is_unlisted = unlisted_of(inspected, client).is_some();
     let output = |(limit, Forgiven { owed, counted }): (&String, &Forgiven)| {
         let said = match *owed {
@@ -749,7 +747,7 @@ fn cleared_in_words(
             forgiven => format!("a debt of {} was forgiven", Short(forgiven.into())),
         };
         Output {
-            words: format!("{shown}:{} {said}", place(limit)),
+            words: format!("{shown}:{} {said}", under(&place, &format!("limit '{limit}'"))),
             json: json!({
                 "key": key.text,
                 "policy": &*policy.name,
@@ -767,7 +765,7 @@ fn cleared_in_words(
             words: format!(
                 "{shown}:{} every request is blocked, because the limit is \"deny\"; a reset does \
                  not change that",
-                place("")
+                under(&place, "")
             ),
             json: json!({ "key": key.text, "policy": &*policy.name, "rule": "deny" }),
         });
@@ -779,7 +777,7 @@ fn cleared_in_words(
             None => NO_BUCKET.to_owned(),
         };
         outputs.push(Output {
-            words: format!("{shown}:{} {no_bucket}", place("")),
+            words: format!("{shown}:{} {no_bucket}", under(&place, "")),
             json: json!({ "key": key.text, "policy": &*policy.name, "bucket": false }),
         });
     }
