@@ -68,7 +68,6 @@ pub struct Charged {
 
 impl Charged {
     /// How long a request that is allowed has to wait from now on, until its cells are free.
-    #[must_use]
     pub fn delay(&self, limit: &Limit) -> Micros {
         if !self.allowed || self.cells == 0 {
             return Micros::ZERO;
@@ -80,7 +79,6 @@ impl Charged {
     /// store's clock: its [`delay`](Self::delay) after [`now`](Self::now), or before that if it
     /// need not wait, and not rounded to microseconds. These moments keep to the limit, and so do
     /// later ones up to `now`. 0 for a request without cells, and for a [count](Limit::count).
-    #[must_use]
     pub fn has_cells_ns(&self, limit: &Limit) -> u64 {
         if self.cells == 0 || limit.window().is_some() {
             return 0;
@@ -96,7 +94,6 @@ impl Charged {
     /// charged or lent. If only cells that are lent keep it from waiting in the queue, it is the
     /// time that one cell takes to drain, because it is not known when they are spent. Zero for a
     /// [count](Limit::count), of which nothing comes back.
-    #[must_use]
     pub fn wait(&self, limit: &Limit, charge: &Charge) -> Micros {
         let Charge::Take { cells, needs, .. } = *charge else { return Micros::ZERO };
         if self.allowed {
@@ -112,7 +109,6 @@ impl Charged {
 impl Charge {
     /// What drains while the request waits, in units: at most 2^52, so that all sums with it stay
     /// below 2^53. Zero for a charge that does not wait.
-    #[must_use]
     pub fn drains_meanwhile(&self, limit: &Limit) -> Units {
         match *self {
             Self::Take { max_delay, .. } => limit.drained_in(max_delay.min(limit.longest_delay())),
@@ -122,7 +118,6 @@ impl Charge {
 
     /// What a key may have owed when a strict store lost its memory, at most. For a
     /// [count](Limit::count) whose window had begun by then, all of it.
-    #[must_use]
     pub fn supposes(&self, limit: &Limit) -> Units {
         let queue = limit.cells(limit.burst()).saturating_add(self.drains_meanwhile(limit));
         limit.most_owed_by_lending().max(queue)

@@ -107,14 +107,12 @@ impl Demand {
 
     /// Whether to ask for more now, although nobody waits: what is held will not last for two
     /// round trips.
-    #[must_use]
     pub fn needs_more(&self, held: u32, round_trip: Micros) -> bool {
         self.rate * SHORT.0 as f64 > 2.0
             && f64::from(held) <= self.rate * 2.0 * round_trip.0 as f64
     }
 
     /// When to give back what is held, if it is held for long enough.
-    #[must_use]
     pub fn gives_back_at(holding: &Holding, sent_at: HostTime) -> Option<HostTime> {
         let until = holding.valid_until();
         let long = until.saturating_since(sent_at) > Micros(2 * GIVE_BACK_BEFORE.0);
@@ -124,7 +122,6 @@ impl Demand {
     /// Whether to report spent cells as soon as none are held, although nobody waits. Cells that
     /// are not reported do not drain before their lease expires. Where a host gets few cells and a
     /// burst drains in not much more than the shortest lease lasts, that is most of the limit.
-    #[must_use]
     pub fn reports_at_once(&self, limit: &Limit, round_trip: Micros) -> bool {
         let drains = limit.time_to_drain(limit.cells(limit.burst()));
         !self.holds_many(limit) && drains.0 / 8 < single(round_trip).0

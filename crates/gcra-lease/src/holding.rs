@@ -106,7 +106,6 @@ impl Holding {
 
     /// What a request of `cells` is to do. An ask that is under way for `patience`
     /// (`--store-wait`) or longer counts as lost, and the next request asks in its place.
-    #[must_use]
     pub fn look(&self, now: HostTime, cells: u32, patience: Micros) -> Look {
         let known = cells == 0 && !self.fresh;
         if known || (cells > 0 && self.held(now) >= cells) {
@@ -126,7 +125,6 @@ impl Holding {
 
     /// Whether the store has denied cells only because other hosts hold some: the client of the
     /// key is within its limit.
-    #[must_use]
     pub const fn waits_for_others(&self) -> bool {
         self.lent
     }
@@ -256,43 +254,36 @@ impl Holding {
     }
 
     /// Cells that may be spent now.
-    #[must_use]
     pub fn held(&self, now: HostTime) -> u32 {
         if now < self.valid_until { self.held } else { 0 }
     }
 
     /// When the held cells are over.
-    #[must_use]
     pub const fn valid_until(&self) -> HostTime {
         self.valid_until
     }
 
     /// Cells whose spending no reply has confirmed.
-    #[must_use]
     pub const fn unreported(&self) -> u32 {
         self.spent
     }
 
     /// Cells of penalties and settlements that no reply has confirmed.
-    #[must_use]
     pub const fn debt(&self) -> u32 {
         self.debt
     }
 
     /// Whether no reply has come yet: what the store has lent to this host is not known.
-    #[must_use]
     pub const fn is_fresh(&self) -> bool {
         self.fresh
     }
 
     /// When the store said to come back; in the past if it did not.
-    #[must_use]
     pub const fn come_back(&self) -> HostTime {
         self.come_back
     }
 
     /// Whether an ask was sent less than `patience` ago whose reply has not come.
-    #[must_use]
     pub fn is_asking(&self, now: HostTime, patience: Micros) -> bool {
         self.asking.is_some_and(|asking| now.saturating_since(asking.since) < patience)
     }

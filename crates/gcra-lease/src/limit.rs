@@ -129,7 +129,6 @@ impl Limit {
     /// By what the records of one key differ: the burst, a cell in units, the [fraction
     /// bits](Self::fraction_bits), the [longest validity](Self::longest_validity) in µs, and the
     /// [ceiling](Self::ceiling). For a [count](Self::count), 0 and its window.
-    #[must_use]
     pub fn numbers(&self) -> [u64; 5] {
         if let Some(Window { begin, end }) = self.window {
             // No burst is 0.
@@ -165,7 +164,6 @@ impl Limit {
     }
 
     /// The window in which it counts, if it is a [count](Self::count).
-    #[must_use]
     pub const fn window(&self) -> Option<Window> {
         self.window
     }
@@ -200,49 +198,41 @@ impl Limit {
     }
 
     /// The most cells at once.
-    #[must_use]
     pub const fn burst(&self) -> u32 {
         self.burst
     }
 
     /// The most cells that a key may owe, those of penalties included; the burst at least.
-    #[must_use]
     pub const fn ceiling(&self) -> u32 {
         self.ceiling
     }
 
     /// k: a unit of debt is 2^-k µs.
-    #[must_use]
     pub const fn fraction_bits(&self) -> u32 {
         self.fraction_bits
     }
 
     /// How long a lease is valid at most.
-    #[must_use]
     pub const fn longest_validity(&self) -> Micros {
         self.longest_validity
     }
 
     /// What this number of cells owes.
-    #[must_use]
     pub const fn cells(&self, count: u32) -> Units {
         Units(self.cell.0.saturating_mul(count as u64))
     }
 
     /// How many whole cells this debt is, rounded down.
-    #[must_use]
     pub fn whole_cells(&self, units: Units) -> u32 {
         u32::try_from(units.0 / self.cell.0).unwrap_or(u32::MAX)
     }
 
     /// How many cells this debt is, rounded up.
-    #[must_use]
     pub(crate) fn cells_up(&self, units: Units) -> u32 {
         u32::try_from(units.0.div_ceil(self.cell.0)).unwrap_or(u32::MAX)
     }
 
     /// What drains in this time. Of a [count](Self::count), nothing.
-    #[must_use]
     pub fn drained_in(&self, time: Micros) -> Units {
         if self.window.is_some() {
             return Units::ZERO;
@@ -252,7 +242,6 @@ impl Limit {
 
     /// How long this debt takes to drain, rounded up. Zero for a [count](Self::count), which
     /// begins again with its next window.
-    #[must_use]
     pub const fn time_to_drain(&self, units: Units) -> Micros {
         if self.window.is_some() {
             return Micros::ZERO;
@@ -261,14 +250,12 @@ impl Limit {
     }
 
     /// How many ns a debt takes to drain, rounded up.
-    #[must_use]
     pub(crate) fn ns_up(&self, units: Units) -> u64 {
         let ns = (u128::from(units.0) * 1_000).div_ceil(1 << self.fraction_bits);
         u64::try_from(ns).unwrap_or(u64::MAX)
     }
 
     /// The same, rounded down.
-    #[must_use]
     pub(crate) fn ns_down(&self, units: Units) -> u64 {
         let ns = (u128::from(units.0) * 1_000) >> self.fraction_bits;
         u64::try_from(ns).unwrap_or(u64::MAX)
@@ -276,14 +263,12 @@ impl Limit {
 
     /// The most that a record owes: the ceiling and the longest validity. What is charged beyond
     /// that is forgiven.
-    #[must_use]
     pub fn most_owed(&self) -> Units {
         self.cells(self.ceiling).saturating_add(self.drained_in(self.longest_validity))
     }
 
     /// The most that a record can owe because of cells that were lent: a full burst and the
     /// longest validity. An unknown debt is at most this.
-    #[must_use]
     pub fn most_owed_by_lending(&self) -> Units {
         self.cells(self.burst).saturating_add(self.drained_in(self.longest_validity))
     }
@@ -292,7 +277,6 @@ impl Limit {
     /// was lent, or charged by hosts to which cells are lent, has drained, and every lease has
     /// expired. 10 s are added, so that a clock that is corrected does not end a record. For a
     /// [count](Self::count), an hour. [`Record::kept_for`](crate::Record::kept_for) knows more.
-    #[must_use]
     pub fn keeps_record(&self) -> Micros {
         if self.window.is_some() {
             return Micros::from_millis(3_600_000);
@@ -308,7 +292,6 @@ impl Limit {
     /// The longest time that a request can wait for its cells: 2^52 units, which are 71 minutes
     /// for the largest number of fraction bits. [`with_most_owed`](Self::with_most_owed) makes it
     /// longer than what so many cells take to drain.
-    #[must_use]
     pub const fn longest_delay(&self) -> Micros {
         Micros((1 << 52) >> self.fraction_bits)
     }

@@ -210,25 +210,21 @@ impl Record {
     }
 
     /// The leases that have not expired, those of no cells included.
-    #[must_use]
     pub fn leases(&self) -> &[Lease] {
         &self.leases
     }
 
     /// What is owed at the moment of the last ask, without the cells that are lent.
-    #[must_use]
     pub const fn owed(&self) -> Units {
         self.owed
     }
 
     /// The cells that are lent to all hosts.
-    #[must_use]
     pub fn lent(&self) -> u32 {
         self.leases.iter().map(|lease| lease.cells).sum()
     }
 
     /// Whole cells that are neither owed nor lent.
-    #[must_use]
     pub fn free(&self, limit: &Limit) -> u32 {
         let taken = self.owed.saturating_add(limit.cells(self.lent()));
         limit.whole_cells(limit.cells(limit.burst()).saturating_sub(taken))

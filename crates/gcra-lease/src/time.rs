@@ -25,7 +25,6 @@ impl Micros {
     }
 
     /// The number of microseconds.
-    #[must_use]
     pub const fn get(self) -> u64 {
         self.0
     }
@@ -51,7 +50,6 @@ macro_rules! moment {
 
         impl $name {
             /// How long after `earlier` this is; [`Micros::ZERO`] if it is not after it.
-            #[must_use]
             pub const fn saturating_since(self, earlier: Self) -> Micros {
                 Micros(self.0.saturating_sub(earlier.0))
             }

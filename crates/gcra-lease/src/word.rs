@@ -55,7 +55,6 @@ impl Base {
 
     /// The tick of a moment.
     #[inline]
-    #[must_use]
     pub const fn tick(self, now: HostTime) -> Tick {
         Self::saturated(now.0.saturating_sub(self.0.0) >> TICK_BITS)
     }
@@ -155,7 +154,6 @@ impl Word {
 
     /// Its bits.
     #[inline]
-    #[must_use]
     pub const fn bits(self) -> u128 {
         self.0
     }
@@ -168,27 +166,23 @@ impl Word {
 
     /// The fingerprint of the key: 48 bits.
     #[inline]
-    #[must_use]
     pub const fn fingerprint(self) -> u64 {
         FINGERPRINT.get(self.0)
     }
 
     /// Whether it announces a key.
     #[inline]
-    #[must_use]
     pub const fn is_announcement(self) -> bool {
         FRESH.is_set(self.0) && !ASKING.is_set(self.0)
     }
 
     /// Whether an ask is under way, also one whose sender is dead.
-    #[must_use]
     pub const fn is_asking(self) -> bool {
         ASKING.is_set(self.0)
     }
 
     /// Whether no sequence of steps leads to this word: more cells than a host holds, for longer
     /// than a lease is valid, or of which a host has not heard.
-    #[must_use]
     pub const fn is_damaged(self, now: Tick) -> bool {
         let (held, spent) = (self.cells(), self.unreported());
         let latest = now.0.saturating_add(LONGEST_TICKS);
@@ -198,21 +192,18 @@ impl Word {
     }
 
     /// Cells whose spending no reply has confirmed.
-    #[must_use]
     pub const fn unreported(self) -> u32 {
         SPENT.get_u32(self.0)
     }
 
     /// The cells in it, whether they are over or not.
     #[inline]
-    #[must_use]
     pub const fn cells(self) -> u32 {
         HELD.get_u32(self.0)
     }
 
     /// Cells that may be spent now.
     #[inline]
-    #[must_use]
     pub const fn held(self, now: Tick) -> u32 {
         // One comparison for "not over yet" and for "not later than a lease can be".
         let left = VALID_UNTIL.get_u32(self.0).wrapping_sub(now.0).wrapping_sub(1);
@@ -222,7 +213,6 @@ impl Word {
     /// Whether these cells may be spent now, as [`Holding::look`] says. (A request of none is
     /// allowed by a host that has heard of its key.)
     #[inline]
-    #[must_use]
     pub const fn has(self, now: Tick, cells: u32) -> bool {
         if cells > 0 { self.held(now) >= cells } else { !FRESH.is_set(self.0) }
     }
@@ -257,7 +247,6 @@ impl Word {
 
     /// The number of the latest ask, modulo [`NUMBERS`].
     #[inline]
-    #[must_use]
     pub const fn number(self) -> u64 {
         NUMBER.get(self.0)
     }
@@ -331,7 +320,6 @@ impl Advice {
     }
 
     /// Its bits.
-    #[must_use]
     pub const fn bits(self) -> u128 {
         self.0
     }
@@ -345,7 +333,6 @@ impl Advice {
 
     /// Whether it is about the latest ask of this word.
     #[inline]
-    #[must_use]
     pub const fn is_about(self, word: Word) -> bool {
         ABOUT.get(self.0) == word.number() % (1 << ABOUT.bits)
     }
@@ -359,7 +346,6 @@ impl Advice {
     /// Whether the store has said to come back later for `cells` cells more than are held. `word`
     /// is the word beside this advice.
     #[inline]
-    #[must_use]
     pub fn blocks(self, word: Word, base: Base, now: Tick, cells: u32) -> Option<HostTime> {
         let come_back = self.come_back();
         let blocks = self.is_about(word)
@@ -375,7 +361,6 @@ impl Advice {
     }
 
     /// Cells to charge that were not lent.
-    #[must_use]
     pub const fn debt(self) -> u32 {
         DEBT.get_u32(self.0)
     }
@@ -387,7 +372,6 @@ impl Advice {
     }
 
     /// When the latest ask was sent.
-    #[must_use]
     pub const fn since(self) -> Tick {
         Tick(SINCE.get_u32(self.0))
     }
@@ -415,7 +399,6 @@ pub struct Packed {
 
 impl Packed {
     /// The holding that the words stand for. Advice that cannot be right is not followed.
-    #[must_use]
     pub fn holding(&self, base: Base, now: HostTime) -> Holding {
         let (word, advice) = (self.word.0, self.advice(base, now).0);
         let valid_until = Tick(VALID_UNTIL.get_u32(word));
@@ -443,7 +426,6 @@ impl Packed {
 
     /// What is known about the demand of this host. It is estimated from what was spent: requests
     /// that are denied are not counted, because that would be an exchange for each of them.
-    #[must_use]
     pub fn demand(&self, base: Base, now: HostTime) -> Demand {
         let advice = self.advice(base, now).0;
         let rate = f32::from_bits(DEMAND.get_u32(advice) << FLOAT_BITS_CUT);
@@ -497,7 +479,6 @@ impl Packed {
     }
 
     /// What a request of `cells` is to do: see [`Holding::look`].
-    #[must_use]
     pub fn look(&self, base: Base, now: HostTime, cells: u32, patience: Micros) -> Look {
         self.holding(base, now).look(now, cells, patience)
     }

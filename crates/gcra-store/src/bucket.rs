@@ -114,19 +114,16 @@ impl Bucket {
     }
 
     /// The numbers.
-    #[must_use]
     pub const fn limit(&self) -> &Limit {
         &self.limit
     }
 
     /// Whether it is a bucket of the limit with this name.
-    #[must_use]
     pub fn is_of(&self, limit_name: &str) -> bool {
         *self.limit_name == *limit_name
     }
 
     /// The key of its records in the store.
-    #[must_use]
     pub fn name(&self) -> String {
         let Self { limit_name, hash, limit, .. } = self;
         let tag = tag_text(self.tag());
@@ -140,7 +137,6 @@ impl Bucket {
 
     /// 32 bits that stand for the record. Those of another one differ, except by a chance of
     /// 2^-32.
-    #[must_use]
     pub fn mark(&self) -> u32 {
         let mut hash = Context::new(&SHA256);
         hash.update(self.name().as_bytes());
@@ -151,7 +147,6 @@ impl Bucket {
     }
 
     /// NNN.
-    #[must_use]
     pub(crate) fn tag(&self) -> u16 {
         u16::try_from(self.hash % u128::from(TAGS)).unwrap_or(0)
     }

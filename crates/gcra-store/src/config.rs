@@ -191,25 +191,21 @@ impl Url {
     }
 
     /// Whether it names one server, which no other server replaces.
-    #[must_use]
     pub const fn is_one_server(&self) -> bool {
         matches!(self.place, Place::Single(_))
     }
 
     /// Whether sentinels know where the store is.
-    #[must_use]
     pub const fn has_sentinels(&self) -> bool {
         matches!(self.place, Place::Sentinel { .. })
     }
 
     /// The user to log in as, if it names one.
-    #[must_use]
     pub fn user(&self) -> Option<&str> {
         self.user.as_deref()
     }
 
     /// Whether connections have TLS.
-    #[must_use]
     pub const fn has_tls(&self) -> bool {
         self.tls
     }
@@ -220,7 +216,6 @@ impl Url {
     /// Two addresses with the same digest lead to the same records. The order of sentinels, or of
     /// the nodes of a cluster, makes no difference, and neither does the user or TLS. Another name
     /// of the same server is another digest, and so is one sentinel or node more or less.
-    #[must_use]
     pub fn digest(&self, salt: &[u8]) -> [u8; 16] {
         let (kind, addresses, name) = match &self.place {
             Place::Single(address) => ("one", core::slice::from_ref(address), ""),

@@ -174,13 +174,11 @@ impl Health {
     }
 
     /// Whether a look has found that something is wrong.
-    #[must_use]
     pub fn has_failed(&self) -> bool {
         self.fault.is_some() || self.servers.iter().any(|server| server.fault.is_some())
     }
 
     /// Whether there are servers, and all of them can be used.
-    #[must_use]
     pub fn is_well(&self) -> bool {
         !self.servers.is_empty() && self.servers.iter().all(|server| server.fault.is_none())
     }

@@ -52,7 +52,6 @@ impl Store {
     }
 
     /// Which servers there are, and whether they can be used.
-    #[must_use]
     pub fn health(&self) -> Health {
         self.health.borrow().clone()
     }
@@ -60,26 +59,22 @@ impl Store {
     /// Whether no server can be used. Asks are then answered without being sent.
     ///
     /// It costs one load, so a thread may look before each request.
-    #[must_use]
     pub fn is_away(&self) -> bool {
         self.shared.away.load(Ordering::Relaxed)
     }
 
     /// How many parts the store has that may be away while others are not: many in a cluster,
     /// else one.
-    #[must_use]
     pub fn parts(&self) -> usize {
         self.shared.parts.len()
     }
 
     /// The part that a bucket is in.
-    #[must_use]
     pub fn part_of(&self, bucket: &Bucket) -> usize {
         usize::from(bucket.tag()) % self.parts().max(1)
     }
 
     /// Whether the server of a part cannot be used.
-    #[must_use]
     pub fn is_part_away(&self, part: usize) -> bool {
         // With what was written before.
         self.shared.parts.get(part).is_none_or(|part| part.away.load(Ordering::Acquire))
@@ -87,21 +82,18 @@ impl Store {
 
     /// How long ago the server of a part was found to be away, at least: when the last attempt
     /// began that failed.
-    #[must_use]
     pub fn missed_ago(&self, part: usize) -> Duration {
         self.ago(self.of(part, |part| &part.missed))
     }
 
     /// A number that stands for the server of a part. If it is another one than before, another
     /// server has taken the place of that one. 0: there was none yet.
-    #[must_use]
     pub fn server_of(&self, part: usize) -> u64 {
         self.of(part, |part| &part.server)
     }
 
     /// How long ago the present or last connection to the server of a part was made. If it is
     /// younger than expected, the server may have been away, and back before that was noticed.
-    #[must_use]
     pub fn connected_ago(&self, part: usize) -> Duration {
         self.ago(self.of(part, |part| &part.connected))
     }
@@ -110,7 +102,6 @@ impl Store {
     /// most. `None`: never.
     ///
     /// [`FOUND_WITHIN`]: crate::FOUND_WITHIN
-    #[must_use]
     pub fn steady_ago(&self, part: usize) -> Option<Duration> {
         let steady = self.of(part, |part| &part.steady);
         (steady > 0).then(|| self.ago(steady))
@@ -129,20 +120,17 @@ impl Store {
     /// none yet. `None`: there is one. It may be a moment later than what [`is_away`] says.
     ///
     /// [`is_away`]: Self::is_away
-    #[must_use]
     pub fn away_since(&self) -> Option<Instant> {
         self.health.borrow().away_since
     }
 
     /// For how long no server could be used since the store was opened, all times together.
-    #[must_use]
     pub fn away_total(&self) -> Duration {
         self.health.borrow().away_total()
     }
 
     /// How long a reply takes, from submitting the ask: a mean in which the latest call counts an
     /// eighth. It is 500 µs before the first reply, and between 100 µs and 500 ms.
-    #[must_use]
     pub fn round_trip(&self) -> Micros {
         self.shared.round_trip.get()
     }
@@ -153,7 +141,6 @@ impl Store {
     }
 
     /// What has happened so far.
-    #[must_use]
     pub fn counters(&self) -> Counters {
         self.shared.counters.read()
     }
@@ -204,13 +191,11 @@ pub struct Asker {
 
 impl Asker {
     /// Whether no server can be used now, so that nothing would be sent.
-    #[must_use]
     pub fn is_away(&self) -> bool {
         self.store.is_away()
     }
 
     /// The store.
-    #[must_use]
     pub const fn store(&self) -> &Store {
         &self.store
     }
