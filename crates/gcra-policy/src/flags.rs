@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use gcra_store::Password;
 use gcra_table::{MAX_BURST, Nanos, Rate, Slots};
-use gcra_text::duration::{self, Exact, nanoseconds};
+use gcra_text::duration::{self, nanoseconds};
 use gcra_text::table_error;
 
 use crate::answers::Answers;
@@ -179,38 +179,30 @@ pub fn parse_rate(text: &str) -> Result<Rate, String> {
 
 /// A value of `--burst`, in cells.
 pub fn parse_burst(text: &str) -> Result<u64, String> {
-    let burst = text.parse().ok().filter(|burst| (1..=MAX_BURST.into()).contains(burst));
-    burst.ok_or_else(|| {
-        format!("'{text}' is not a whole number of requests from 1 to {MAX_BURST}, such as 20")
-    })
+    parse_count(text, "requests", MAX_BURST.into(), 20)
 }
 
 /// A value of `--unasked`.
 fn parse_unasked(text: &str) -> Result<u32, String> {
-    let count = text.parse().ok().filter(|count| (1..=MAX_BURST).contains(count));
-    count.ok_or_else(|| {
-        format!("'{text}' is not a whole number of requests from 1 to {MAX_BURST}, such as 7")
-    })
+    parse_count(text, "requests", MAX_BURST.into(), 7)
 }
 
 /// A value of `--asked-by`.
 fn parse_asked_by(text: &str) -> Result<u32, String> {
-    let count = text.parse().ok().filter(|count: &u32| PROCESSES.contains(&(*count).into()));
-    count.ok_or_else(|| {
-        let most = PROCESSES.end();
-        format!("'{text}' is not a whole number of processes from 1 to {most}, such as 2")
+    parse_count(text, "processes", *PROCESSES.end(), 2)
+}
+
+/// A number from 1 to `most`, such as `like`.
+fn parse_count<T: TryFrom<u64>>(text: &str, of: &str, most: u64, like: u32) -> Result<T, String> {
+    let count = text.parse().ok().filter(|count| (1..=most).contains(count));
+    count.and_then(|count| count.try_into().ok()).ok_or_else(|| {
+        format!("'{text}' is not a whole number of {of} from 1 to {most}, such as {like}")
     })
 }
 
 /// A value of `--reload-every`.
 fn parse_reload_every(text: &str) -> Result<Duration, String> {
-    duration::parse(text).filter(|time| RELOADS.contains(time)).ok_or_else(|| {
-        let (least, most) = (Exact(*RELOADS.start()), Exact(*RELOADS.end()));
-        format!(
-            "'{text}' is not a time from {least} to {most}; write a whole number and a unit, \
-             such as 10m"
-        )
-    })
+    duration::parse_in(text, RELOADS, "10m")
 }
 
 /// Where a store is.
@@ -277,13 +269,7 @@ pub(crate) fn parse_variable(text: &str) -> Result<String, String> {
 
 /// A value of `--store-wait`.
 pub fn parse_store_wait(text: &str) -> Result<Duration, String> {
-    duration::parse(text).filter(|time| WAITS.contains(time)).ok_or_else(|| {
-        let (least, most) = (Exact(*WAITS.start()), Exact(*WAITS.end()));
-        format!(
-            "'{text}' is not a time from {least} to {most}; write a whole number and a unit, \
-             such as 20ms"
-        )
-    })
+    duration::parse_in(text, WAITS, "20ms")
 }
 
 /// A value of `--without-store`.

@@ -93,12 +93,7 @@ impl Replay {
 }
 
 pub(crate) fn parse_window(text: &str) -> Result<Duration, String> {
-    let range = Duration::from_secs(1)..=Duration::from_secs(7 * 86_400);
-    duration::parse(text).filter(|time| range.contains(time)).ok_or_else(|| {
-        format!(
-            "'{text}' is not a time from 1s to 7d; write a whole number and a unit, such as 1h"
-        )
-    })
+    duration::parse_in(text, Duration::from_secs(1)..=Duration::from_secs(7 * 86_400), "1h")
 }
 
 /// `+01:00` in seconds east of UTC.

@@ -1,6 +1,7 @@
 //! Lengths of time as operators write and read them: `10m`, `50us`, "4.6 d".
 
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -35,6 +36,21 @@ pub fn parse(text: &str) -> Option<Duration> {
     let unit = other.map_or(unit, |(unit, _)| unit);
     let (_, unit_ns) = UNITS.into_iter().find(|(name, _)| *name == unit)?;
     count.parse::<u64>().ok()?.checked_mul(unit_ns).map(Duration::from_nanos)
+}
+
+/// As [`parse`], for a time in this range. The error is a sentence; `like` is right.
+pub fn parse_in(
+    text: &str,
+    range: RangeInclusive<Duration>,
+    like: &str,
+) -> Result<Duration, String> {
+    parse(text).filter(|time| range.contains(time)).ok_or_else(|| {
+        let (least, most) = (Exact(*range.start()), Exact(*range.end()));
+        format!(
+            "'{text}' is not a time from {least} to {most}; write a whole number and a unit, such \
+             as {like}"
+        )
+    })
 }
 
 /// Reads several durations in a row, such as `1h30m`.
