@@ -17,6 +17,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, anyhow, bail};
 use arc_swap::ArcSwap;
+use gcra_policy::key::Shown;
 use gcra_policy::{GroupedValue, Policy};
 use gcra_table::{Table, Time};
 use gcra_text::version;
@@ -318,12 +319,6 @@ fn write_key(text: &mut String, policy: &Policy, message: &Message<'_>) {
     let begin = text.len();
     let part = |text: &mut String, GroupedValue { value, narrowed }: GroupedValue<'_>| {
         let _ = match value {
-            Value::Null => text.write_str("null:"),
-            Value::Bool(bool) => write!(text, "bool:{bool}"),
-            Value::Int32(integer) => write!(text, "int32:{integer}"),
-            Value::Uint32(integer) => write!(text, "uint32:{integer}"),
-            Value::Int64(integer) => write!(text, "int64:{integer}"),
-            Value::Uint64(integer) => write!(text, "uint64:{integer}"),
             Value::Ipv4(ip) => {
                 write_network(text, ip, narrowed.unwrap_or(policy.key.ipv4_prefix), 32)
             }
@@ -335,6 +330,7 @@ fn write_key(text: &mut String, policy: &Policy, message: &Message<'_>) {
             }
             Value::String(bytes) => write_digest(text, "str", bytes),
             Value::Binary(bytes) => write_digest(text, "hex", bytes),
+            value => write!(text, "{}", Shown(value)),
         };
         text.push(',');
     };

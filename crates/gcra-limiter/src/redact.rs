@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
 
-use gcra_policy::key::write_mark;
+use gcra_policy::key::{Shown, write_mark};
 use gcra_table::KeyHash;
 use spop_agent::Value;
 
@@ -43,17 +43,6 @@ pub(crate) fn write_name<'a>(
         // Writing to a string does not fail.
         let _ = write_mark(name, fallback);
         let _ = match value {
-            Value::Null => name.write_str("null:"),
-            Value::Bool(bool) => write!(name, "bool:{bool}"),
-            Value::Int32(integer) => write!(name, "int32:{integer}"),
-            Value::Uint32(integer) => write!(name, "uint32:{integer}"),
-            Value::Int64(integer) => write!(name, "int64:{integer}"),
-            Value::Uint64(integer) => write!(name, "uint64:{integer}"),
-            Value::Ipv4(ip) => write!(name, "{ip}"),
-            Value::Ipv6(ip) => match ip.to_ipv4_mapped() {
-                Some(ip) => write!(name, "{ip}"),
-                None => write!(name, "{ip}"),
-            },
             Value::String(bytes) => {
                 is_cut = true;
                 name.extend(beginning(bytes).iter().map(|byte| printable(*byte)));
@@ -67,6 +56,7 @@ pub(crate) fn write_name<'a>(
                 }
                 write!(name, "…({})", bytes.len())
             }
+            value => write!(name, "{}", Shown(value)),
         };
         if let Some(prefix) = prefix {
             let _ = write!(name, "/{prefix}");
