@@ -64,21 +64,17 @@ impl MessageReports {
 
     /// Logs what was wrong with messages since this was last done.
     fn report_mistakes(&mut self) {
-        let undecided = self.running.undecided.undecided.load(Ordering::Relaxed);
-        if undecided > self.undecided {
-            log::warn!("{}", self.running.undecided.about_undecided(undecided - self.undecided));
-        }
-        self.undecided = undecided;
-        let unsettled = self.running.undecided.unsettled.load(Ordering::Relaxed);
-        if unsettled > self.unsettled {
-            log::warn!("{}", self.running.undecided.about_unsettled(unsettled - self.unsettled));
-        }
-        self.unsettled = unsettled;
-        let unmatched = self.running.undecided.unmatched.load(Ordering::Relaxed);
-        if unmatched > self.unmatched {
-            log::warn!("{}", self.running.undecided.about_unmatched(unmatched - self.unmatched));
-        }
-        self.unmatched = unmatched;
+        let all = &*self.running.undecided;
+        let report = |count: &AtomicU64, said: &mut u64, about: fn(&Undecided, u64) -> String| {
+            let now = count.load(Ordering::Relaxed);
+            if now > *said {
+                log::warn!("{}", about(all, now - *said));
+            }
+            *said = now;
+        };
+        report(&all.undecided, &mut self.undecided, Undecided::about_undecided);
+        report(&all.unsettled, &mut self.unsettled, Undecided::about_unsettled);
+        report(&all.unmatched, &mut self.unmatched, Undecided::about_unmatched);
     }
 
     /// Says once that many requests of a policy were allowed, and that none was settled. It may be
