@@ -268,9 +268,7 @@ impl Kept {
 
 /// Where the agents of the table at `path` keep what is in force.
 pub fn path_beside(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".policies");
-    name.into()
+    path.with_added_extension("policies")
 }
 
 /// What only those know who can read the table, and what each change of the content changes.
@@ -450,9 +448,7 @@ struct Beside {
 
 impl Beside {
     fn lock(of: &Path) -> io::Result<Self> {
-        let mut path = of.as_os_str().to_owned();
-        path.push(".new");
-        let path = PathBuf::from(path);
+        let path = of.with_added_extension("new");
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         // Each attempt waits for another writer, which writes once.
         for _ in 0..ATTEMPTS {

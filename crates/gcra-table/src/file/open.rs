@@ -110,9 +110,7 @@ pub(crate) fn inspect(path: &Path) -> Result<TableFile, OpenError> {
 
 /// Where the successor of the table at `path` lies until it is complete.
 pub(crate) fn successor_path(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".next");
-    name.into()
+    path.with_added_extension("next")
 }
 
 /// Opens the table that took over from the one at `path`, which is the file `old_id` with the

@@ -168,9 +168,7 @@ pub(super) struct LeasesFile {
 
 /// Where the leases of the table at `path` are.
 pub(super) fn path_beside(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".leases");
-    name.into()
+    path.with_added_extension("leases")
 }
 
 /// Opens the leases of a table, or makes them with `slots` slots for `store`. A file of leases
