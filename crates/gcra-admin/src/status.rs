@@ -123,7 +123,6 @@ part! {
         => counter(3, "gcra_config_reloads_total",
             "How often the configuration was read again, by result.").by("result");
     /// Requests for actions that were refused because their token was wrong.
-    #[serde(default)]
     wrong_tokens: u64 = it.stats.wrong_tokens.load(Ordering::Relaxed)
         => counter(4, "gcra_admin_wrong_tokens_total",
             "Requests for actions of --admin that were refused because of a wrong token.");
@@ -232,31 +231,26 @@ part! {
             .by("outcome");
     /// Of a trial: how many messages it would block that its policy has allowed. `None` for other
     /// policies.
-    #[serde(default)]
     newly_blocked: Option<u64> = is_trial_name(it.name).then_some(it.counts[NEWLY_BLOCKED]), sum
         => counter(6, "gcra_newly_blocked_total",
             "Messages by trial that it would block, and that its policy has allowed.");
     /// How many messages were allowed with a delay; of a policy that only observes, how many would
     /// have been. Each is among `decisions`, too.
-    #[serde(default)]
     delayed: u64 = it.stats.delayed(), sum
         => counter(7, "gcra_delayed_total",
             "Messages by policy that were allowed with a delay, because of max_delay.");
     /// What messages said about limits whose numbers are in an arg: how many said a valid limit,
     /// one that was lowered, an invalid one, and none. Empty if the policy has no such limit.
-    #[serde(default)]
     limit_args: NamedCounts = it.limit_args(), sum
         => counter(8, "gcra_limit_args_total",
             "Messages by policy and what the arg with the numbers of a limit was: valid, lowered \
              to the highest limit, invalid, or missing.").by("value");
     /// How many messages of responses have settled requests, by how. Empty if none has.
-    #[serde(default)]
     settled: NamedCounts = it.if_settled(it.stats.settled()), sum
         => counter(9, "gcra_settled_total",
             "Messages of responses by policy that have settled requests, by outcome.")
             .by("outcome");
     /// How many cells these have charged and given back. Empty if no message has settled requests.
-    #[serde(default)]
     settled_cells: NamedCounts = it.if_settled(it.stats.settled_cells()), sum
         => counter(10, "gcra_settled_cells_total",
             "Cells that responses have charged and given back, by policy and kind.").by("kind");
@@ -273,13 +267,11 @@ part! {
         allowed: it.allowed.complete,
     };
     /// Whether it only observes because of an action.
-    #[serde(default)]
     switched: bool = it.is_switched(), some;
     /// What a policy that is shared does without the store: "share", "closed" or "open". `None` if
     /// it is not shared.
     shared: Option<String> = it.shared().map(str::to_owned), first;
     /// The decisions that were made without the store, by outcome. Empty if it is not shared.
-    #[serde(default)]
     without_store: NamedCounts = it.without_store(), sum
         => counter(49, "gcra_store_fallback_total",
             "Messages that were decided without the store, by policy and outcome.").by("verdict");
@@ -372,10 +364,8 @@ pub struct ClientRow {
     pub per_second: Amount,
     /// How long it takes until a request of it is allowed, if it is over a limit now. Only where
     /// clients are listed because they were blocked, or would have been.
-    #[serde(default)]
     pub wait_ms: Option<u64>,
     /// Why a request of it is blocked now: see [`Waiting::reason`].
-    #[serde(default)]
     pub reason: Option<String>,
 }
 

@@ -66,20 +66,15 @@ pub struct Decided {
     /// If machines share the policy: what happens without the store, in words.
     pub without_store: Option<String>,
     /// If machines share the policy: its limits, which are not in `limits` then.
-    #[serde(default)]
     pub held: Vec<Held>,
     /// The same of `observe`.
-    #[serde(default)]
     pub(crate) observed_held: Vec<Held>,
     /// Whether the store is asked about a request now, and decides. Then it is not known whether
     /// the request would be blocked.
-    #[serde(default)]
     pub(crate) asks_store: bool,
     /// Whether it is known that the store can be asked now.
-    #[serde(default)]
     pub(crate) store_is_there: bool,
     /// What is so because the store is away, if it would have to be asked.
-    #[serde(default)]
     pub away: Option<OutageWords>,
     /// Whether a request now would be blocked, by the exemption too.
     pub blocked: bool,
@@ -88,7 +83,6 @@ pub struct Decided {
     /// The value of the variable `reason`.
     pub reason: Option<String>,
     /// How long a request now would have to wait before it goes on, if it is not blocked.
-    #[serde(default)]
     pub delay_ms: u64,
     /// How long the client has to wait, if it sends no request in that time.
     pub retry_after_ms: u64,
@@ -97,7 +91,6 @@ pub struct Decided {
     /// Whether the policy only observes, and blocks no request.
     pub observes: bool,
     /// The message that settles what a request costs, if the policy has `settle`.
-    #[serde(default)]
     pub settled_by: Option<String>,
     /// How long the client is exempt from the policy's limits yet.
     pub exempt_ms: Option<u64>,
@@ -144,14 +137,11 @@ pub struct LimitState {
     pub remaining: u32,
     pub burst: u32,
     /// How much of the burst is kept in reserve for requests that are not asked about.
-    #[serde(default)]
     pub(crate) reserve: u32,
     /// How long a request of one cell would have to wait before it goes on, if it is not denied.
-    #[serde(default)]
     pub delay_ms: u64,
     /// If it is denied: how long the next one that is allowed would have to wait before it goes
     /// on. It is the longest delay of the policy.
-    #[serde(default)]
     pub(crate) next_delay_ms: u64,
     pub retry_after_ms: u64,
     pub(crate) full_after_ms: u64,
@@ -159,13 +149,10 @@ pub struct LimitState {
     /// or charged by responses.
     pub penalty_ms: u64,
     /// Whether responses can charge beyond the burst.
-    #[serde(default)]
     pub settled: bool,
     /// If it counts in windows: which, as they are written in the file.
-    #[serde(default)]
     pub window: Option<String>,
     /// When that ends, in words.
-    #[serde(default)]
     pub window_ends: Option<String>,
 }
 

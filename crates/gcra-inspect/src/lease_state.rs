@@ -43,7 +43,6 @@ pub struct Held {
     pub cells: u32,
     pub burst: u32,
     /// How much of the burst is kept in reserve for requests that are not asked about.
-    #[serde(default)]
     pub(crate) reserve: u32,
     /// How long they can be spent yet.
     pub(crate) valid_ms: u64,

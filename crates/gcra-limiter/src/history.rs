@@ -233,7 +233,6 @@ pub struct PastPolicy {
     pub would_block: Vec<u64>,
     pub blocked: Vec<u64>,
     pub undecided: Vec<u64>,
-    #[serde(default)]
     pub newly_blocked: Vec<u64>,
 }
 
