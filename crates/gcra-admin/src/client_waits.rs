@@ -7,8 +7,7 @@ use gcra_limiter::heaviest::Under;
 use gcra_limiter::limit_bucket::LimitBucket;
 use gcra_limiter::policies_in_force::InForce;
 use gcra_limiter::verdict::Outcome;
-use gcra_policy::sharing::WithoutStore;
-use gcra_policy::{Limit, Policy, Rule};
+use gcra_policy::{Limit, Policy, Rule, WithoutStore};
 use gcra_table::{KeyHash, Leases, Nanos, Table};
 
 /// How many overrides of a policy are looked at if it is not known which one is for the client. (A

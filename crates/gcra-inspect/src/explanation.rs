@@ -12,8 +12,9 @@ use gcra_limiter::verdict::{Reason, Verdict};
 use gcra_limiter::written_message::WrittenMessage;
 use gcra_policy::key::{InKey, NamedValue, OwnedValue, Shown};
 use gcra_policy::key_parts::{KeyArg, KeyParts, NoValue};
-use gcra_policy::sharing::Sharing;
-use gcra_policy::{GroupedValue, Limit, OverrideKey, Policies, Policy, Rule, RuleAt, When};
+use gcra_policy::{
+    GroupedValue, Limit, OverrideKey, Policies, Policy, Rule, RuleAt, Sharing, When,
+};
 use gcra_table::{Leases, Nanos, Table};
 use gcra_text::network::VALUE;
 use ipnet::IpNet;

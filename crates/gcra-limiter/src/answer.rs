@@ -5,8 +5,7 @@ use std::fmt::Write as _;
 
 use arrayvec::ArrayVec;
 use gcra_policy::answers::{Answers, MAX_LISTED, Var};
-use gcra_policy::bandwidth::Bandwidth;
-use gcra_policy::{Limit, LimitPlace, Policies, Policy};
+use gcra_policy::{Bandwidth, Limit, LimitPlace, Policies, Policy};
 use gcra_table::{Nanos, Quota};
 use spop_agent::{BufferFull, HeaderListWriter, LateReply, Reply, Scope, Value, VarName};
 

@@ -6,9 +6,8 @@ use std::sync::Arc;
 
 use arc_swap::{ArcSwap, Guard};
 use gcra_lease::{HostTime, Look};
-use gcra_policy::Policies;
 use gcra_policy::answers::Answers;
-use gcra_policy::sharing::{Sharing, WithoutStore};
+use gcra_policy::{Policies, Sharing, WithoutStore};
 use gcra_table::{Leases, Reading, Table, Time};
 use spop_agent::{AckWriter, Handler, Limits, Message, Reply, Request, ShapedNotifies, Value};
 

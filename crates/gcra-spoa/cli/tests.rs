@@ -8,10 +8,9 @@ use clap::{CommandFactory as _, Parser as _};
 use gcra_inspect::commands::get_reset::Reset;
 use gcra_inspect::commands::store::StoreCommand;
 use gcra_inspect::commands::table::TableCommand;
-use gcra_policy::Policies;
 use gcra_policy::flags::Source;
 use gcra_policy::origin::Origin;
-use gcra_policy::sharing::{Sharing, WithoutStore};
+use gcra_policy::{Policies, Sharing, WithoutStore};
 use gcra_store::Password;
 use spop_agent::Scope;
 

@@ -5,9 +5,8 @@ use std::sync::atomic::Ordering;
 
 use gcra_limiter::borrower::Borrower;
 use gcra_limiter::stats::PolicyStats;
-use gcra_policy::sharing::{Sharing, WithoutStore};
 use gcra_policy::words::{blocked_without_store, least_burst_to_share, without_store_in_words};
-use gcra_policy::{Policies, Policy};
+use gcra_policy::{Policies, Policy, Sharing, WithoutStore};
 use gcra_text::count::Count;
 use gcra_text::table_error::TableError;
 

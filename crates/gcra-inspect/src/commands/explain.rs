@@ -6,8 +6,7 @@ use std::process::ExitCode;
 use gcra_policy::answers::Answers;
 use gcra_policy::flags::{LimitFlags, StoreFlags, policies_of_flags};
 use gcra_policy::key::{NamedValue, OwnedValue};
-use gcra_policy::sharing::Sharing;
-use gcra_policy::{Policies, Policy};
+use gcra_policy::{Policies, Policy, Sharing};
 use gcra_text::output::{Output, WrongUsage, print, print_note};
 
 use crate::explanation::{Decided, Explanation, RuleKind, SharedSources, explain_all};

@@ -1,8 +1,7 @@
 //! [`Attempt`]: how far a request has got under shared limits, and what was decided.
 
 use arrayvec::ArrayVec;
-use gcra_policy::MAX_LIMITS;
-use gcra_policy::sharing::Sharing;
+use gcra_policy::{MAX_LIMITS, Sharing};
 use gcra_table::{LeaseKey, Nanos};
 
 use crate::borrower::waiting::Waits;

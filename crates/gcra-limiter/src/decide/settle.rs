@@ -4,8 +4,7 @@
 use gcra_lease::Charge as StoreCharge;
 use gcra_policy::calendar::Calendar;
 use gcra_policy::settle::{RESERVED, Settle};
-use gcra_policy::sharing::Sharing;
-use gcra_policy::{Limit, LimitPlace, RuleAt};
+use gcra_policy::{Limit, LimitPlace, RuleAt, Sharing};
 use gcra_table::{KeyHash, Leases, Nanos, Quota, Reading, Table, Time, WallReading, WindowOver};
 use spop_agent::Message;
 

@@ -4,8 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
-use gcra_policy::sharing::{Sharing, WithoutStore};
-use gcra_policy::{Limit, MAX_LIMITS};
+use gcra_policy::{Limit, MAX_LIMITS, Sharing, WithoutStore};
 use gcra_table::{Nanos, Reading};
 
 use crate::answer::LimitStanding;
