@@ -21,7 +21,7 @@ use crate::end::{End, Ended};
 use crate::handler::{Handler, Request};
 use crate::inbox::Inbox;
 use crate::late_replies::{Answered, LateReplies, Source};
-use crate::round::{MORE_MESSAGES, Round, encode_farewell, farewell};
+use crate::round::{LATE_IS_LIKE, MORE_MESSAGES, Round, encode_farewell, farewell};
 use crate::shaped::ShapedNotifies;
 use crate::shared::{HandlerPermit, Shared, Stage};
 use crate::shield::shielded;
@@ -271,7 +271,7 @@ impl<'h, H: Handler, S: Socket> OpenConnection<'h, H, S> {
         while round.written < WRITE_BYTES && round.more_messages < MORE_MESSAGES {
             let Poll::Ready(Some(answered)) = self.late.poll_next(cx) else { break };
             self.count_late(&answered);
-            round.more_messages += answered.more_messages;
+            round.more_messages += LATE_IS_LIKE + answered.more_messages;
             round.append(&answered.ack);
         }
         if round.written == 0 { Poll::Pending } else { self.poll_send(cx, round) }

@@ -18,6 +18,10 @@ const CONTROL_FRAME_BYTES: usize = 512;
 /// 16 KiB have about 600. Several in a NOTIFY need fewer bytes each, and as much time.
 pub(crate) const MORE_MESSAGES: usize = 256;
 
+/// A request that begins to wait for a late reply, or gets it, counts as this many messages more: it
+/// is copied, and has a future and timers.
+pub(crate) const LATE_IS_LIKE: usize = 8;
+
 /// What a round has written so far.
 pub(crate) struct Round<'r, H: Handler> {
     pub(crate) shared: &'r Shared<H>,
@@ -98,7 +102,7 @@ impl<'r, H: Handler> Round<'r, H> {
     /// its fallback, and is not sent now. Returns false if there is no memory to wait in: then
     /// that ACK is the answer.
     pub(crate) fn wait(
-        &self,
+        &mut self,
         request: &Request<'_>,
         later: LateFuture,
         length: usize,
@@ -112,6 +116,7 @@ impl<'r, H: Handler> Round<'r, H> {
             deadline: settings.deadline,
         };
         let Err(later) = late.push(later, &waiting, counters, settings.max_buffered_bytes) else {
+            self.more_messages += LATE_IS_LIKE;
             return true;
         };
         counters.overdue();

@@ -6,6 +6,7 @@ mod peer;
 
 use std::future::pending;
 use std::io;
+use std::num::NonZeroUsize;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -34,6 +35,8 @@ enum Sends {
     Many,
     /// The same in two pieces.
     Pieces,
+    /// NOTIFYs with one message that is answered later.
+    Late,
 }
 
 impl Sends {
@@ -43,6 +46,7 @@ impl Sends {
         match self {
             Self::One => frame(3, 1, b"\x05flood\x00"),
             Self::Many => frame(3, 1, &messages),
+            Self::Late => frame(3, 1, b"\x04late\x00"),
             Self::Pieces => [frame(3, 0, first), frame(0, 1, last)].concat(),
         }
     }
@@ -52,6 +56,8 @@ impl Sends {
     fn in_a_round(self) -> usize {
         match self {
             Self::One => TURN_BYTES / self.bytes().len() + 1,
+            // Each is like 8 more, and the last batch may begin just before that.
+            Self::Late => 256 / 8 + 32,
             Self::Many | Self::Pieces => (256 / (MESSAGES - 1) + 1) * MESSAGES,
         }
     }
@@ -126,14 +132,20 @@ impl AsyncWrite for Flood {
 }
 
 fn messages_of_floods(request: &Request<'_>) -> usize {
-    request.messages().filter(|message| message.name == b"flood").count()
+    request.messages().filter(|message| message.name != b"quiet").count()
 }
 
 /// Counts the messages of floods.
 fn counting(floods: &Arc<AtomicUsize>) -> impl Handler {
     let floods = floods.clone();
-    move |request: &Request<'_>, _: &mut Reply<'_>| {
+    move |request: &Request<'_>, reply: &mut Reply<'_>| {
         floods.fetch_add(messages_of_floods(request), Ordering::Relaxed);
+        if request.messages().any(|message| message.name == b"late") {
+            reply.later(async |reply| {
+                tokio::task::yield_now().await;
+                reply
+            });
+        }
     }
 }
 
@@ -141,7 +153,10 @@ fn counting(floods: &Arc<AtomicUsize>) -> impl Handler {
 /// order, and not a clock.
 async fn a_quiet_one_beside(floods: usize, sends: Sends, piece: usize) {
     let answered = Arc::new(AtomicUsize::new(0));
-    let agent = Arc::new(testing::Streams::new(Agent::new(counting(&answered))));
+    // More may wait than a round may begin with.
+    let many = NonZeroUsize::new(1 << 14).unwrap();
+    let agent = Agent::new(counting(&answered)).max_in_flight(many);
+    let agent = Arc::new(testing::Streams::new(agent));
     let (mut ours, theirs) = tokio::io::duplex(1 << 16);
     let quiet = {
         let agent = agent.clone();
@@ -200,6 +215,12 @@ async fn so_it_does_beside_floods_with_many_messages_in_a_notify() {
 async fn so_it_does_beside_floods_of_payloads_in_pieces() {
     a_quiet_one_beside(1, Sends::Pieces, usize::MAX).await;
     a_quiet_one_beside(8, Sends::Pieces, usize::MAX).await;
+}
+
+#[tokio::test]
+async fn so_it_does_beside_floods_that_are_answered_later() {
+    a_quiet_one_beside(1, Sends::Late, usize::MAX).await;
+    a_quiet_one_beside(8, Sends::Late, usize::MAX).await;
 }
 
 /// Requests that have waited are answered as soon as they can be, and all of them at one moment.
