@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use arrayvec::ArrayVec;
 use spop_codec::{Connection, Event, Fragment, FrameId, Place, Status, Welcome};
-use tokio::io::ReadBuf;
 use tokio::task::coop::unconstrained;
 use tokio::task::yield_now;
 use tokio::time::{Instant, Sleep, sleep, sleep_until, timeout};
@@ -239,19 +238,22 @@ impl<'h, H: Handler, S: Socket> OpenConnection<'h, H, S> {
 
     fn poll_late_or_read(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), End>> {
         let mut scratch = SCRATCH.take().unwrap_or_default();
-        let round = match self.late.count() {
-            0 => self.poll_read_and_answer(cx, &mut scratch),
-            waiting => match self.poll_late(cx, &mut scratch.output) {
-                Poll::Pending if waiting < self.shared.settings.max_in_flight.get() => {
-                    self.poll_read_and_answer(cx, &mut scratch)
-                }
-                Poll::Pending => self.poll_read_ahead(cx, &mut scratch),
-                round => round,
-            },
-        };
+        let round = self.poll_with(cx, &mut scratch);
         // Not `SCRATCH.set`, which is a call.
         SCRATCH.with(|kept| kept.set(Some(scratch)));
         round
+    }
+
+    fn poll_with(&mut self, cx: &mut Context<'_>, scratch: &mut Scratch) -> Poll<Result<(), End>> {
+        let waiting = self.late.count();
+        if waiting > 0 {
+            match self.poll_late(cx, &mut scratch.output) {
+                Poll::Pending if waiting < self.shared.settings.max_in_flight.get() => {}
+                Poll::Pending => return self.poll_read_ahead(cx, scratch),
+                round => return round,
+            }
+        }
+        self.poll_read_and_answer(cx, scratch)
     }
 
     /// Counts the memory that is kept until the next round, and returns whether that is allowed.
@@ -274,7 +276,7 @@ impl<'h, H: Handler, S: Socket> OpenConnection<'h, H, S> {
             round.more_messages += LATE_IS_LIKE + answered.more_messages;
             round.append(&answered.ack);
         }
-        if round.written == 0 { Poll::Pending } else { self.poll_send(cx, round) }
+        if round.written == 0 { Poll::Pending } else { self.poll_send(cx, &mut round) }
     }
 
     /// Counts an ACK that leaves after its round.
@@ -324,13 +326,15 @@ impl<'h, H: Handler, S: Socket> OpenConnection<'h, H, S> {
         let most = self.read_bytes(scratch);
         let Scratch { input, output, rounds } = scratch;
         input.resize(COPIED_IN_FRONT_BYTES + READ_BYTES, 0);
-        input[..begun].copy_from_slice(self.inbox.bytes());
+        if begun > 0 {
+            input[..begun].copy_from_slice(self.inbox.bytes());
+        }
         let filled = begun + ready!(self.poll_read(cx, &mut input[begun..begun + most], rounds))?;
         let mut round = Round::begin(self.shared, output);
         let Taken { used, more } = self.answer(&input[..filled], &mut round);
         self.inbox.replace(&input[used..filled], more);
         self.append_farewell(&mut round);
-        self.poll_send(cx, round)
+        self.poll_send(cx, &mut round)
     }
 
     /// Answers what is in the inbox, without copying it. If that is the beginning of a frame,
@@ -352,7 +356,7 @@ impl<'h, H: Handler, S: Socket> OpenConnection<'h, H, S> {
         // The rest goes into memory of its own size.
         let rest = if used == 0 { bytes } else { bytes[used..].to_vec() };
         self.inbox = Inbox::new(rest, more);
-        self.poll_send(cx, round)
+        self.poll_send(cx, &mut round)
     }
 
     /// Reads up to a bound while no more requests may be answered, to notice when the peer closes.
@@ -397,19 +401,19 @@ impl<'h, H: Handler, S: Socket> OpenConnection<'h, H, S> {
     }
 
     /// Reads, and counts that as one of the thread's rounds.
+    #[inline(always)]
     fn poll_read(
         &mut self,
         cx: &mut Context<'_>,
         buffer: &mut [u8],
         rounds: &mut u64,
     ) -> Poll<Result<usize, End>> {
-        let mut buffer = ReadBuf::new(buffer);
-        let read = ready!(Pin::new(&mut self.stream).poll_read(cx, &mut buffer));
+        let read = ready!(self.stream.poll_receive(cx, buffer));
         self.count_round(rounds);
         if let Some(busy) = &self.shared.busy {
             busy.read();
         }
-        Poll::Ready(match read.map(|()| buffer.filled().len()).map_err(End::from) {
+        Poll::Ready(match read.map_err(End::from) {
             Ok(0) | Err(End::Closed) if self.inbox.is_partial() || !self.payload.is_empty() => {
                 Err(End::Truncated)
             }
@@ -419,7 +423,12 @@ impl<'h, H: Handler, S: Socket> OpenConnection<'h, H, S> {
     }
 
     /// Writes what the round has to send, and keeps what the socket does not accept.
-    fn poll_send(&mut self, cx: &mut Context<'_>, round: Round<'_, H>) -> Poll<Result<(), End>> {
+    #[inline(always)]
+    fn poll_send(
+        &mut self,
+        cx: &mut Context<'_>,
+        round: &mut Round<'_, H>,
+    ) -> Poll<Result<(), End>> {
         let output = &round.output[..round.written];
         let mut sent = 0;
         if !output.is_empty() {
@@ -435,21 +444,24 @@ impl<'h, H: Handler, S: Socket> OpenConnection<'h, H, S> {
         if round.acks > 0 {
             self.shared.counters.took(round.acks, output.len(), round.asked.elapsed());
         }
-        Poll::Ready(round.end.map_or(Ok(()), Err))
+        Poll::Ready(round.end.take().map_or(Ok(()), Err))
     }
 
     /// Answers the whole frames of `input`, or as many as one write should have.
+    #[inline]
     fn answer(&mut self, input: &[u8], round: &mut Round<'_, H>) -> Taken {
-        let taken = self.answer_frames(input, round);
+        let used = self.answer_shaped(input, round);
+        let taken = match used == input.len() {
+            true => Taken { used, more: false },
+            false => self.answer_frames(input, used, round),
+        };
         round.end_handler();
         taken
     }
 
-    fn answer_frames(&mut self, input: &[u8], round: &mut Round<'_, H>) -> Taken {
-        let mut used = self.answer_shaped(input, round);
-        if used == input.len() {
-            return Taken { used, more: false };
-        }
+    /// Answers the frames behind the first `used` bytes.
+    fn answer_frames(&mut self, input: &[u8], used: usize, round: &mut Round<'_, H>) -> Taken {
+        let mut used = used;
         let now = round.asked.duration_since(self.opened);
         let engine_id = self.engine_id.clone();
         // Each pass uses up a batch of the input, or is the last.

@@ -67,9 +67,9 @@ impl Latency {
     }
 
     fn bucket(ns: u64) -> usize {
-        let micros = ns.div_ceil(1000).max(1);
-        let power = micros.next_power_of_two().trailing_zeros();
-        (power as usize).min(Self::BUCKETS - 1)
+        // Bucket b is up to 2^b µs, and one nanosecond less than that is b bits of whole µs.
+        let bits = (ns.saturating_sub(1) / 1000 * 2 + 1).ilog2();
+        (bits as usize).min(Self::BUCKETS - 1)
     }
 }
 

@@ -64,8 +64,13 @@ impl Inbox {
     pub(crate) fn replace(&mut self, rest: &[u8], may_be_whole: bool) {
         if rest.is_empty() {
             *self = Self::Empty;
-            return;
+        } else {
+            self.keep(rest, may_be_whole);
         }
+    }
+
+    #[inline(never)]
+    fn keep(&mut self, rest: &[u8], may_be_whole: bool) {
         let mut bytes = self.take();
         bytes.clear();
         bytes.extend_from_slice(rest);

@@ -78,6 +78,7 @@ impl<'r, H: Handler> Round<'r, H> {
     }
 
     /// Lets the handler begin the round, unless it has.
+    #[inline]
     pub(crate) fn begin_handler(&mut self) {
         if self.state.is_some() {
             return;
@@ -91,9 +92,9 @@ impl<'r, H: Handler> Round<'r, H> {
     }
 
     /// Lets the handler end the round. Everything is answered already.
+    #[inline]
     pub(crate) fn end_handler(&mut self) {
-        let state = self.state.take();
-        if shielded(|| drop(state)).is_none() {
+        if shielded(|| self.state = None).is_none() {
             self.panicked("the handler panicked after it had answered the requests of one read");
         }
     }

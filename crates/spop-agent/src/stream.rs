@@ -1,10 +1,12 @@
 //! An accepted connection's socket.
 
-use std::io;
+use std::io::{self, Read as _};
+use std::os::fd::AsFd;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
-use tokio::io::{AsyncRead, AsyncWrite};
+use socket2::SockRef;
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 
 /// What a connection reads from and writes to. What it has besides these two takes a socket fewer
@@ -13,6 +15,17 @@ pub(crate) trait Socket: AsyncRead + AsyncWrite + Unpin {
     /// Whether a read may find something. If not, the task is woken when it may.
     fn poll_readable(&self, _: &mut Context<'_>) -> Poll<()> {
         Poll::Ready(())
+    }
+
+    /// Reads what there is, which is nothing at the end of the stream.
+    fn poll_receive(
+        &mut self,
+        cx: &mut Context<'_>,
+        buffer: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
+        let mut buffer = ReadBuf::new(buffer);
+        ready!(Pin::new(self).poll_read(cx, &mut buffer))?;
+        Poll::Ready(Ok(buffer.filled().len()))
     }
 
     /// Writes what is accepted at once. The task need not be woken when more would be.
@@ -24,35 +37,65 @@ pub(crate) trait Socket: AsyncRead + AsyncWrite + Unpin {
 /// Streams that need not be sockets.
 impl<S: AsyncRead + AsyncWrite + Unpin> Socket for &mut S {}
 
-impl Socket for TcpStream {
-    #[inline]
-    fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
-        // If this fails, a read says why.
-        self.poll_read_ready(cx).map(drop)
-    }
+macro_rules! impl_socket {
+    ($socket:ty) => {
+        impl Socket for $socket {
+            #[inline]
+            fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
+                // If this fails, a read says why.
+                self.poll_read_ready(cx).map(drop)
+            }
 
-    #[inline]
-    fn write_at_once(&mut self, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        unless_blocked(self.try_write(bytes))
-    }
+            #[inline]
+            fn poll_receive(
+                &mut self,
+                cx: &mut Context<'_>,
+                buffer: &mut [u8],
+            ) -> Poll<io::Result<usize>> {
+                let mut received = 0;
+                loop {
+                    // Mostly the task was woken because there is something.
+                    let receive = || receive(self, buffer, &mut received);
+                    let read = self.try_io(Interest::READABLE, receive);
+                    return Poll::Ready(match read {
+                        Err(_) if received > 0 => Ok(received),
+                        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                            ready!(self.poll_read_ready(cx))?;
+                            continue;
+                        }
+                        read => read.map(|()| received),
+                    });
+                }
+            }
+
+            #[inline]
+            fn write_at_once(
+                &mut self,
+                _: &mut Context<'_>,
+                bytes: &[u8],
+            ) -> Poll<io::Result<usize>> {
+                match self.try_write(bytes) {
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => Poll::Pending,
+                    written => Poll::Ready(written),
+                }
+            }
+        }
+    };
 }
 
-impl Socket for UnixStream {
-    #[inline]
-    fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
-        self.poll_read_ready(cx).map(drop)
-    }
+impl_socket!(TcpStream);
+impl_socket!(UnixStream);
 
-    #[inline]
-    fn write_at_once(&mut self, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        unless_blocked(self.try_write(bytes))
-    }
-}
-
-fn unless_blocked<T>(outcome: io::Result<T>) -> Poll<io::Result<T>> {
-    match outcome {
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Poll::Pending,
-        outcome => Poll::Ready(outcome),
+/// Reads from a socket that may have something. If that was all of it, the socket would block now:
+/// then it is not read again, and to no avail, before there is more.
+#[inline]
+fn receive(socket: &impl AsFd, buffer: &mut [u8], received: &mut usize) -> io::Result<()> {
+    *received = (&*SockRef::from(socket)).read(buffer)?;
+    // As tokio's own reads have it.
+    match *received {
+        0 => Ok(()),
+        all if all == buffer.len() => Ok(()),
+        _ => Err(io::ErrorKind::WouldBlock.into()),
     }
 }
 
