@@ -34,7 +34,7 @@ pub(crate) mod ticket;
 pub(crate) mod window;
 
 use crate::bucket::look::{CANDIDATES, Look};
-use crate::cpu::prefetch;
+use crate::cpu::{Loads, prefetch};
 #[cfg(gcra_model)]
 use crate::mutation::{Mutation, broken};
 use crate::slot::{BucketId, LINE_SLOTS, Line, Slot, Word};
@@ -128,7 +128,8 @@ impl<'a> Bucket<'a> {
     /// Loads the eight slots, one after another.
     #[inline]
     pub(crate) fn look(&self) -> Look {
-        Look::at(self.id.fingerprint, |position| self.slot(position).load())
+        let cpu = Loads::of_this_cpu();
+        Look::at(self.id.fingerprint, |position| self.slot(position).load_on(cpu))
     }
 
     /// The exchange of a charge. A mutation breaks it into a load and a store, to see that a model

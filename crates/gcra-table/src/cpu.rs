@@ -7,33 +7,51 @@
 #[cfg(not(gcra_model))]
 use portable_atomic::{AtomicU128, Ordering};
 
-/// Loads 16 bytes at once, with a relaxed ordering.
-///
-/// The load of `portable-atomic` calls one of two functions through a pointer, which takes longer
-/// than the load itself; a decision about a new key makes 24 loads.
-#[cfg(not(gcra_model))]
-#[inline(always)]
-pub(crate) fn load(word: &AtomicU128) -> u128 {
-    #[cfg(target_arch = "x86_64")]
-    if std::arch::is_x86_feature_detected!("avx") {
-        let loaded: core::arch::x86_64::__m128i;
-        // SAFETY: the pointer comes from a live reference, to 16 bytes that are aligned to 16.
-        // Aligned 16-byte loads are atomic on the CPUs with AVX of Intel (SDM volume 3A, 9.1.1)
-        // and AMD (APM volume 2, 7.3.2); portable-atomic, whose load this replaces, relies on the
-        // same statement for all CPUs with AVX. The compiler assumes nothing about what an asm
-        // block reads, so this is the relaxed load that it looks like.
-        unsafe {
-            core::arch::asm!(
-                "movdqa {loaded}, xmmword ptr [{word}]",
-                loaded = out(xmm_reg) loaded,
-                word = in(reg) word.as_ptr(),
-                options(nostack, preserves_flags, readonly),
-            );
+/// How this CPU loads 16 bytes at once. Where several words are loaded, the CPU is asked once.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Loads {
+    #[cfg(all(target_arch = "x86_64", not(gcra_model)))]
+    has_avx: bool,
+}
+
+impl Loads {
+    /// Asks the CPU.
+    #[inline(always)]
+    pub(crate) fn of_this_cpu() -> Self {
+        Self {
+            #[cfg(all(target_arch = "x86_64", not(gcra_model)))]
+            has_avx: std::arch::is_x86_feature_detected!("avx"),
         }
-        // SAFETY: both types are 16 bytes, and any value of those is valid for both.
-        return unsafe { core::mem::transmute::<core::arch::x86_64::__m128i, u128>(loaded) };
     }
-    word.load(Ordering::Relaxed)
+
+    /// Loads 16 bytes at once, with a relaxed ordering.
+    ///
+    /// The load of `portable-atomic` calls one of two functions through a pointer, which takes
+    /// longer than the load itself; a decision about a new key makes 24 loads.
+    #[cfg(not(gcra_model))]
+    #[inline(always)]
+    pub(crate) fn load(self, word: &AtomicU128) -> u128 {
+        #[cfg(target_arch = "x86_64")]
+        if self.has_avx {
+            let loaded: core::arch::x86_64::__m128i;
+            // SAFETY: the pointer comes from a live reference, to 16 bytes that are aligned to 16.
+            // Aligned 16-byte loads are atomic on the CPUs with AVX of Intel (SDM volume 3A, 9.1.1)
+            // and AMD (APM volume 2, 7.3.2); portable-atomic, whose load this replaces, relies on
+            // the same statement for all CPUs with AVX. The compiler assumes nothing about what an
+            // asm block reads, so this is the relaxed load that it looks like.
+            unsafe {
+                core::arch::asm!(
+                    "movdqa {loaded}, xmmword ptr [{word}]",
+                    loaded = out(xmm_reg) loaded,
+                    word = in(reg) word.as_ptr(),
+                    options(nostack, preserves_flags, readonly),
+                );
+            }
+            // SAFETY: both types are 16 bytes, and any value of those is valid for both.
+            return unsafe { core::mem::transmute::<core::arch::x86_64::__m128i, u128>(loaded) };
+        }
+        word.load(Ordering::Relaxed)
+    }
 }
 
 /// Asks the CPU to fetch the cache line of a value that is needed soon. This is a hint: on CPUs
@@ -60,7 +78,7 @@ mod tests {
         for word in [0, 1, u128::MAX, 0x0123_4567_89ab_cdef_0011_2233_4455_6677] {
             let word = AtomicU128::new(word);
             prefetch(&word);
-            assert_eq!(load(&word), word.load(Ordering::Relaxed));
+            assert_eq!(Loads::of_this_cpu().load(&word), word.load(Ordering::Relaxed));
         }
     }
 }

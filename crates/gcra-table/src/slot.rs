@@ -3,6 +3,7 @@
 use core::fmt;
 
 use crate::class::{Class, IN_FINGERPRINT};
+use crate::cpu::Loads;
 use crate::sync::{AtomicU128, Ordering};
 use crate::time::Time;
 
@@ -46,7 +47,13 @@ impl Slot {
 
     #[inline]
     pub(crate) fn load(&self) -> Word {
-        Word(self.load_bits())
+        self.load_on(Loads::of_this_cpu())
+    }
+
+    /// As [`load`](Self::load), where several slots are loaded.
+    #[inline(always)]
+    pub(crate) fn load_on(&self, cpu: Loads) -> Word {
+        Word(self.load_bits_on(cpu))
     }
 
     /// Puts `new` in the place of `current`. False if the slot holds something else by now.
@@ -58,8 +65,14 @@ impl Slot {
     /// As [`load`](Self::load), whatever the bits mean.
     #[inline]
     pub(crate) fn load_bits(&self) -> u128 {
+        self.load_bits_on(Loads::of_this_cpu())
+    }
+
+    #[inline(always)]
+    #[cfg_attr(gcra_model, expect(unused_variables, reason = "models have atomics of their own"))]
+    fn load_bits_on(&self, cpu: Loads) -> u128 {
         #[cfg(not(gcra_model))]
-        return crate::cpu::load(&self.0);
+        return cpu.load(&self.0);
         #[cfg(gcra_model)]
         self.0.load(Ordering::Relaxed)
     }
