@@ -263,11 +263,14 @@ struct Sketch {
     clients: Vec<KeyHash>,
     entries: Vec<Entry>,
     complete: bool,
+    /// What the smallest entry had when one was last taken over, and where to look for the next
+    /// with as much: those before are larger, because counts only grow.
+    smallest: (u64, usize),
 }
 
 impl Default for Sketch {
     fn default() -> Self {
-        Self { clients: Vec::new(), entries: Vec::new(), complete: true }
+        Self { clients: Vec::new(), entries: Vec::new(), complete: true, smallest: (0, 0) }
     }
 }
 
@@ -306,8 +309,8 @@ impl Sketch {
             return;
         }
         self.complete = false;
-        let smallest = self.entries.iter_mut().enumerate().min_by_key(|(_, entry)| entry.requests);
-        if let Some((place, entry)) = smallest {
+        let place = self.smallest();
+        if let Some(entry) = self.entries.get_mut(place) {
             self.clients[place] = client;
             entry.requests += weight;
             entry.own = Estimate::default();
@@ -318,10 +321,22 @@ impl Sketch {
         }
     }
 
+    /// The place of the first of the smallest entries, which is to be taken over.
+    fn smallest(&mut self) -> usize {
+        let (least, from) = self.smallest;
+        let as_small = self.entries[from..].iter().position(|entry| entry.requests == least);
+        let place = as_small.map(|place| from + place).unwrap_or_else(|| {
+            let places = 0..self.entries.len();
+            places.min_by_key(|place| self.entries[*place].requests).unwrap_or_default()
+        });
+        self.smallest = (self.entries[place].requests, place + 1);
+        place
+    }
+
     fn clear(&mut self) {
         self.clients.clear();
         self.entries.clear();
-        self.complete = true;
+        (self.complete, self.smallest) = (true, (0, 0));
     }
 }
 
@@ -392,6 +407,28 @@ mod tests {
             );
         }
         assert!(said[&1] >= 350 && said[&2] >= 150, "{said:?}");
+    }
+
+    #[test]
+    fn the_first_of_the_smallest_is_taken_over() {
+        let table = Table::in_memory(Slots::new(8).unwrap()).unwrap();
+        let mut random = random();
+        let mut sketch = Sketch::default();
+        for number in 0..20_000_u32 {
+            if number < 8_000 && number.is_multiple_of(400) {
+                sketch.clear();
+            }
+            // Some clients come often, so that counts differ.
+            let client = random() % if random().is_multiple_of(2) { 50 } else { 1_000 };
+            let client = table.hash(&client.to_le_bytes());
+            let is_new = !sketch.clients.contains(&client) && sketch.clients.len() == COUNTERS;
+            let entries = sketch.entries.iter().enumerate();
+            let smallest = entries.min_by_key(|(_, entry)| entry.requests).map(|(place, _)| place);
+            sketch.add(client, Under::own(), 1 << (random() % 4), |_| {});
+            if is_new {
+                assert_eq!(sketch.clients[smallest.unwrap()], client, "{number}");
+            }
+        }
     }
 
     #[test]
