@@ -764,11 +764,11 @@ mod tests {
             // The first seed is near to one that notices, so that the test does not take long.
             for (rule, first) in [
                 (Rule::FoundByAll, 670),
-                (Rule::StaysLater, 0),
-                (Rule::OverBefore, 0),
-                (Rule::NotBegun, 190),
+                (Rule::StaysLater, 20),
+                (Rule::OverBefore, 160),
+                (Rule::NotBegun, 340),
                 (Rule::AskLater, 0),
-                (Rule::FoundAgain, 570),
+                (Rule::FoundAgain, 1110),
                 (Rule::StaysOwed, 0),
             ] {
                 RULE.set(Some(rule));
