@@ -60,8 +60,10 @@ width: ## lines end before column 100
 spelling: ## typos, with the words that typos.toml allows
 	tests/spelling
 
+# With examples, dependencies have the features with which `make lint` has checked them.
 doc: ## the API documentation, without warnings
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items --locked
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --lib --examples --no-deps \
+		--document-private-items --locked
 
 loom: ## every interleaving of table and leases in small models; steps left out are noticed
 	RUSTFLAGS="--cfg gcra_model --cfg gcra_loom" CARGO_TARGET_DIR=$(TARGET)/loom \

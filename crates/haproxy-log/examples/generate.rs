@@ -1,7 +1,9 @@
 //! Writes a log as HAProxy would, of traffic that looks real, and the truth about it.
 //!
-//!     cargo run --release -p haproxy-log --example generate -- \
-//!         --requests 1000000 --seed 1 --log haproxy.log --truth truth.tsv
+//! ```sh
+//! cargo run --release -p haproxy-log --example generate -- \
+//!     --requests 1000000 --seed 1 --log haproxy.log --truth truth.tsv
+//! ```
 //!
 //! The same seed gives the same files. The truth has a line for each request, in the order of
 //! time: microseconds since 1970, the client's address, the path, and what kind of client it is.
