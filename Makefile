@@ -100,7 +100,6 @@ cluster-faults: haproxy valkey ## agents, HAProxys and stores that fail, for SEC
 # Everything from outside: frames, connections, table files, configurations, the admin port.
 FUZZ_SECONDS ?= 60
 fuzz: ## each fuzz target for FUZZ_SECONDS (60); FUZZ_SEED=1 repeats a run; needs nightly
-	@tests/install-fuzz.sh
 	fuzz/run $(FUZZ_SECONDS)
 
 fuzz-seeds: ## writes the inputs that fuzzing begins with, from the tests' byte vectors
