@@ -100,7 +100,8 @@ impl Side {
 /// The questions about messages, in their order.
 type Questions = Vec<Result<Question, Unanswerable>>;
 
-/// Decides about the request whose messages are at this place, each with the question that it asks.
+/// Decides about the request whose messages are at this place, each with the question that it
+/// asks.
 fn decide(
     engine: &mut Engine,
     tally: &mut LogTally,

@@ -35,10 +35,10 @@ impl Loads {
         if self.has_avx {
             let loaded: core::arch::x86_64::__m128i;
             // SAFETY: the pointer comes from a live reference, to 16 bytes that are aligned to 16.
-            // Aligned 16-byte loads are atomic on the CPUs with AVX of Intel (SDM volume 3A, 9.1.1)
-            // and AMD (APM volume 2, 7.3.2); portable-atomic, whose load this replaces, relies on
-            // the same statement for all CPUs with AVX. The compiler assumes nothing about what an
-            // asm block reads, so this is the relaxed load that it looks like.
+            // Aligned 16-byte loads are atomic on the CPUs with AVX of Intel (SDM volume 3A,
+            // 9.1.1) and AMD (APM volume 2, 7.3.2); portable-atomic, whose load this replaces,
+            // relies on the same statement for all CPUs with AVX. The compiler assumes nothing
+            // about what an asm block reads, so this is the relaxed load that it looks like.
             unsafe {
                 core::arch::asm!(
                     "movdqa {loaded}, xmmword ptr [{word}]",

@@ -18,8 +18,8 @@ const CONTROL_FRAME_BYTES: usize = 512;
 /// 16 KiB have about 600. Several in a NOTIFY need fewer bytes each, and as much time.
 pub(crate) const MORE_MESSAGES: usize = 256;
 
-/// A request that begins to wait for a late reply, or gets it, counts as this many messages more: it
-/// is copied, and has a future and timers.
+/// A request that begins to wait for a late reply, or gets it, counts as this many messages more:
+/// it is copied, and has a future and timers.
 pub(crate) const LATE_IS_LIKE: usize = 8;
 
 /// What a round has written so far.

@@ -249,8 +249,8 @@ fn outputs(
     decided.limits.iter().map(output).collect()
 }
 
-/// Under which policy and limit something is so: " policy 'api', 10 per second:". Nothing for agents
-/// without a file.
+/// Under which policy and limit something is so: " policy 'api', 10 per second:". Nothing for
+/// agents without a file.
 fn under(policy: &str, limit: &str) -> String {
     match (policy, limit) {
         ("", _) => String::new(),
