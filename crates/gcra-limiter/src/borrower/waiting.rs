@@ -38,8 +38,6 @@ pub(crate) struct Waiting {
 #[derive(Debug, Default)]
 struct Queue {
     places: Mutex<Places>,
-    /// What all of them cost.
-    cells: AtomicU32,
     /// What the store last said about this key.
     is_away: AtomicBool,
     free: AtomicU32,
@@ -50,6 +48,8 @@ struct Queue {
 struct Places {
     requests: BTreeMap<u64, Place>,
     next: u64,
+    /// What all of them cost.
+    cells: u32,
 }
 
 #[derive(Debug)]
@@ -76,7 +76,6 @@ pub struct Waits {
     queue: Arc<Queue>,
     key: LeaseKey,
     place: u64,
-    cells: u32,
     woken: Arc<Notify>,
 }
 
@@ -90,16 +89,13 @@ impl Waiting {
             let place = queue.places().add(Place { cells, woken: woken.clone() });
             (queue, place)
         };
-        // Where cells are lent, a cost is at most 8191 of them, and there are not as many requests
-        // as to make this wrap. Where a request is charged at once, nobody reads it.
-        queue.cells.fetch_add(cells, Ordering::Relaxed);
         self.requests.fetch_add(1, Ordering::Relaxed);
-        Waits { of: self.clone(), queue, key, place, cells, woken }
+        Waits { of: self.clone(), queue, key, place, woken }
     }
 
     /// What all requests cost that wait for this key.
     pub(crate) fn cells(&self, key: LeaseKey) -> u32 {
-        self.keys().get(&key).map_or(0, |queue| queue.cells.load(Ordering::Relaxed))
+        self.keys().get(&key).map_or(0, |queue| queue.places().cells)
     }
 
     pub(crate) fn requests(&self) -> u64 {
@@ -134,6 +130,9 @@ impl Places {
     fn add(&mut self, place: Place) -> u64 {
         let number = self.next;
         self.next += 1;
+        // Where cells are lent, a cost is at most 8191 of them, and there are not as many requests
+        // as to make this wrap. Where a request is charged at once, nobody reads it.
+        self.cells = self.cells.wrapping_add(place.cells);
         self.requests.insert(number, place);
         number
     }
@@ -141,7 +140,9 @@ impl Places {
     /// Takes a request out. If it was the first, the next one is woken.
     fn remove(&mut self, number: u64) {
         let was_first = self.is_first(number);
-        self.requests.remove(&number);
+        if let Some(place) = self.requests.remove(&number) {
+            self.cells = self.cells.wrapping_sub(place.cells);
+        }
         if was_first {
             self.wake_first();
         }
@@ -218,7 +219,6 @@ impl Waits {
 
 impl Drop for Waits {
     fn drop(&mut self) {
-        self.queue.cells.fetch_sub(self.cells, Ordering::Relaxed);
         self.of.requests.fetch_sub(1, Ordering::Relaxed);
         let mut keys = self.of.keys();
         let mut places = self.queue.places();
