@@ -460,8 +460,7 @@ impl<'h, H: Handler, S: Socket> OpenConnection<'h, H, S> {
     }
 
     /// Answers the frames behind the first `used` bytes.
-    fn answer_frames(&mut self, input: &[u8], used: usize, round: &mut Round<'_, H>) -> Taken {
-        let mut used = used;
+    fn answer_frames(&mut self, input: &[u8], mut used: usize, round: &mut Round<'_, H>) -> Taken {
         let now = round.asked.duration_since(self.opened);
         let engine_id = self.engine_id.clone();
         // Each pass uses up a batch of the input, or is the last.

@@ -56,15 +56,13 @@ macro_rules! impl_socket {
                 loop {
                     // Mostly the task was woken because there is something.
                     let receive = || receive(self, buffer, &mut received);
-                    let read = self.try_io(Interest::READABLE, receive);
-                    return Poll::Ready(match read {
-                        Err(_) if received > 0 => Ok(received),
+                    match self.try_io(Interest::READABLE, receive) {
+                        Err(_) if received > 0 => return Poll::Ready(Ok(received)),
                         Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                             ready!(self.poll_read_ready(cx))?;
-                            continue;
                         }
-                        read => read.map(|()| received),
-                    });
+                        read => return Poll::Ready(read.map(|()| received)),
+                    }
                 }
             }
 
