@@ -22,6 +22,8 @@ mod asked;
 mod control;
 #[path = "support/limit.rs"]
 mod limit;
+#[path = "support/median.rs"]
+mod median;
 #[path = "support/notifies.rs"]
 mod notifies;
 #[path = "support/program.rs"]
@@ -37,6 +39,7 @@ use std::process::Command;
 use std::thread;
 use std::time::Instant;
 
+use median::median;
 use notifies::Notifies;
 use support::Agent;
 use support::spop::Spop;
@@ -164,11 +167,6 @@ fn arguments() -> (String, Vec<Program>) {
         }
     }
     (wanted, others)
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }
 
 #[derive(Clone, Copy)]

@@ -23,6 +23,8 @@ mod haproxy_report;
 mod host;
 #[path = "support/machine.rs"]
 mod machine;
+#[path = "support/median.rs"]
+mod median;
 #[path = "support/page.rs"]
 mod page;
 #[path = "support/program.rs"]

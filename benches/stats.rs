@@ -11,6 +11,8 @@
 
 #[path = "support/asked.rs"]
 mod asked;
+#[path = "support/median.rs"]
+mod median;
 
 use std::hint::black_box;
 use std::net::Ipv4Addr;
@@ -20,6 +22,7 @@ use std::time::Instant;
 
 use gcra_spoa::testing::{RequestCounts, WorkerLane};
 use gcra_table::{KeyHash, Slots, Table};
+use median::median;
 
 const ROUNDS: usize = 9;
 const DECISIONS: u32 = 20_000_000;
@@ -82,9 +85,4 @@ fn round(
         }
     }
     start.elapsed().as_secs_f64() * 1e9 / f64::from(decisions)
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }

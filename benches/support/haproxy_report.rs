@@ -2,14 +2,9 @@
 
 use std::fmt::Write as _;
 
+use crate::median::median;
 use crate::setups::{self, Group};
 use crate::{Figures, Latency, Row, host};
-
-/// A figure of all rounds.
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    if values.is_empty() { f64::NAN } else { values[values.len() / 2] }
-}
 
 impl Row {
     fn median(&self, of: impl Fn(&Figures) -> f64) -> f64 {
