@@ -113,15 +113,20 @@ impl<'a> Bucket<'a> {
         // Without this, a bucket in the second line costs two fetches from memory, one after the
         // other.
         prefetch(self.lines[1]);
-        self.find_fetched()
+        Self::find_fetched(self.lines, self.id.fingerprint, Loads::of_this_cpu())
     }
 
-    /// As [`find`](Self::find), where both lines were asked for before.
+    /// As [`find`](Self::find), for the bucket with this fingerprint in two lines that were asked
+    /// for before.
     #[inline(always)]
-    pub(crate) fn find_fetched(&self) -> Option<(&'a Slot, Word, Time)> {
-        self.slots().find_map(|slot| {
-            let word = slot.load();
-            word.is_bucket_of(self.id.fingerprint).then(|| (slot, word, word.value()))
+    pub(crate) fn find_fetched(
+        [first, second]: [&'a Line; 2],
+        fingerprint: u64,
+        cpu: Loads,
+    ) -> Option<(&'a Slot, Word, Time)> {
+        first.slots.iter().chain(&second.slots).find_map(|slot| {
+            let word = slot.load_on(cpu);
+            word.is_bucket_of(fingerprint).then(|| (slot, word, word.value()))
         })
     }
 
@@ -135,8 +140,7 @@ impl<'a> Bucket<'a> {
     /// The exchange of a charge. A mutation breaks it into a load and a store, to see that a model
     /// notices.
     #[inline]
-    #[expect(clippy::unused_self, reason = "reads as an action on this bucket")]
-    pub(crate) fn exchange(&self, slot: &Slot, current: Word, new: Word) -> bool {
+    pub(crate) fn exchange(slot: &Slot, current: Word, new: Word) -> bool {
         #[cfg(gcra_model)]
         if broken(Mutation::StoreCharge) {
             let unchanged = slot.load() == current;

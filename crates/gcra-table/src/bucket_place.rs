@@ -46,16 +46,18 @@ impl Table {
         now: &mut Reading,
     ) -> Decision {
         let BucketPlace { lines, fingerprint } = *place;
-        let id = BucketId { fingerprint, class: quota.class() };
         debug_assert!(
-            std::ptr::eq(lines[0], self.bucket(id).lines()[0]),
+            std::ptr::eq(lines[0], self.candidate_lines(fingerprint)[0]),
             "a place of this table, under this quota"
         );
         let charge = ToCharge { quota, cells, least_tat: Time::ZERO };
-        match Bucket::new(lines, id).try_charge_fetched(charge, now.time()) {
+        match Bucket::try_charge_fetched(lines, fingerprint, charge, now.time(), self.loads) {
             Some(decision) => decision,
-            // The quota by reference: the usual case need not copy it.
-            None => self.charge_anyhow(id, quota, cells, now, Time::ZERO),
+            None => {
+                let id = BucketId { fingerprint, class: quota.class() };
+                // The quota by reference: the usual case need not copy it.
+                self.charge_anyhow(id, quota, cells, now, Time::ZERO)
+            }
         }
     }
 }

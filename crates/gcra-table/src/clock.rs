@@ -98,7 +98,8 @@ impl ManualClock {
 #[inline]
 pub(crate) fn boottime_ns() -> u64 {
     let time = clock_gettime(ClockId::Boottime);
-    time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
+    // None of them is negative.
+    time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
 }
 
 /// Nanoseconds since 1970 by the wall clock.

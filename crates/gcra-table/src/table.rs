@@ -14,7 +14,7 @@ use crate::bucket::ticket::Announcer;
 use crate::bucket::window::{Count, Tally, WallReading, Window, WindowOver, count_in};
 use crate::clock::{self, Clock, ManualClock};
 use crate::counters::{Counted, Evictions};
-use crate::cpu::prefetch;
+use crate::cpu::{Loads, prefetch};
 use crate::decision::{Decision, Settled};
 use crate::file::exemptions::{ExemptError, Exemption, Exemptions};
 use crate::file::header::{Header, PROCESSES, ProcessEntry, Shared};
@@ -44,6 +44,8 @@ pub struct Table {
     region: Region,
     hash_key: SipKey,
     clock: Clock,
+    /// Kept here, because each decision needs it.
+    pub(crate) loads: Loads,
     announcer: Announcer,
     /// How this process is listed as one that uses the table. An inspector is not listed.
     attachment: Option<Attachment>,
@@ -136,6 +138,7 @@ impl Table {
             region,
             hash_key: SipKey::new(hash_key),
             clock,
+            loads: Loads::of_this_cpu(),
             announcer: Announcer::new(attachment),
             attachment: None,
             file,
@@ -770,7 +773,7 @@ impl Table {
 
     /// The two lines, never the same, that may hold the key.
     #[inline]
-    fn candidate_lines(&self, fingerprint: u64) -> [&Line; 2] {
+    pub(crate) fn candidate_lines(&self, fingerprint: u64) -> [&Line; 2] {
         let lines = self.region.lines();
         // A power of two, and at least two lines.
         let mask = lines.len() as u64 - 1;

@@ -18,10 +18,11 @@ use crate::bucket::context::{Context, Moved};
 use crate::bucket::look::Look;
 use crate::bucket::opening::Opening;
 use crate::bucket::{Bucket, MAX_ATTEMPTS};
+use crate::cpu::Loads;
 use crate::decision::Decision;
 use crate::mutation::{Mutation, broken};
 use crate::quota::{Admission, Quota};
-use crate::slot::{Slot, Word};
+use crate::slot::{Line, Slot, Word};
 use crate::time::{Nanos, Reading, Time};
 
 /// What a key is to be charged.
@@ -42,19 +43,25 @@ impl Bucket<'_> {
     #[inline]
     pub(crate) fn try_charge(&self, charge: ToCharge<'_>, now: Time) -> Option<Decision> {
         let (slot, word, tat) = self.find()?;
-        self.charge_found(slot, word, tat, charge, now)
+        Self::charge_found(slot, word, tat, charge, now)
     }
 
-    /// As [`try_charge`](Self::try_charge), where both lines were asked for before.
+    /// As [`try_charge`](Self::try_charge), for the bucket with this fingerprint in two lines that
+    /// were asked for before.
     #[inline(always)]
-    pub(crate) fn try_charge_fetched(&self, charge: ToCharge<'_>, now: Time) -> Option<Decision> {
-        let (slot, word, tat) = self.find_fetched()?;
-        self.charge_found(slot, word, tat, charge, now)
+    pub(crate) fn try_charge_fetched(
+        lines: [&Line; 2],
+        fingerprint: u64,
+        charge: ToCharge<'_>,
+        now: Time,
+        cpu: Loads,
+    ) -> Option<Decision> {
+        let (slot, word, tat) = Bucket::find_fetched(lines, fingerprint, cpu)?;
+        Self::charge_found(slot, word, tat, charge, now)
     }
 
     #[inline]
     fn charge_found(
-        &self,
         slot: &Slot,
         word: Word,
         tat: Time,
@@ -68,9 +75,10 @@ impl Bucket<'_> {
         let tat = tat.max(least_tat);
         let admission = quota.admit(tat, now, cells);
         match admission {
-            Admission::Conforming { tat: charged } if cells > 0 => self
-                .exchange(slot, word, word.with_value(charged))
-                .then(|| Decision::new(admission, tat, now)),
+            Admission::Conforming { tat: charged } if cells > 0 => {
+                Self::exchange(slot, word, word.with_value(charged))
+                    .then(|| Decision::new(admission, tat, now))
+            }
             _ => Some(Decision::new(admission, tat, now)),
         }
     }
@@ -99,7 +107,7 @@ impl Bucket<'_> {
                 }
             };
             let (slot, word) = (self.slot(position), look.word(position));
-            match self.charge_found(slot, word, tat, charge, now.time()) {
+            match Self::charge_found(slot, word, tat, charge, now.time()) {
                 Some(decision) => return Ok(decision),
                 None => self.mend(slot, word, tat, *charge.quota, now, context),
             }

@@ -219,7 +219,7 @@ impl Bucket<'_> {
         match count.after(value) {
             (None, decision) => Some(decision),
             (Some(after), decision) => {
-                self.exchange(slot, word, self.confirmed(after)).then_some(decision)
+                Self::exchange(slot, word, self.confirmed(after)).then_some(decision)
             }
         }
     }
