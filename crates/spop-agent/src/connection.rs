@@ -117,7 +117,7 @@ pub(crate) async fn serve<H: Handler, S: Socket>(
                 woken_by_stop = Some(cx.waker().clone());
             }
             if shared.has_reached(Stage::Stopping) {
-                return Poll::Ready(Err(End::Stopped));
+                return Poll::Ready(Err(End::Stopped.into()));
             }
             loop {
                 match open.poll_round(cx) {
@@ -134,7 +134,7 @@ pub(crate) async fn serve<H: Handler, S: Socket>(
                 }
             }
             waited = true;
-            open.poll_deadline(cx, timer.as_mut()).map(Err)
+            open.poll_deadline(cx, timer.as_mut()).map(|end| Err(end.into()))
         });
         match round.await {
             // There was something to do at once, so there may be more. But other connections may
@@ -143,7 +143,7 @@ pub(crate) async fn serve<H: Handler, S: Socket>(
             Err(end) => break end,
         }
     };
-    open.finish(end).await
+    open.finish(*end).await
 }
 
 /// A connection, and everything of it that is not finished.
@@ -225,18 +225,18 @@ impl<'h, H: Handler, S: Socket> OpenConnection<'h, H, S> {
 
     /// One round. It writes what is unsent; or else it writes late replies that have become ready;
     /// or else it reads once, answers everything and writes once.
-    fn poll_round(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), End>> {
+    fn poll_round(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Box<End>>> {
         let round = match self.unsent.is_empty() {
             true => self.poll_late_or_read(cx),
             false => self.poll_unsent(cx),
         };
         match round {
-            Poll::Ready(Ok(())) if !self.may_keep() => Poll::Ready(Err(End::NoMemory)),
+            Poll::Ready(Ok(())) if !self.may_keep() => Poll::Ready(Err(End::NoMemory.into())),
             round => round,
         }
     }
 
-    fn poll_late_or_read(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), End>> {
+    fn poll_late_or_read(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Box<End>>> {
         let mut scratch = SCRATCH.take().unwrap_or_default();
         let round = self.poll_with(cx, &mut scratch);
         // Not `SCRATCH.set`, which is a call.
@@ -244,7 +244,11 @@ impl<'h, H: Handler, S: Socket> OpenConnection<'h, H, S> {
         round
     }
 
-    fn poll_with(&mut self, cx: &mut Context<'_>, scratch: &mut Scratch) -> Poll<Result<(), End>> {
+    fn poll_with(
+        &mut self,
+        cx: &mut Context<'_>,
+        scratch: &mut Scratch,
+    ) -> Poll<Result<(), Box<End>>> {
         let waiting = self.late.count();
         if waiting > 0 {
             match self.poll_late(cx, &mut scratch.output) {
@@ -268,7 +272,11 @@ impl<'h, H: Handler, S: Socket> OpenConnection<'h, H, S> {
     }
 
     /// Sends the late replies that have become ready.
-    fn poll_late(&mut self, cx: &mut Context<'_>, output: &mut Vec<u8>) -> Poll<Result<(), End>> {
+    fn poll_late(
+        &mut self,
+        cx: &mut Context<'_>,
+        output: &mut Vec<u8>,
+    ) -> Poll<Result<(), Box<End>>> {
         let mut round = Round::begin(self.shared, output);
         while round.written < WRITE_BYTES && round.more_messages < MORE_MESSAGES {
             let Poll::Ready(Some(answered)) = self.late.poll_next(cx) else { break };
@@ -304,7 +312,7 @@ impl<'h, H: Handler, S: Socket> OpenConnection<'h, H, S> {
         counters.took(1, answered.ack.len(), answered.asked.elapsed());
     }
 
-    fn poll_unsent(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), End>> {
+    fn poll_unsent(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Box<End>>> {
         let written = ready!(Pin::new(&mut self.stream).poll_write(cx, &self.unsent))?;
         self.unsent.drain(..written);
         if self.unsent.is_empty() {
@@ -318,7 +326,7 @@ impl<'h, H: Handler, S: Socket> OpenConnection<'h, H, S> {
         &mut self,
         cx: &mut Context<'_>,
         scratch: &mut Scratch,
-    ) -> Poll<Result<(), End>> {
+    ) -> Poll<Result<(), Box<End>>> {
         let begun = self.inbox.bytes().len();
         if self.inbox.is_whole() || begun > COPIED_IN_FRONT_BYTES {
             return self.poll_answer_inbox(cx, scratch);
@@ -343,7 +351,7 @@ impl<'h, H: Handler, S: Socket> OpenConnection<'h, H, S> {
         &mut self,
         cx: &mut Context<'_>,
         scratch: &mut Scratch,
-    ) -> Poll<Result<(), End>> {
+    ) -> Poll<Result<(), Box<End>>> {
         if self.inbox.is_whole() {
             self.count_round(&mut scratch.rounds);
         } else {
@@ -364,7 +372,7 @@ impl<'h, H: Handler, S: Socket> OpenConnection<'h, H, S> {
         &mut self,
         cx: &mut Context<'_>,
         scratch: &mut Scratch,
-    ) -> Poll<Result<(), End>> {
+    ) -> Poll<Result<(), Box<End>>> {
         let most = READ_AHEAD_BYTES.saturating_sub(self.inbox.bytes().len());
         if most == 0 {
             return Poll::Pending;
@@ -381,7 +389,7 @@ impl<'h, H: Handler, S: Socket> OpenConnection<'h, H, S> {
         scratch: &mut Scratch,
         most: usize,
         may_be_whole: bool,
-    ) -> Poll<Result<(), End>> {
+    ) -> Poll<Result<(), Box<End>>> {
         let Scratch { input, rounds, .. } = scratch;
         input.resize(COPIED_IN_FRONT_BYTES + READ_BYTES, 0);
         let filled = ready!(self.poll_read(cx, &mut input[..most], rounds))?;
@@ -407,19 +415,21 @@ impl<'h, H: Handler, S: Socket> OpenConnection<'h, H, S> {
         cx: &mut Context<'_>,
         buffer: &mut [u8],
         rounds: &mut u64,
-    ) -> Poll<Result<usize, End>> {
+    ) -> Poll<Result<usize, Box<End>>> {
         let read = ready!(self.stream.poll_receive(cx, buffer));
         self.count_round(rounds);
         if let Some(busy) = &self.shared.busy {
             busy.read();
         }
-        Poll::Ready(match read.map_err(End::from) {
+        let end = match read.map_err(End::from) {
             Ok(0) | Err(End::Closed) if self.inbox.is_partial() || !self.payload.is_empty() => {
-                Err(End::Truncated)
+                End::Truncated
             }
-            Ok(0) => Err(End::Closed),
-            read => read,
-        })
+            Ok(0) => End::Closed,
+            Ok(read) => return Poll::Ready(Ok(read)),
+            Err(end) => end,
+        };
+        Poll::Ready(Err(end.into()))
     }
 
     /// Writes what the round has to send, and keeps what the socket does not accept.
@@ -428,7 +438,7 @@ impl<'h, H: Handler, S: Socket> OpenConnection<'h, H, S> {
         &mut self,
         cx: &mut Context<'_>,
         round: &mut Round<'_, H>,
-    ) -> Poll<Result<(), End>> {
+    ) -> Poll<Result<(), Box<End>>> {
         let output = &round.output[..round.written];
         let mut sent = 0;
         if !output.is_empty() {
@@ -478,7 +488,7 @@ impl<'h, H: Handler, S: Socket> OpenConnection<'h, H, S> {
                     Ok(Some(event)) => event,
                     Ok(None) => break false,
                     Err(error) => {
-                        round.end = Some(End::Protocol(error));
+                        round.end = Some(End::Protocol(error).into());
                         break false;
                     }
                 };
@@ -501,7 +511,7 @@ impl<'h, H: Handler, S: Socket> OpenConnection<'h, H, S> {
                         return Taken { used, more: round.end.is_none() };
                     }
                     Event::Disconnect(disconnect) => {
-                        round.end = Some(End::Disconnected(disconnect.status));
+                        round.end = Some(End::Disconnected(disconnect.status).into());
                         break false;
                     }
                     Event::Fragment(fragment) => {
@@ -571,7 +581,7 @@ impl<'h, H: Handler, S: Socket> OpenConnection<'h, H, S> {
                 round.more_messages += request.more_messages();
                 self.answer_batch(&[request], round);
             }
-            Err(error) => round.end = Some(End::Protocol(error)),
+            Err(error) => round.end = Some(End::Protocol(error).into()),
         }
     }
 
@@ -583,7 +593,7 @@ impl<'h, H: Handler, S: Socket> OpenConnection<'h, H, S> {
             self.engine_id = engine_id.into();
         }
         if welcome.hello.healthcheck && self.shared.has_reached(Stage::Leaving) {
-            round.end = Some(End::HealthCheck);
+            round.end = Some(End::HealthCheck.into());
             return;
         }
         // It fits: see `Welcome::MAX_SIZE`.
@@ -616,7 +626,7 @@ impl<'h, H: Handler, S: Socket> OpenConnection<'h, H, S> {
         }
         if self.inbox.is_empty() && self.payload.is_empty() && self.late.count() == 0 {
             round.append_control(|space| encode_farewell(space, Status::NORMAL));
-            round.end = Some(End::Stopped);
+            round.end = Some(End::Stopped.into());
             self.farewell = Farewell::Written;
         }
     }
@@ -680,7 +690,7 @@ impl<'h, H: Handler, S: Socket> OpenConnection<'h, H, S> {
             self.farewell = Farewell::WithNextAck;
             let round = timeout(LAST_NOTIFY, poll_fn(|cx| self.poll_round(cx))).await;
             if let Ok(Err(end)) = round {
-                return end;
+                return *end;
             }
         }
         timeout(LAST_WORDS, self.answer_what_has_come()).await.unwrap_or(End::Stopped)
@@ -690,20 +700,20 @@ impl<'h, H: Handler, S: Socket> OpenConnection<'h, H, S> {
         for _ in 0..LAST_ROUNDS {
             let round = poll_fn(|cx| match self.poll_round(cx) {
                 Poll::Pending if self.unsent.is_empty() && self.late.count() == 0 => {
-                    Poll::Ready(Err(End::Stopped))
+                    Poll::Ready(Err(End::Stopped.into()))
                 }
                 round => round,
             });
             // With tokio's budget, the end of the budget would look like the end of what has come.
             if let Err(end) = unconstrained(round).await {
-                return end;
+                return *end;
             }
         }
         End::Stopped
     }
 
     /// Sends late replies until no request waits, and reads nothing.
-    async fn answer_late(&mut self) -> Result<(), End> {
+    async fn answer_late(&mut self) -> Result<(), Box<End>> {
         while self.late.count() > 0 {
             poll_fn(|cx| match self.unsent.is_empty() {
                 true => self.poll_late(cx, &mut Vec::new()),
@@ -715,7 +725,7 @@ impl<'h, H: Handler, S: Socket> OpenConnection<'h, H, S> {
     }
 
     /// Writes what is unsent, and waits for the peer to close. Ignores what it sends meanwhile.
-    async fn send_and_wait(&mut self) -> Result<(), End> {
+    async fn send_and_wait(&mut self) -> Result<(), Box<End>> {
         while !self.unsent.is_empty() {
             poll_fn(|cx| self.poll_unsent(cx)).await?;
         }

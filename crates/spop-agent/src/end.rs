@@ -95,6 +95,12 @@ impl From<io::Error> for End {
     }
 }
 
+impl From<io::Error> for Box<End> {
+    fn from(error: io::Error) -> Self {
+        Self::new(error.into())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -36,8 +36,8 @@ pub(crate) struct Round<'r, H: Handler> {
     pub(crate) asked: Instant,
     /// What the handler returned for this round; `None` before its first request.
     pub(crate) state: Option<H::Round>,
-    /// Set if the connection ends with this round.
-    pub(crate) end: Option<End>,
+    /// Set if the connection ends with this round. In a box, because all rounds pass it on.
+    pub(crate) end: Option<Box<End>>,
 }
 
 impl<'r, H: Handler> Round<'r, H> {
@@ -83,8 +83,10 @@ impl<'r, H: Handler> Round<'r, H> {
         if self.state.is_some() {
             return;
         }
-        self.state = shielded(|| self.shared.handler.round());
-        if self.state.is_none() {
+        let Self { shared, state, .. } = self;
+        // There was nothing to drop, which the compiler does not see.
+        let begin = || std::mem::forget(state.replace(shared.handler.round()));
+        if shielded(begin).is_none() {
             self.panicked(
                 "the handler panicked; the requests of one read are answered without actions",
             );
