@@ -7,6 +7,9 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::hash::SipHasher;
 
+/// The checksum of a place that holds no words.
+const FREE: u64 = 0;
+
 /// The checksum while the words are being written.
 const WRITING: u64 = 1;
 
@@ -47,6 +50,10 @@ impl<const WORDS: usize> Checked<WORDS> {
     /// The words; `None` when there are none, or they are damaged or being written.
     pub(crate) fn read(&self, checksum: Checksum) -> Option<[u64; WORDS]> {
         let check = self.check.load(Ordering::Acquire);
+        // A checksum takes as long as some decisions, and most places are free.
+        if check == FREE {
+            return None;
+        }
         let words = self.words.each_ref().map(|word| word.load(Ordering::Relaxed));
         (check == checksum.of(&words)).then_some(words)
     }
@@ -76,14 +83,14 @@ impl<const WORDS: usize> Checked<WORDS> {
 
     /// Makes it free.
     pub(crate) fn clear(&self) {
-        self.check.store(0, Ordering::Relaxed);
+        self.check.store(FREE, Ordering::Relaxed);
     }
 }
 
 #[cfg(test)]
 impl<const WORDS: usize> Checked<WORDS> {
     pub(crate) fn free() -> Self {
-        Self { check: AtomicU64::new(0), words: core::array::from_fn(|_| AtomicU64::new(0)) }
+        Self { check: AtomicU64::new(FREE), words: core::array::from_fn(|_| AtomicU64::new(0)) }
     }
 
     /// Damages a word.
