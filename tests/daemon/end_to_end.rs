@@ -642,6 +642,20 @@ pub(crate) fn certificate(directory: &Path) -> PathBuf {
     pem
 }
 
+/// The file of a HAProxy that passes on what it gets to the address in `WEB`, over TLS.
+pub(crate) fn tls_client(directory: &Path, options: &str) -> PathBuf {
+    let folder = directory.join("clients");
+    std::fs::create_dir(&folder).unwrap();
+    let file = folder.join("client.cfg");
+    let text = format!(
+        "defaults\n    mode http\n    timeout connect 60s\n    timeout client 60s\n    timeout \
+         server 60s\nlisten client\n    bind \"${{GCRA_HTTP}}\"\n    server web \"${{WEB}}\" \
+         ssl verify none{options}\n"
+    );
+    std::fs::write(&file, text).unwrap();
+    file
+}
+
 #[test]
 fn each_kind_of_tls_client_can_have_a_limit() {
     needs!(support::haproxy());
@@ -662,13 +676,7 @@ fn each_kind_of_tls_client_can_have_a_limit() {
     environment.push(("GCRA_CERT", pem.to_str().unwrap()));
     let haproxy = Haproxy::start("fingerprint.cfg", &environment);
     // The TLS clients are HAProxies, too, with different ciphers.
-    let folder = directory.path().join("clients");
-    std::fs::create_dir(&folder).unwrap();
-    let client = folder.join("client.cfg");
-    let text = "defaults\n    mode http\n    timeout connect 60s\n    timeout client 60s\n    \
-                timeout server 60s\nlisten client\n    bind \"${GCRA_HTTP}\"\n    server web \
-                \"${WEB}\" ssl verify none ssl-max-ver TLSv1.2 ciphers \"${CIPHERS}\"\n";
-    std::fs::write(&client, text).unwrap();
+    let client = tls_client(directory.path(), " ssl-max-ver TLSv1.2 ciphers \"${CIPHERS}\"");
     let web = haproxy.frontend.to_string();
     for ciphers in ["ECDHE-RSA-AES128-GCM-SHA256", "ECDHE-RSA-AES256-GCM-SHA384"] {
         let environment = [("WEB", &*web), ("CIPHERS", ciphers)];

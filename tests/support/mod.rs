@@ -648,7 +648,7 @@ impl Client {
         socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO))
     }
 
-    fn connect(&self) -> io::Result<TcpStream> {
+    pub fn connect(&self) -> io::Result<TcpStream> {
         let domain = socket2::Domain::for_address(self.server);
         let socket = socket2::Socket::new(domain, socket2::Type::STREAM, None)?;
         if let Some(source) = self.source {
