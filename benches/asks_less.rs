@@ -141,7 +141,7 @@ fn haproxys() -> Vec<PathBuf> {
     let named = args.windows(2).filter(|pair| pair[0] == "--haproxy").map(|pair| pair[1].clone());
     let mut all: Vec<PathBuf> = named.map(PathBuf::from).collect();
     if all.is_empty() {
-        let folders = fs::read_dir(support::root().join("target/haproxy")).unwrap();
+        let folders = fs::read_dir(program::target().join("haproxy")).unwrap();
         all.extend(folders.map(|folder| folder.unwrap().path().join("haproxy")));
         all.sort();
     }

@@ -169,7 +169,7 @@ impl Options {
         let quick = flag("--quick");
         let mut haproxys: Vec<_> = values("--haproxy").into_iter().map(PathBuf::from).collect();
         if haproxys.is_empty() && !quick {
-            let fetched = support::root().join("target/haproxy");
+            let fetched = program::target().join("haproxy");
             let folders = std::fs::read_dir(fetched).into_iter().flatten().flatten();
             haproxys.extend(
                 folders.map(|folder| folder.path().join("haproxy")).filter(|path| path.is_file()),
