@@ -321,7 +321,7 @@ impl Bucket<'_> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(gcra_model)))]
 mod tests {
     use super::*;
     use crate::bucket::seal::seal;
