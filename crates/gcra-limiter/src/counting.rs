@@ -153,5 +153,5 @@ pub fn write_client<'m>(
         let fallback = |parts: &mut Parts<'m>, number| parts.0 = number;
         let _ = policy.for_each_part(&message, &mut parts, part, fallback);
     }
-    write_name(name, key, parts.1);
+    write_name(name, key, policy.key.lowercase, parts.1);
 }

@@ -24,10 +24,12 @@ pub(crate) struct NamedPart<'a> {
 /// Writes the name of the client whose key has these parts, as in `gcra_policy::key::Key`. A
 /// string is cut to a quarter of its bytes, at most four, and its length. After them a few digits
 /// of the whole key's hash tell clients apart that look alike. (The hash has a secret key, so
-/// nobody can use the digits to check a guess.)
+/// nobody can use the digits to check a guess.) With `lowercase` a client has one name, however
+/// its strings are spelled.
 pub(crate) fn write_name<'a>(
     name: &mut String,
     client: KeyHash,
+    lowercase: bool,
     parts: impl IntoIterator<Item = NamedPart<'a>>,
 ) {
     let mut is_cut = false;
@@ -45,7 +47,9 @@ pub(crate) fn write_name<'a>(
         let _ = match value {
             Value::String(bytes) => {
                 is_cut = true;
-                name.extend(beginning(bytes).iter().map(|byte| printable(*byte)));
+                let spelled =
+                    |byte: &u8| if lowercase { byte.to_ascii_lowercase() } else { *byte };
+                name.extend(beginning(bytes).iter().map(|byte| printable(spelled(byte))));
                 write!(name, "…({})", bytes.len())
             }
             Value::Binary(bytes) => {
@@ -92,7 +96,7 @@ mod tests {
         let mut name = String::new();
         let parts =
             parts.iter().map(|value| NamedPart { fallback: 0, value: *value, prefix: None });
-        write_name(&mut name, table.hash(b"key"), parts);
+        write_name(&mut name, table.hash(b"key"), false, parts);
         name
     }
 
@@ -115,7 +119,7 @@ mod tests {
         let mut name = String::new();
         let part = |fallback, value| NamedPart { fallback, value, prefix: None };
         let parts = [part(0, 7_i64.into()), part(1, ip("192.0.2.1")), part(3, Value::Null)];
-        write_name(&mut name, table.hash(b"key"), parts);
+        write_name(&mut name, table.hash(b"key"), false, parts);
         assert_eq!(name, "int64:7,else:192.0.2.1,else3:null:");
     }
 
@@ -125,7 +129,7 @@ mod tests {
         let mut name = String::new();
         let part = |value, prefix| NamedPart { fallback: 0, value, prefix: Some(prefix) };
         let parts = [part(ip("2001:db8::"), 64), part(ip("192.0.2.0"), 24)];
-        write_name(&mut name, table.hash(b"key"), parts);
+        write_name(&mut name, table.hash(b"key"), false, parts);
         assert_eq!(name, "2001:db8::/64,192.0.2.0/24");
     }
 

@@ -190,6 +190,22 @@ fn number(answer: &Answer, name: &str) -> u64 {
     }
 }
 
+/// A bucket has one name in the lists, however the client spells its key.
+#[tokio::test]
+async fn a_client_has_one_name_with_lowercase() {
+    let text = "[policy.api]\nlimits = \"9/s\"\nkey = [\"host\"]\nlowercase = true\n";
+    let mut scenario = Scenario::new(text).await;
+    let mut listed = Vec::new();
+    for host in ["SHOP.Example.com", "shop.example.com", "Shop.example.COM"] {
+        scenario.ask(&[("host", host.into())]).await;
+        // Names are made when somebody looks.
+        listed = scenario.stats.policy("api").heaviest(Outcome::Allowed, Window::Now).heaviest;
+    }
+    let [client] = &listed[..] else { panic!("{listed:?}") };
+    assert!(client.client.starts_with("shop…(16)#"), "{}", client.client);
+    assert_eq!(client.requests, 3);
+}
+
 /// A throttled address must not free the network that it is grouped with, nor use its limit up;
 /// nor the other way round.
 #[tokio::test]
