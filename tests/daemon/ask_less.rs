@@ -209,8 +209,9 @@ impl Held {
 }
 
 /// The old process would forget the client before each seven, if it were tracked only after the
-/// handshake. These connections stay with it, and later ones go to the new process. (It does so
-/// for as long as it remembers anybody; here that is another client. HAProxy 3.4.7 forgot nobody.)
+/// handshake. These connections stay with it, and later ones go to the new process. (It clears its
+/// table as long as some entry is tracked; here that is another client's. HAProxy 3.4.7 cleared
+/// none.)
 #[test]
 fn each_process_lets_seven_more_pass_if_handshakes_end_after_a_reload() {
     needs!(support::haproxy());
@@ -417,7 +418,7 @@ fn what_no_agent_answered_is_paid_for_when_one_is_back() {
 
 /// The rule is where the guide says it belongs: behind the one that gives the lock back.
 #[test]
-fn who_denies_without_an_answer_asks_less_again_after_it() {
+fn a_rule_that_denies_without_an_answer_keeps_no_lock() {
     needs!(support::haproxy());
     let directory = directory();
     let args = ["--rate", "2000/h", "--cost", "cost"];
