@@ -347,3 +347,38 @@ fn many_viewers_cost_one_question() {
     let asked = fake.asked.load(Ordering::Relaxed) - asked;
     assert!(asked as u128 <= most, "{asked} questions for 100 viewers, and {most} is the most");
 }
+
+/// An agent is kept from running while it answers what it has read, and another one charges the
+/// same clients meanwhile. By a time that it read before, it would deny what is left for them: it
+/// may do that for those alone for which it has read the clock.
+#[test]
+fn an_agent_that_stood_still_does_not_decide_by_an_old_time() {
+    const CLIENTS: u16 = 4000;
+    let directory = directory();
+    let table = directory.path().join("table");
+    let args = ["--rate", "1/d", "--burst", "2", "--slots", "131072", "--listen", "127.0.0.1:0"];
+    let agents = [(); 2].map(|()| Agent::start_with(&table, &args));
+    let [mut first, mut second] = agents.each_ref().map(|agent| Spop::connect(&agent.address));
+    for round in 0..12 {
+        let ask = |spop: &mut Spop| {
+            let args = |client: u16| {
+                let [high, low] = client.to_be_bytes();
+                [("ip", Value::Ipv4([10, round, high, low].into()))]
+            };
+            let args: Vec<_> = (0..CLIENTS).map(args).collect();
+            let messages: Vec<_> = args.iter().map(|args| [("check", &args[..])]).collect();
+            let notifies: Vec<_> = messages.iter().map(|messages| &messages[..]).collect();
+            let answers = spop.ask_all(&notifies);
+            answers.iter().filter(|answer| matches!(answer[..], [(_, _, true)])).count()
+        };
+        let denied = thread::scope(|scope| {
+            let by_first = scope.spawn(|| ask(&mut first));
+            thread::sleep(Duration::from_millis(round.into()));
+            agents[0].process.signal(Signal::STOP);
+            let by_second = ask(&mut second);
+            agents[0].process.signal(Signal::CONT);
+            by_first.join().unwrap() + by_second
+        });
+        assert!(denied <= 64, "round {round}: {denied} of {CLIENTS} clients were denied once");
+    }
+}
