@@ -122,7 +122,8 @@ fn short_word(bytes: &[u8]) -> u64 {
     }
 }
 
-#[cfg(all(test, not(gcra_model)))]
+#[cfg(test)]
+#[cfg(not(gcra_model))]
 mod tests {
     use super::*;
     use proptest::prelude::*;

@@ -633,7 +633,8 @@ fn not_in_memory(source: io::Error) -> OpenError {
     OpenError::new(Path::new("in memory"), OpenErrorKind::Io { doing: "make it", source })
 }
 
-#[cfg(all(test, not(gcra_model)))]
+#[cfg(test)]
+#[cfg(not(gcra_model))]
 mod tests {
     use std::collections::HashMap;
     use std::time::Duration;

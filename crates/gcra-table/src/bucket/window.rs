@@ -321,7 +321,8 @@ impl Bucket<'_> {
     }
 }
 
-#[cfg(all(test, not(gcra_model)))]
+#[cfg(test)]
+#[cfg(not(gcra_model))]
 mod tests {
     use super::*;
     use crate::bucket::seal::seal;

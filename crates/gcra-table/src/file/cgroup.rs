@@ -75,7 +75,8 @@ fn left(group: &Path, names: &Names) -> Option<u64> {
     Some(limit.saturating_sub(usage.saturating_sub(droppable)))
 }
 
-#[cfg(all(test, not(gcra_model)))]
+#[cfg(test)]
+#[cfg(not(gcra_model))]
 mod tests {
     use super::*;
     use std::path::PathBuf;
