@@ -349,8 +349,8 @@ fn many_viewers_cost_one_question() {
 }
 
 /// An agent is kept from running while it answers what it has read, and another one charges the
-/// same clients meanwhile. By a time that it read before, it would deny what is left for them: it
-/// may do that for those alone for which it has read the clock.
+/// same clients meanwhile. By the time of its read it would deny all of them what is left. It may
+/// deny it to as many as it decides about by one reading of the clock.
 #[test]
 fn an_agent_that_stood_still_does_not_decide_by_an_old_time() {
     const CLIENTS: u16 = 4000;
