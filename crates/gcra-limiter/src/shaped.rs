@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 use arrayvec::ArrayVec;
 use gcra_policy::RuleAt;
 use gcra_policy::key_bytes::write_part;
-use gcra_table::{BucketPlace, KeyHash, Reading, Table};
+use gcra_table::{BucketPlace, KeyHash, Table};
 use spop_agent::{Arg, Request, Shape, ShapedNotifies, Value};
 
 use crate::counting::count_on;
@@ -258,7 +258,7 @@ impl Limiter {
             // A round may have thousands of requests, and the thread may be kept from running in
             // it. Another process may charge their keys meanwhile, by a later time; by the old one
             // they would be denied what is left.
-            *now = Reading::at(now.time().max(table.now()));
+            now.advance_to(table.now());
         }
     }
 }

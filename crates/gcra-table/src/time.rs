@@ -192,7 +192,7 @@ impl Reading {
 
     /// Advances the reading to `time`, unless it is later already.
     #[inline]
-    pub(crate) fn advance_to(&mut self, time: Time) {
+    pub fn advance_to(&mut self, time: Time) {
         self.0 = self.0.max(time);
     }
 }
