@@ -17,6 +17,8 @@
 
 #[path = "support/asked.rs"]
 mod asked;
+#[path = "support/haproxys.rs"]
+mod haproxys;
 #[path = "support/host.rs"]
 mod host;
 #[path = "support/page.rs"]
@@ -32,6 +34,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
+use haproxys::version;
 use support::{Agent, Client, Process, directory, free_port, haproxy_folder, wait_until};
 
 #[derive(Clone, Copy, Eq, PartialEq)]
@@ -138,18 +141,10 @@ fn haproxys() -> Vec<PathBuf> {
     let named = args.windows(2).filter(|pair| pair[0] == "--haproxy").map(|pair| pair[1].clone());
     let mut all: Vec<PathBuf> = named.map(PathBuf::from).collect();
     if all.is_empty() {
-        let folders = fs::read_dir(program::target().join("haproxy")).unwrap();
-        all.extend(folders.map(|folder| folder.unwrap().path().join("haproxy")));
-        all.sort();
+        all = haproxys::fetched();
     }
+    assert!(!all.is_empty(), "there is no HAProxy to count: 'make guard-haproxy' fetches some");
     all
-}
-
-/// Such as "3.2.26".
-fn version(haproxy: &Path) -> String {
-    let output = Command::new(haproxy).arg("-v").output().unwrap().stdout;
-    let text = String::from_utf8(output).unwrap();
-    text.split([' ', '-']).nth(2).unwrap().to_owned()
 }
 
 /// The instructions of the counted requests: the fewest of some runs, because a HAProxy that has

@@ -19,6 +19,8 @@
 
 #[path = "support/haproxy_report.rs"]
 mod haproxy_report;
+#[path = "support/haproxys.rs"]
+mod haproxys;
 #[path = "support/host.rs"]
 mod host;
 #[path = "support/machine.rs"]
@@ -95,7 +97,7 @@ fn main() {
     let mut left_out = Vec::new();
     let mut rows = Vec::new();
     for (number, binary) in options.haproxys.iter().enumerate() {
-        let version = setups::version(binary);
+        let version = haproxys::version(binary);
         // The curve is shown for the oldest and the newest.
         let at_an_end = number == 0 || number + 1 == options.haproxys.len();
         for setup in setups::all(options.peer.as_deref(), options.quick) {
@@ -138,7 +140,7 @@ fn main() {
         .filter(|_| options.wants("blind"))
         .map(|binary| {
             (
-                setups::version(binary),
+                haproxys::version(binary),
                 [None, Some(0), Some(1), Some(10), Some(100)]
                     .map(|delay| blind(binary, delay, options.quick)),
             )
@@ -169,12 +171,7 @@ impl Options {
         let quick = flag("--quick");
         let mut haproxys: Vec<_> = values("--haproxy").into_iter().map(PathBuf::from).collect();
         if haproxys.is_empty() && !quick {
-            let fetched = program::target().join("haproxy");
-            let folders = std::fs::read_dir(fetched).into_iter().flatten().flatten();
-            haproxys.extend(
-                folders.map(|folder| folder.path().join("haproxy")).filter(|path| path.is_file()),
-            );
-            haproxys.sort();
+            haproxys = haproxys::fetched();
         }
         if haproxys.is_empty() {
             haproxys.push(support::haproxy_binary());

@@ -205,14 +205,6 @@ pub(crate) fn delayed(delay_ms: Option<u64>) -> Setup {
     Setup::new("blind", Group::Asking, Load::Allowed, rules, who)
 }
 
-/// The version of an HAProxy, such as "2.6.12".
-pub(crate) fn version(binary: &Path) -> String {
-    let output = Command::new(binary).arg("-v").output().expect("HAProxy runs");
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    let version = said.split(' ').nth(2).unwrap_or_default();
-    version.split('-').next().unwrap_or_default().to_owned()
-}
-
 /// The argument that makes this program an agent which answers a constant.
 pub(crate) const AGENT: &str = "--constant-agent";
 
