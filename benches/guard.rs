@@ -20,8 +20,6 @@ mod host;
 mod notifies;
 #[path = "support/page.rs"]
 mod page;
-#[path = "support/program.rs"]
-mod program;
 #[path = "../tests/support/mod.rs"]
 mod support;
 
@@ -177,7 +175,6 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
 
-    program::build();
     if asked::quick() {
         for (number, row) in ROWS.iter().enumerate() {
             row.work.run(number, row.count / 100, &[]);
@@ -247,7 +244,7 @@ impl Work {
         if let Self::Answer { .. } | Self::AnswerShared { .. } = self {
             let directory = support::directory();
             let path = |name: &str| directory.path().join(name);
-            let mut command = start(&support::agent_binary());
+            let mut command = start(Path::new(env!("CARGO_BIN_EXE_agent")));
             command.arg("--table").arg(path("table"));
             command.args(["--listen", "127.0.0.1:0", "--drain", "0"]);
             let mut all_together = 32;
