@@ -734,6 +734,11 @@ fn the_page_has_the_last_minutes_and_the_log_in_json() {
     assert!(
         explained[0]["words"].as_str().unwrap().contains("a request now is blocked; the next")
     );
+    assert_eq!(spop.allowed(&[("ip", "192.0.2.9".into())], 1), 1);
+    let explained = json("/explain?key=192.0.2.9");
+    let words = explained[0]["words"].as_str().unwrap().lines().next().unwrap();
+    let right = "a request now is allowed; the table has a bucket for str:192.0.2.9";
+    assert!(words.contains(right), "{words}");
     for (key, sentence) in [
         ("10.0.0.777", "10.0.0.777"),
         ("a,b,c", "3 parts"),

@@ -78,6 +78,9 @@ fn commands_know_the_flags_of_agents() {
     let (text, status) = scene.said(&["table", "get", "ip=192.0.2.7"]);
     assert!(text.starts_with("ip=192.0.2.7: blocked; ") && status == 0, "{text}");
     let (text, status) = scene.said(&["table", "reset", "192.0.2.7"]);
+    let right = "the table has a bucket for ip=192.0.2.7, and none for 192.0.2.7 (as user=192.0.";
+    assert!(text.contains(right) && status == 1, "{text}");
+    let (text, status) = scene.said(&["table", "reset", "ip=192.0.2.7"]);
     assert!(text.contains(" was forgiven") && status == 0, "{text}");
     assert_eq!(spop.allowed(&args, 5), 2);
     let (text, status) = scene.said(&["exempt", "--for", "1h", "ip=192.0.2.7"]);

@@ -468,7 +468,7 @@ fn a_reset_finds_what_agents_with_a_key_have_in_the_store() {
     assert!(text.contains("the store had nothing"), "{text}");
     assert_eq!(code, Some(1));
     let (text, code) = said(&table, &["table", "reset", "alice"]);
-    assert!(text.contains("alice: the store has forgotten "), "{text}");
+    assert!(text.contains("alice (as user=alice): the store has forgotten "), "{text}");
     assert_eq!(code, Some(0), "{text}");
     assert_eq!(in_store()["free"], 10);
 }

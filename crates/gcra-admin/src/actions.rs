@@ -16,6 +16,7 @@
 
 use std::fmt::Write as _;
 use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
+use std::iter;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -27,7 +28,7 @@ use gcra_inspect::commands::explain::add_list;
 use gcra_inspect::commands::get_reset::Said;
 use gcra_inspect::commands::{exempt, get_reset};
 use gcra_inspect::explanation::{Explanation, SharedSources, decided};
-use gcra_inspect::inspected_table::{Inspected, InspectedClient, WantedClients};
+use gcra_inspect::inspected_table::{Inspected, InspectedClient};
 use gcra_inspect::process_list::{self, is_this_process};
 use gcra_inspect::process_state::stopped_long_ago;
 use gcra_inspect::store_reader::InStore;
@@ -409,10 +410,7 @@ impl Actions {
         let Inspected { table, in_force, leases, .. } = &inspected;
         let borrower = self.watched.borrower();
         let shared = SharedSources { leases: leases.as_deref(), store: None, borrower };
-        let is_known = |client: &InspectedClient| {
-            get_reset::decide(&inspected, client).is_some_and(|decided| decided.is_known())
-        };
-        let clients = inspected.clients(None, &key, WantedClients::Known, is_known);
+        let clients = inspected.clients(None, &key);
         let explained = |client: &InspectedClient| {
             let (message, policy) = (client.message()?, inspected.policy(client));
             let mut explanation = Explanation {
@@ -422,7 +420,9 @@ impl Actions {
                 ..Explanation::default()
             };
             add_list(&mut explanation, &in_force.policies);
-            let words = explanation.in_words();
+            let is_known = |client: &InspectedClient| get_reset::is_known(&inspected, client);
+            let notes = inspected.notes_about_others(client, &key, "a bucket", is_known);
+            let words = explanation.in_words_with(&notes);
             Some(Explained { explanation, words })
         };
         clients
@@ -736,23 +736,26 @@ fn exempt(
     by: &str,
 ) -> anyhow::Result<Done> {
     let is_exempt = |client: &InspectedClient| exempt::is_exempt(inspected, client);
-    let is_known =
-        |client: &InspectedClient| is_exempt(client) || get_reset::has_bucket(inspected, client);
     let begins = time > Duration::ZERO;
     let (clients, mut said) = match begins {
         true => {
-            let clients = inspected.clients(policy, key, WantedClients::All, is_known);
+            let clients = inspected.clients(policy, key);
             let clients = clients.map_err(|error| exempt::about_network(key, error))?;
             let note = exempt::check(inspected, key, &clients)?;
-            (clients, Vec::from_iter(note))
+            let notes = clients.iter().flat_map(|client| exempt::notes(inspected, client, key));
+            let said = note.into_iter().chain(notes).collect();
+            (clients, said)
         }
         false => {
-            let (mut clients, notes) = inspected.clients_to_change(policy, key, is_exempt)?;
-            clients.retain(is_exempt);
+            let (clients, others): (Vec<_>, Vec<_>) =
+                inspected.clients(policy, key)?.into_iter().partition(is_exempt);
             if clients.is_empty() {
-                return Err(anyhow!("there is no exemption for this key"));
+                let notes =
+                    others.iter().flat_map(|client| exempt::notes_to_end(inspected, client, key));
+                let said = iter::once("there is no exemption for this key".to_owned());
+                return Err(anyhow!(said.chain(notes).collect::<Vec<_>>().join("; ")));
             }
-            (clients, notes)
+            (clients, Vec::new())
         }
     };
     for client in &clients {

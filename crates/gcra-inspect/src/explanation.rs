@@ -635,14 +635,13 @@ pub(crate) fn of_a_group<T>(
     ))
 }
 
-/// The key of a message as a command takes it. (Only the policies of a file are for messages with
-/// a name, and only with a file a KEY can have the names of args.)
+/// The key of a message as a command takes it.
 pub(crate) fn written_key(policy: &Policy, message: &Message<'_>) -> String {
     let mut values = Vec::new();
     let _ = policy.for_each_value(message, |value, fallback| {
         values.push((fallback, InKey(value).to_string()));
     });
-    exact_key(&policy.key.args, policy.message.is_some(), values)
+    exact_key(&policy.key.args, values)
 }
 
 fn counted_as(policy: &Policy, part: GroupedValue<'_>) -> String {

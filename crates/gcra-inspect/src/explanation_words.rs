@@ -88,6 +88,11 @@ impl Explanation {
 
     /// The explanation on a few lines.
     pub fn in_words(&self) -> String {
+        self.in_words_with(&[])
+    }
+
+    /// The same, with notes behind what is decided.
+    pub fn in_words_with(&self, notes: &[String]) -> String {
         let mut words = match &*self.message {
             "" => String::new(),
             message => format!("message '{message}': "),
@@ -105,6 +110,9 @@ impl Explanation {
                     words.push_str(&decided.verdict_in_words());
                 }
             }
+        }
+        for note in notes {
+            let _ = write!(words, "; {note}");
         }
         for passed_over in &self.passed_over {
             let _ = write!(words, "\n  passed over: {passed_over}");

@@ -90,12 +90,12 @@ ip=192.0.2.7,path=/login. A value is
             values_help!(),
             "
   else:192.0.2.7         a value that stands for an arg without one, by 'else
-                         ip' in the key; also ip=192.0.2.7
+                         ip' in the key; also ip=192.0.2.7. A value without
+                         a name or 'else:' is never one of those
 'gcra-spoa explain' prints the KEY of a client. Write a backslash before a comma
 or backslash within a value. If a KEY begins with '-', write '--' and all KEYs
 behind the flags. Addresses are grouped and strings are put in lower case as the
-policy does. A value without a name also stands for the same value in a fallback
-of its arg.
+policy does.
 "
         )
     };

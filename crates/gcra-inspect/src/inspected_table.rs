@@ -5,7 +5,6 @@
 //! where that is known, and notes the difference where the policies are similar.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
@@ -16,7 +15,7 @@ use gcra_limiter::policies_in_force::InForce;
 use gcra_limiter::question::Question;
 use gcra_limiter::written_message::WrittenMessage;
 use gcra_policy::file::document;
-use gcra_policy::key::{Key, NamedValue, OwnedValue};
+use gcra_policy::key::Key;
 use gcra_policy::origin::MOST_TEXT;
 use gcra_policy::secrets::Readers;
 use gcra_policy::{Limit, Policies, Policy};
@@ -28,7 +27,7 @@ use gcra_text::visible::Visible;
 use spop_agent::Message;
 
 use crate::explanation::{key_parts, of_a_group, written_key};
-use crate::key_meanings::{self, Meaning};
+use crate::key_meanings::{self, Meaning, OtherForm, other_forms};
 use crate::policies_file::{Chosen, Kept, KeptError};
 use crate::process_state::{is_used, living};
 
@@ -52,23 +51,8 @@ pub struct InspectedClient {
     /// A request of this client, without the cost and the arg of `when`.
     message: WrittenMessage,
     /// The args of the key, as they are written.
-    args: Vec<NamedValue>,
+    meaning: Meaning,
     pub question: Question,
-    /// Whether a KEY means this client in any case, or only where the table knows it.
-    is_likely: bool,
-    /// Whether an address of it is cut to its /64 network, and not as it was written.
-    is_cut: bool,
-    /// How its key is written, where the KEY does not say it.
-    note: String,
-}
-
-/// Which of the clients that a KEY can mean a command is about.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum WantedClients {
-    /// Those that the table knows; if there are none, the one that is most likely.
-    Known,
-    /// Also those that the table does not know yet.
-    All,
 }
 
 /// Where a command gets the limits from.
@@ -322,8 +306,8 @@ impl Inspected {
         })
     }
 
-    /// The clients that this key means in the policy with this name; without a name, in each
-    /// policy whose key it can be. `is_known` says whether the table knows a client.
+    /// The client that this key means in the policy with this name; without a name, the one in
+    /// each policy whose key it can be.
     ///
     /// # Errors
     ///
@@ -332,77 +316,7 @@ impl Inspected {
         &self,
         policy: Option<&str>,
         key: &Key,
-        wanted: WantedClients,
-        is_known: impl Fn(&InspectedClient) -> bool,
     ) -> anyhow::Result<Vec<InspectedClient>> {
-        let by_policy = self.possible_clients(policy, key)?.into_iter();
-        let chosen = by_policy.flat_map(|clients| {
-            let known: Vec<_> = clients.iter().map(&is_known).collect();
-            let is_any_known = known.contains(&true);
-            // Otherwise a reset of one address would also clear what its network owes.
-            let is_likely_known =
-                clients.iter().zip(&known).any(|(client, is_known)| *is_known && client.is_likely);
-            // The client can send requests with each of these keys.
-            let takes_likely = wanted == WantedClients::All || !is_any_known;
-            let mut chosen: Vec<_> = clients
-                .into_iter()
-                .zip(known)
-                .filter(|(client, is_known)| match client.is_likely {
-                    true => *is_known || takes_likely,
-                    false => *is_known && !is_likely_known,
-                })
-                .map(|(client, _)| client)
-                .collect();
-            if wanted == WantedClients::Known && !is_any_known {
-                chosen.truncate(1);
-                chosen.iter_mut().for_each(|client| client.note.clear());
-            }
-            chosen
-        });
-        Ok(chosen.collect())
-    }
-
-    /// As [`clients`](Self::clients) of those that the table knows, for commands that change what
-    /// they owe: without the network that HAProxy may cut an address to, because other clients
-    /// share it. The notes say which KEY is meant then.
-    ///
-    /// # Errors
-    ///
-    /// As for [`clients`](Self::clients).
-    pub fn clients_to_change(
-        &self,
-        policy: Option<&str>,
-        key: &Key,
-        is_known: impl Fn(&InspectedClient) -> bool,
-    ) -> anyhow::Result<(Vec<InspectedClient>, Vec<String>)> {
-        let known = self.clients(policy, key, WantedClients::Known, is_known)?;
-        let (cut, rest): (Vec<_>, Vec<_>) = known.into_iter().partition(|client| client.is_cut);
-        // Agents without a file group nothing, so HAProxy does.
-        if cut.is_empty() || (self.file.is_none() && rest.is_empty()) {
-            return Ok((if rest.is_empty() { cut } else { rest }, Vec::new()));
-        }
-        let note = |client: &InspectedClient| {
-            let written = client.message().map(|it| written_key(self.policy(client), &it));
-            format!(
-                "the table also knows {0}, which other clients share; if HAProxy cuts addresses \
-                 to their /64 network (ipmask(32,64)), that is the KEY to write",
-                written.unwrap_or_default()
-            )
-        };
-        let notes = cut.iter().filter(|_| self.file.is_some()).map(note).collect();
-        let clients = match rest.is_empty() {
-            true => self.clients(policy, key, WantedClients::Known, |_| false)?,
-            false => rest,
-        };
-        Ok((clients, notes))
-    }
-
-    /// For each policy that is meant, every client that a key can mean.
-    fn possible_clients(
-        &self,
-        policy: Option<&str>,
-        key: &Key,
-    ) -> anyhow::Result<Vec<Vec<InspectedClient>>> {
         let policies = &self.in_force.policies.list;
         let file = source(self.file.as_deref());
         let is_meant = |found: &Policy| match policy {
@@ -416,9 +330,11 @@ impl Inspected {
             let names = names.join(", ");
             bail!(WrongUsage(format!("there is no policy '{name}' in {file}; it has {names}")));
         }
-        let found: Vec<_> = meant.iter().map(|at| (*at, self.clients_of(*at, key))).collect();
-        if found.iter().any(|(_, clients)| clients.is_ok()) {
-            return Ok(found.into_iter().filter_map(|(_, clients)| clients.ok()).collect());
+        let client =
+            |at: usize| self.client(at, key, key_meanings::named(key, &policies[at].key.args)?);
+        let found: Vec<_> = meant.iter().map(|at| (*at, client(*at))).collect();
+        if found.iter().any(|(_, client)| client.is_ok()) {
+            return Ok(found.into_iter().filter_map(|(_, client)| client.ok()).collect());
         }
         match &found[..] {
             [(_, Err(mistake))] if self.file.is_none() => bail!(WrongUsage(mistake.clone())),
@@ -434,8 +350,8 @@ impl Inspected {
             _ => {
                 let each: Vec<_> = found
                     .iter()
-                    .filter_map(|(at, clients)| {
-                        let mistake = clients.as_ref().err()?;
+                    .filter_map(|(at, client)| {
+                        let mistake = client.as_ref().err()?;
                         Some(format!("'{}': {mistake}", policies[*at].name))
                     })
                     .collect();
@@ -448,42 +364,12 @@ impl Inspected {
         }
     }
 
-    /// Every client that a key can mean in the policy at this place. The error is a sentence.
-    fn clients_of(&self, at: usize, key: &Key) -> Result<Vec<InspectedClient>, String> {
-        let meanings = key_meanings::named(key, &self.in_force.policies.list[at].key.args)?;
-        let typed = meanings.first().map(|first| first.args.clone()).unwrap_or_default();
-        let client = |meaning: Meaning| {
-            let is_cut = |(arg, typed): (&NamedValue, &NamedValue)| {
-                typed.value.masked().as_ref() == Some(&arg.value)
-            };
-            let is_cut = meaning.args.iter().zip(&typed).any(is_cut);
-            Ok(InspectedClient { is_cut, ..self.client(at, key, meaning)? })
-        };
-        let found: Vec<Result<InspectedClient, String>> =
-            meanings.into_iter().map(client).collect();
-        let is_good = |client: &Result<InspectedClient, String>| {
-            client.as_ref().is_ok_and(|client| client.is_likely)
-        };
-        if found.iter().any(is_good) {
-            let mut clients: Vec<InspectedClient> = Vec::new();
-            for client in found.into_iter().flatten() {
-                if clients.iter().all(|known| known.question.key != client.question.key) {
-                    clients.push(client);
-                }
-            }
-            return Ok(clients);
-        }
-        // Each of them has the mistake of the first, which is what was written.
-        found.into_iter().next().map_or(Ok(Vec::new()), |first| first.map(|client| vec![client]))
-    }
-
     /// The client with the key of this meaning in the policy at this place. The error is a
     /// sentence.
     fn client(&self, at: usize, key: &Key, meaning: Meaning) -> Result<InspectedClient, String> {
         let policy = &self.in_force.policies.list[at];
         let name = policy.message.as_deref().unwrap_or_default();
-        let Meaning { args, is_likely, note } = meaning;
-        let (message, question) = of_a_group(policy, &args, |args| {
+        let (message, question) = of_a_group(policy, &meaning.args, |args| {
             let message = WrittenMessage::new(name, args).ok();
             let message = message
                 .ok_or_else(|| format!("'{}' has too many parts; 255 are the most", key.text))?;
@@ -496,55 +382,56 @@ impl Inspected {
             })?;
             Ok((message, question))
         })?;
-        Ok(InspectedClient { message, args, question, is_likely, is_cut: false, note })
+        Ok(InspectedClient { message, meaning, question })
     }
 
-    /// What to know about a client with an IPv6 address that an override or the prefix of the
-    /// policy tells apart from the rest of its /64 network: HAProxy may send only the network.
-    /// `has_bucket` says whether a client has a bucket.
-    pub(crate) fn note_about_mask(
+    /// Says which KEY to write instead, if the table has `what` not of this client but of one that
+    /// HAProxy may mean by it; or, if it has none of either, where many configurations of HAProxy
+    /// send another key. `has` says whether the table has it of a client.
+    pub fn notes_about_others(
         &self,
         client: &InspectedClient,
         key: &Key,
-        has_bucket: impl Fn(&InspectedClient) -> bool,
-    ) -> Option<String> {
-        let Some(args) = masked(&client.args) else {
-            let is_network = |arg: &NamedValue| matches!(arg.value, OwnedValue::Ip(IpAddr::V6(_)));
-            let is_meant = !client.is_likely && client.args.iter().any(is_network);
-            let written = written_key(self.policy(client), &client.message()?);
-            return is_meant.then(|| {
-                format!(
-                    "this is about {written}, because the table has a bucket for that and none \
-                     for {}: HAProxy probably cuts addresses to their /64 network with \
-                     ipmask(32,64), as haproxy/haproxy.cfg does",
-                    Visible(&key.text)
-                )
-            });
-        };
-        let meaning = Meaning { args, is_likely: true, note: String::new() };
-        let network = self.client(client.question.policy, key, meaning).ok()?;
-        let is_same = network.question.key == client.question.key;
-        let knows_network = has_bucket(&network);
-        if is_same || (has_bucket(client) && !knows_network) {
-            return None;
+        what: &str,
+        has: impl Fn(&InspectedClient) -> bool,
+    ) -> Vec<String> {
+        if has(client) {
+            return Vec::new();
         }
-        let policy = self.policy(client);
-        let written = written_key(policy, &network.message()?);
-        let shown = Visible(&key.text);
-        Some(match knows_network {
-            true => format!(
-                "the table has a bucket for {written} in policy '{}', and HAProxy probably cuts \
-                 addresses to their /64 network with ipmask(32,64), as haproxy/haproxy.cfg does; \
-                 if it does, this is not about that client, and the KEY to write is {written}",
-                policy.name
-            ),
-            false => format!(
-                "policy '{}' tells {shown} apart from the rest of its /64 network; if HAProxy \
-                 cuts addresses to that with ipmask(32,64), as haproxy/haproxy.cfg does, the KEY \
-                 to write is {written}",
-                policy.name
-            ),
-        })
+        let (mut known, mut usual) = (Vec::new(), Vec::new());
+        let (at, policy) = (client.question.policy, self.policy(client));
+        let (shown, place) = (self.shown(client, key), self.in_policy(client));
+        let args = client.meaning.args.iter().enumerate();
+        let forms = args.flat_map(|(number, arg)| {
+            other_forms(arg, &policy.key.args).into_iter().map(move |form| (number, form))
+        });
+        for (number, OtherForm { arg, when, is_usual }) in forms {
+            let mut meaning = client.meaning.clone();
+            meaning.args[number] = arg;
+            let Ok(other) = self.client(at, key, meaning) else { continue };
+            if other.question.key == client.question.key {
+                continue;
+            }
+            let written = other.message().map(|message| written_key(policy, &message));
+            let written = written.unwrap_or_default();
+            let right = format!("if {when}, the KEY to write is {written}");
+            if has(&other) {
+                known.push(format!(
+                    "the table has {what} for {written}{place}, and none for {shown}; {right}"
+                ));
+            } else if is_usual {
+                usual.push(format!("this is about {shown}{place}; {right}"));
+            }
+        }
+        if known.is_empty() { usual } else { known }
+    }
+
+    /// " in policy 'api'" where the policies come from a file, else nothing.
+    fn in_policy(&self, client: &InspectedClient) -> String {
+        match self.policy_in_words(client) {
+            policy if policy.is_empty() => policy,
+            policy => format!(" in {policy}"),
+        }
     }
 
     pub fn policy(&self, client: &InspectedClient) -> &Policy {
@@ -640,7 +527,8 @@ impl Inspected {
     pub fn shown(&self, client: &InspectedClient, key: &Key) -> String {
         let parts = client.message().map(|message| key_parts(self.policy(client), &message));
         let parts = parts.unwrap_or_default();
-        let mut notes = Vec::from_iter(Some(client.note.clone()).filter(|note| !note.is_empty()));
+        let mut notes =
+            Vec::from_iter(Some(client.meaning.note.clone()).filter(|note| !note.is_empty()));
         let counted = parts.iter().map(|part| &*part.counted_as).collect::<Vec<_>>().join(",");
         if parts.iter().any(|part| part.value != part.counted_as) && counted != key.text {
             notes.push(format!("counted as {counted}"));
@@ -665,17 +553,6 @@ impl InspectedClient {
     pub fn message(&self) -> Option<Message<'_>> {
         self.message.message()
     }
-}
-
-/// These args with their IPv6 addresses cut to the /64 network, as by `ipmask(32,64)`; `None` if
-/// that changes nothing.
-pub fn masked(args: &[NamedValue]) -> Option<Vec<NamedValue>> {
-    let mask = |NamedValue { name, value }: &NamedValue| NamedValue {
-        name: name.clone(),
-        value: value.masked().unwrap_or_else(|| value.clone()),
-    };
-    let masked: Vec<_> = args.iter().map(mask).collect();
-    (masked != args).then_some(masked)
 }
 
 /// Reads the file of the agents for a command about them.

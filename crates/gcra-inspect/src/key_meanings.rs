@@ -1,39 +1,28 @@
-//! The parts of a KEY with the names of their args, as a message has them.
+//! What a KEY means: the args of a message whose key it is.
 
+use std::iter;
 use std::net::IpAddr;
-use std::slice;
 
-use gcra_policy::key::{Key, NamedValue, OwnedValue, write_mark};
+use gcra_policy::key::{Key, NamedValue, OwnedValue};
 use gcra_policy::key_parts::KeyArg;
 use gcra_text::count::Count;
 
-/// The most keys that a KEY can mean.
-const MOST_MEANINGS: usize = 64;
-
-/// One of the keys that a KEY can mean, as the args of a message.
-#[derive(Clone, Debug, Eq, PartialEq)]
+/// The key that a KEY means, as the args of a message.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Meaning {
     pub args: Vec<NamedValue>,
-    /// Whether it is meant in any case. If not, it is meant only where the table knows it.
-    pub(crate) is_likely: bool,
-    /// How this one is written, where the KEY does not say it: "as ip=192.0.2.1".
-    pub note: String,
+    /// The args, where the KEY leaves it open that it could have named others: "as key=a".
+    pub(crate) note: String,
 }
 
-/// What a part of a KEY can mean: the number of the fallback that the value came from (0: from the
-/// arg itself), and the value.
-type Choice = (u8, OwnedValue);
-
-/// What a KEY can mean for a policy of a file, whose key is `args`; if there are none, its key is
+/// What a KEY means for a policy of a file, whose key is `args`; if there are none, its key is
 /// all args of the message. The error is a sentence.
 ///
-/// A value without the name of its arg can be the value of the arg or of one of its fallbacks, and
-/// HAProxy can send an address as a string or cut to its network, or a number as an integer.
-pub fn named(key: &Key, args: &[KeyArg]) -> Result<Vec<Meaning>, String> {
+/// A value is that of the arg whose name or mark (`else:`) is in front of it, and otherwise that
+/// of the arg itself and not of a fallback. It has the type that is in front, and otherwise it is
+/// an address or a string.
+pub fn named(key: &Key, args: &[KeyArg]) -> Result<Meaning, String> {
     let text = &key.text;
-    // HAProxy's args have no names with a space.
-    let nameless: Vec<_> =
-        (1..=key.parts.len()).map(|number| KeyArg::new(&format!("part {number}"))).collect();
     let names: Vec<Option<(&str, &str)>> =
         key.parts.iter().map(|written| written.text.split_once('=')).collect();
     let is_known =
@@ -61,19 +50,11 @@ pub fn named(key: &Key, args: &[KeyArg]) -> Result<Vec<Meaning>, String> {
                 }
             }
         }
-        let mut meanings =
-            vec![Meaning { args: named.clone(), is_likely: true, note: String::new() }];
-        for (place, (_, text)) in names.iter().flatten().enumerate() {
-            let value = &named[place].value;
-            for other in value.as_other_type(text).into_iter().chain(value.masked()) {
-                let note = format!("as {}={}", named[place].name, other.in_key());
-                let mut args = named.clone();
-                args[place].value = other;
-                meanings.push(Meaning { args, is_likely: false, note });
-            }
-        }
-        return Ok(meanings);
+        return Ok(Meaning { args: named, note: String::new() });
     }
+    // HAProxy's args have no names with a space.
+    let nameless: Vec<_> =
+        (1..=key.parts.len()).map(|number| KeyArg::new(&format!("part {number}"))).collect();
     let shape = if args.is_empty() { &nameless[..] } else { args };
     if shape.len() != key.parts.len() {
         return Err(format!(
@@ -83,128 +64,74 @@ pub fn named(key: &Key, args: &[KeyArg]) -> Result<Vec<Meaning>, String> {
             in_words(shape)
         ));
     }
-    let mut choices = Choices::default();
+    let (mut meant, mut is_open) = (Vec::new(), false);
     for (arg, written) in shape.iter().zip(&key.parts) {
-        let part: OwnedValue = written.text.parse()?;
-        let (other_type, masked) = (part.as_other_type(&written.text), part.masked());
-        if usize::from(written.fallback) > arg.fallbacks.len() {
-            let name = String::from_utf8_lossy(&arg.name);
-            return Err(format!("'{text}': the arg '{name}' has no such fallback as '{written}'"));
-        }
-        if written.fallback > 0 || arg.fallbacks.is_empty() || part == OwnedValue::Null {
-            let fallback = written.fallback;
-            let others = other_type.into_iter().chain(masked);
-            choices.push([(fallback, part)], others.map(|other| (fallback, other)));
-            continue;
-        }
-        let of_fallbacks = (1..).zip(&arg.fallbacks).map(|(number, _)| (number, part.clone()));
-        let own = (0, part.clone());
-        if matches!(part, OwnedValue::Ip(_) | OwnedValue::Net(_)) {
-            let other_type = other_type.map(|other| (0, other));
-            let all = (0..).zip(arg.names());
-            let masked = all.filter_map(|(number, _)| Some((number, masked.clone()?)));
-            choices.push([own].into_iter().chain(other_type).chain(of_fallbacks), masked);
-        } else {
-            let other_type = other_type.map(|other| (0, other));
-            choices.push([own], other_type.into_iter().chain(of_fallbacks));
-        }
+        let name = arg.names().nth(written.fallback.into()).ok_or_else(|| {
+            let name = self::text(&arg.name);
+            format!("'{text}': the arg '{name}' has no such fallback as '{written}'")
+        })?;
+        is_open |= written.fallback == 0 && !arg.fallbacks.is_empty();
+        meant.push(NamedValue { name: self::text(name), value: written.text.parse()? });
     }
-    let with_names = !args.is_empty();
-    choices.meanings(key, shape, with_names)
+    let values = meant.iter().zip(&key.parts);
+    let values = values.map(|(arg, written)| (written.fallback, arg.value.in_key()));
+    let note = match is_open {
+        true => format!("as {}", exact_key(shape, values)),
+        false => String::new(),
+    };
+    Ok(Meaning { args: meant, note })
 }
 
-/// What each part of a KEY can mean.
-#[derive(Debug, Default)]
-struct Choices {
-    likely: Vec<Vec<Choice>>,
-    /// What else a part can mean, each with the place of the part.
-    others: Vec<(usize, Choice)>,
+/// Another form in which HAProxy may send an arg.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct OtherForm {
+    pub arg: NamedValue,
+    /// When it does: "HAProxy sends 192.0.2.7 as a string".
+    pub when: String,
+    /// Whether many configurations do that.
+    pub is_usual: bool,
 }
 
-impl Choices {
-    fn push(
-        &mut self,
-        likely: impl IntoIterator<Item = Choice>,
-        others: impl IntoIterator<Item = Choice>,
-    ) {
-        let place = self.likely.len();
-        self.likely.push(likely.into_iter().collect());
-        self.others.extend(others.into_iter().map(|other| (place, other)));
-    }
-
-    fn first(&self) -> Vec<Choice> {
-        self.likely.iter().filter_map(|choices| choices.first()).cloned().collect()
-    }
-
-    /// Every combination of what is likely, and the first of them with one part that is not.
-    fn meanings(
-        &self,
-        key: &Key,
-        shape: &[KeyArg],
-        with_names: bool,
-    ) -> Result<Vec<Meaning>, String> {
-        let count = self.likely.iter().try_fold(1_usize, |all, choices| {
-            Some(all.saturating_mul(choices.len())).filter(|all| *all <= MOST_MEANINGS)
-        });
-        if count.is_none() {
-            return Err(format!(
-                "'{}' can mean more than {MOST_MEANINGS} keys; write the name of its arg in front \
-                 of each value, such as ip=192.0.2.7",
-                key.text
-            ));
-        }
-        let mut all = vec![Vec::new()];
-        for choices in &self.likely {
-            let with_each = |begin: Vec<Choice>| {
-                let with = move |choice: &Choice| [&begin[..], slice::from_ref(choice)].concat();
-                choices.iter().map(with).collect::<Vec<_>>()
-            };
-            all = all.into_iter().flat_map(with_each).collect();
-        }
-        let likely = all.len();
-        for (place, other) in &self.others {
-            let mut choices = self.first();
-            choices[*place] = other.clone();
-            all.push(choices);
-        }
-        let meaning = |(number, choices): (usize, Vec<Choice>)| {
-            let is_likely = number < likely;
-            let note = if is_likely && likely == 1 {
-                String::new()
-            } else {
-                let texts = choices.iter().map(|(number, part)| (*number, part.in_key()));
-                format!("as {}", exact_key(shape, with_names, texts))
-            };
-            let named = shape.iter().zip(choices).map(|(arg, (number, value))| {
-                let name = arg.names().nth(number.into()).unwrap_or_default();
-                NamedValue { name: text(name), value }
-            });
-            Meaning { args: named.collect(), is_likely, note }
-        };
-        Ok(all.into_iter().enumerate().map(meaning).collect())
-    }
+/// The forms in which HAProxy may send an arg instead, also in the place of another arg of `key`.
+pub(crate) fn other_forms(arg: &NamedValue, key: &[KeyArg]) -> Vec<OtherForm> {
+    let NamedValue { name, value } = arg;
+    let form = |name: &str, value: OwnedValue, when: String, is_usual: bool| OtherForm {
+        arg: NamedValue { name: name.to_owned(), value },
+        when,
+        is_usual,
+    };
+    let masked = value.masked().map(|masked| {
+        let when = "HAProxy cuts addresses to their /64 network with ipmask(32,64), as \
+                    haproxy/haproxy.cfg does";
+        form(name, masked, when.to_owned(), true)
+    });
+    let typed = value.as_other_type().map(|typed| {
+        let kind = if matches!(typed, OwnedValue::String(_)) { "a string" } else { "an integer" };
+        form(name, typed, format!("HAProxy sends {value} as {kind}"), false)
+    });
+    let is_it = |known: &[u8]| *known == *name.as_bytes();
+    let is_address = matches!(value, OwnedValue::Ip(_) | OwnedValue::Net(_));
+    let named = key.iter().filter(|known| known.names().any(is_it)).flat_map(|known| {
+        let others = known.names().filter(|other| !is_it(other)).map(text);
+        others.map(|other| {
+            let when = format!("HAProxy sends {value} in the arg '{other}'");
+            form(&other, value.clone(), when, is_address && is_it(&known.name))
+        })
+    });
+    masked.into_iter().chain(typed).chain(named).collect()
 }
 
 /// The KEY of these values, each with the number of the fallback that it came from. Where values
-/// can come from fallbacks, it has the names of their args, unless `with_names` is false.
+/// can come from fallbacks, it has the names of their args.
 pub(crate) fn exact_key(
     args: &[KeyArg],
-    with_names: bool,
     values: impl IntoIterator<Item = (u8, String)>,
 ) -> String {
-    let with_names = with_names && args.iter().any(|arg| !arg.fallbacks.is_empty());
-    let args = args.iter().map(Some).chain(std::iter::repeat(None));
+    let with_names = args.iter().any(|arg| !arg.fallbacks.is_empty());
+    let args = args.iter().map(Some).chain(iter::repeat(None));
     let part = |(arg, (number, value)): (Option<&KeyArg>, (u8, String))| {
         let name = arg.and_then(|arg| arg.names().nth(number.into())).map(text);
-        match name.filter(|_| with_names) {
-            Some(name) => format!("{name}={value}"),
-            None => {
-                let mut part = String::new();
-                // Writing to a string does not fail.
-                let _ = write_mark(&mut part, number);
-                part + &value
-            }
-        }
+        name.filter(|_| with_names).map_or(value.clone(), |name| format!("{name}={value}"))
     };
     args.zip(values).map(part).collect::<Vec<_>>().join(",")
 }
@@ -243,16 +170,15 @@ mod tests {
     use super::*;
     use gcra_policy::file::key::key_args;
 
-    fn meanings_of(key: &str) -> impl Fn(&str) -> Result<Vec<Meaning>, String> {
+    fn meaning_of(key: &str) -> impl Fn(&str) -> Result<Meaning, String> {
         let entries: Vec<_> = key.split(',').collect();
         let args = key_args(&entries, "key", "", |_, mistake| panic!("{mistake}"));
         move |text| named(&text.parse().unwrap(), &args)
     }
 
-    /// The args of the first meaning.
     fn args_of(key: &str) -> impl Fn(&str) -> Result<Vec<NamedValue>, String> {
-        let meanings = meanings_of(key);
-        move |text| Ok(meanings(text)?.remove(0).args)
+        let meaning = meaning_of(key);
+        move |text| Ok(meaning(text)?.args)
     }
 
     fn pair(name: &str, value: &str) -> NamedValue {
@@ -289,53 +215,44 @@ mod tests {
         assert!(args("a").unwrap_err().ends_with("the key has 2: key (or ip),path"));
     }
 
-    fn in_words(meanings: Vec<Meaning>) -> Vec<(String, bool, String)> {
-        let arg = |NamedValue { name, value }: &NamedValue| format!("{name}={value}");
-        let args = |meaning: &Meaning| meaning.args.iter().map(arg).collect::<Vec<_>>().join(" ");
-        let words = meanings.into_iter().map(|it| (args(&it), it.is_likely, it.note));
-        words.collect()
+    #[test]
+    fn a_value_without_a_name_is_that_of_the_arg() {
+        let meaning = meaning_of("key,else ip");
+        let meant = |name: &str, value: &str, note: &str| Meaning {
+            args: vec![pair(name, value)],
+            note: note.to_owned(),
+        };
+        for (text, right) in [
+            ("192.0.2.1", meant("key", "192.0.2.1", "as key=192.0.2.1")),
+            ("a", meant("key", "a", "as key=a")),
+            ("str:192.0.2.1", meant("key", "str:192.0.2.1", "as key=str:192.0.2.1")),
+            ("ip=192.0.2.1", meant("ip", "192.0.2.1", "")),
+            ("else:192.0.2.1", meant("ip", "192.0.2.1", "")),
+        ] {
+            assert_eq!(meaning(text).unwrap(), right, "{text}");
+        }
+        assert_eq!(meaning_of("port")("80").unwrap(), meant("port", "str:80", ""));
     }
 
     #[test]
-    fn a_value_without_a_name_means_the_arg_and_its_fallbacks() {
-        let meaning = |args: &str, is_likely: bool, note: &str| {
-            (args.to_owned(), is_likely, note.to_owned())
+    fn haproxy_may_send_another_form() {
+        let args =
+            key_args(&["key", "else ip", "port"], "key", "", |_, mistake| panic!("{mistake}"));
+        let others = |name: &str, value: &str| {
+            let others = other_forms(&pair(name, value), &args).into_iter();
+            let in_words = |OtherForm { arg: NamedValue { name, value }, is_usual, .. }| {
+                format!("{name}={value} {is_usual}")
+            };
+            others.map(in_words).collect::<Vec<_>>()
         };
-        let meanings = meanings_of("key,else ip");
+        assert_eq!(others("key", "192.0.2.1"), ["key=str:192.0.2.1 false", "ip=192.0.2.1 true"]);
+        assert_eq!(others("key", "a"), ["ip=a false"]);
+        assert_eq!(others("ip", "192.0.2.0/24"), ["key=192.0.2.0/24 false"]);
         assert_eq!(
-            in_words(meanings("192.0.2.1").unwrap()),
-            [
-                meaning("key=192.0.2.1", true, "as key=192.0.2.1"),
-                meaning("key=str:192.0.2.1", true, "as key=str:192.0.2.1"),
-                meaning("ip=192.0.2.1", true, "as ip=192.0.2.1"),
-            ]
+            others("port", "2001:db8::7"),
+            ["port=2001:db8:: true", "port=str:2001:db8::7 false"]
         );
-        assert_eq!(
-            in_words(meanings("a").unwrap()),
-            [meaning("key=a", true, ""), meaning("ip=a", false, "as ip=a"),]
-        );
-        assert_eq!(
-            in_words(meanings("ip=192.0.2.1").unwrap()),
-            [
-                meaning("ip=192.0.2.1", true, ""),
-                meaning("ip=str:192.0.2.1", false, "as ip=str:192.0.2.1"),
-            ]
-        );
-        assert_eq!(
-            in_words(meanings_of("ip")("192.0.2.1").unwrap()),
-            [
-                meaning("ip=192.0.2.1", true, ""),
-                meaning("ip=str:192.0.2.1", false, "as str:192.0.2.1"),
-            ]
-        );
-        assert_eq!(
-            in_words(meanings_of("port")("80").unwrap()),
-            [meaning("port=80", true, ""), meaning("port=int64:80", false, "as int64:80")]
-        );
-        assert_eq!(meanings_of("port")("str:80").unwrap().len(), 1);
-        let many = meanings_of("a,else b,c,else d,e,else f,g,else h");
-        let sentence = many("192.0.2.1,192.0.2.1,192.0.2.1,192.0.2.1").unwrap_err();
-        assert!(sentence.contains("can mean more than 64 keys; write the name"), "{sentence}");
+        assert_eq!(others("port", "80"), ["port=int64:80 false"]);
     }
 
     #[test]

@@ -140,12 +140,12 @@ impl OwnedValue {
         (net.network() != *ip).then(|| Self::Ip(net.network().into()))
     }
 
-    /// The same text as HAProxy may send it in another type: the address in a header is a string,
+    /// The same value as HAProxy may send it in another type: the address in a header is a string,
     /// and a port is an integer.
-    pub fn as_other_type(&self, text: &str) -> Option<Self> {
+    pub fn as_other_type(&self) -> Option<Self> {
         match self {
-            Self::Ip(_) => Some(Self::String(text.into())),
-            Self::String(own) if *own == text.as_bytes() => text.parse().ok().map(Self::Int64),
+            Self::Ip(ip) => Some(Self::String(ip.to_string().into())),
+            Self::String(text) => str::from_utf8(text).ok()?.parse().ok().map(Self::Int64),
             _ => None,
         }
     }

@@ -19,11 +19,10 @@ use gcra_text::visible::{Visible, quoted};
 use gcra_text::{duration, table_error};
 use serde_json::{Value, json};
 
-use crate::commands::get_reset::has_bucket;
+use crate::commands::get_reset::{has_bucket, is_known};
 use crate::explanation::of_a_group;
 use crate::flags::{At, PolicyFlags, key_help, key_parser, values_help};
-use crate::inspected_table::{Inspected, InspectedClient, LimitsFrom, WantedClients, source};
-use crate::key_meanings::Meaning;
+use crate::inspected_table::{Inspected, InspectedClient, LimitsFrom, source};
 use crate::process_state::is_used;
 use crate::{inspected_table, key_meanings};
 
@@ -113,9 +112,8 @@ fn begin(
     let Exempt { of, at, .. } = exempt;
     let is_known =
         |client: &InspectedClient| is_exempt(inspected, client) || has_bucket(inspected, client);
-    let clients = inspected
-        .clients(of.policy.as_deref(), key, WantedClients::All, is_known)
-        .map_err(|error| about_network(key, error))?;
+    let clients =
+        inspected.clients(of.policy.as_deref(), key).map_err(|error| about_network(key, error))?;
     if let Some(note) = check(inspected, key, &clients)? {
         print_note(&note);
     }
@@ -125,11 +123,8 @@ fn begin(
         print_note(&note);
     }
     let is_used = is_used(&inspected.table);
-    let has_bucket = |client: &InspectedClient| has_bucket(inspected, client);
     for client in clients {
-        if let Some(note) = inspected.note_about_mask(&client, key, has_bucket) {
-            print_note(&note);
-        }
+        notes(inspected, &client, key).iter().for_each(|note| print_note(note));
         let policy = inspected.policy(&client);
         let was_exempt = is_exempt(inspected, &client);
         let exemption = Exemption {
@@ -266,12 +261,7 @@ fn end(exempt: &Exempt, inspected: &Inspected, key: &Key) -> anyhow::Result<bool
         Some(name) => exemption.policy == policy_id(name),
         None => true,
     });
-    let found = inspected
-        .clients_to_change(of.policy.as_deref(), key, |client| is_exempt(inspected, client))
-        .map(|(clients, notes)| {
-            notes.iter().for_each(|note| print_note(note));
-            clients
-        });
+    let found = inspected.clients(of.policy.as_deref(), key);
     let clients = found.as_deref().unwrap_or_default();
     let is_of = |exemption: &Exemption, client: &InspectedClient| {
         inspected.policy(client).is_meant_by(exemption) && exemption.key == client.question.key
@@ -282,7 +272,7 @@ fn end(exempt: &Exempt, inspected: &Inspected, key: &Key) -> anyhow::Result<bool
         true => Vec::new(),
         false => {
             let others = inspected.others().iter().flat_map(|others| &others.list);
-            others.flat_map(|policy| hashes_of(&inspected.table, policy, key)).collect()
+            others.filter_map(|policy| hash_of(&inspected.table, policy, key)).collect()
         }
     };
     let is_former = |other: &&&Exemption| {
@@ -320,27 +310,38 @@ fn end(exempt: &Exempt, inspected: &Inspected, key: &Key) -> anyhow::Result<bool
         let json = in_json(key, policy, client, true, Duration::ZERO);
         print(at.json, [Output { words, json }])?;
     }
-    if former.is_empty() {
-        found?;
+    if !(exact.is_empty() && former.is_empty()) {
+        return Ok(true);
     }
-    Ok(!(exact.is_empty() && former.is_empty()))
+    for client in found? {
+        notes_to_end(inspected, &client, key).iter().for_each(|note| print_note(note));
+    }
+    Ok(false)
 }
 
 const ENDED: &str = "the exemption has ended, in all agents within about two seconds";
 
-/// The hashes of all keys that a KEY can mean in a policy.
-fn hashes_of(table: &Table, policy: &Policy, key: &Key) -> Vec<KeyHash> {
-    let meanings = key_meanings::named(key, &policy.key.args).unwrap_or_default();
+/// What to know about a client that is to be exempt.
+pub fn notes(inspected: &Inspected, client: &InspectedClient, key: &Key) -> Vec<String> {
+    inspected.notes_about_others(client, key, "a bucket", |client| is_known(inspected, client))
+}
+
+/// What to know about a client that is not exempt.
+pub fn notes_to_end(inspected: &Inspected, client: &InspectedClient, key: &Key) -> Vec<String> {
+    let is_exempt = |client: &InspectedClient| is_exempt(inspected, client);
+    inspected.notes_about_others(client, key, "an exemption", is_exempt)
+}
+
+/// The hash of the key that a KEY means in a policy.
+fn hash_of(table: &Table, policy: &Policy, key: &Key) -> Option<KeyHash> {
+    let args = key_meanings::named(key, &policy.key.args).ok()?.args;
     let name = policy.message.as_deref().unwrap_or_default();
     let written = |args: &[NamedValue]| {
         let message = WrittenMessage::new(name, args).map_err(|_| String::new())?;
         Ok((message, ()))
     };
-    let hash = |meaning: Meaning| {
-        let (message, ()) = of_a_group(policy, &meaning.args, written).ok()?;
-        Some(hash_key(table.hasher(), policy, &message.message()?)?.0)
-    };
-    meanings.into_iter().filter_map(hash).collect()
+    let (message, ()) = of_a_group(policy, &args, written).ok()?;
+    Some(hash_key(table.hasher(), policy, &message.message()?)?.0)
 }
 
 /// What is said about a client, with its key and policy.
@@ -490,8 +491,7 @@ fn fit_of(table: &Table, policy: &Policy, exemption: &Exemption) -> Option<Fit> 
     // would be found.
     let plain = policy.with_rule(policy.rule.clone());
     let is_of = |key: &Key| {
-        let mut hashes = [policy, &plain].into_iter().flat_map(|it| hashes_of(table, it, key));
-        hashes.any(|hash| hash == exemption.key)
+        [policy, &plain].iter().any(|it| hash_of(table, it, key) == Some(exemption.key))
     };
     if is_of(&key) {
         return Some(Fit::Same);

@@ -12,7 +12,8 @@ use gcra_text::output::{Output, WrongUsage, print, print_note};
 use crate::explanation::{Decided, Explanation, RuleKind, SharedSources, explain_all};
 use crate::explanation_words::NO_BUCKET_SO;
 use crate::flags::{At, named_value_parser, values_help};
-use crate::inspected_table::{Inspected, LimitsFrom, masked};
+use crate::inspected_table::{Inspected, LimitsFrom};
+use crate::key_meanings::{OtherForm, other_forms};
 use crate::remembering_agents::{NO_LISTED_BUCKET, Remembering};
 use crate::store_reader::InStore;
 
@@ -114,13 +115,8 @@ pub fn run(command: &Explain) -> anyhow::Result<ExitCode> {
     let mut explanations = explain_with(args)?;
     let mut notes = unused_args(command, &inspected);
     notes.extend(strings_for_addresses(command, &inspected));
-    if !explanations.iter().any(is_known) {
-        notes.extend(known_otherwise(args, &in_force.policies, explain_with));
-    }
-    let (of_networks, mut networks) = cut_to_networks(command, &explanations, explain_with);
-    notes.extend(of_networks);
+    notes.extend(notes_about_others(args, &in_force.policies, &explanations, explain_with));
     notes.extend(unknown_strings(args, &explanations));
-    networks.iter_mut().for_each(|it| add_list(it, &in_force.policies));
     for explanation in &mut explanations {
         add_list(explanation, &in_force.policies);
     }
@@ -144,7 +140,6 @@ pub fn run(command: &Explain) -> anyhow::Result<ExitCode> {
     let is_decided = |explanation: &Explanation| explanation.decided.is_some();
     let any_is_decided = explanations.iter().any(is_decided);
     explanations.sort_by_key(|explanation| !is_decided(explanation));
-    explanations.extend(networks);
     notes.iter().for_each(|note| print_note(note));
     let decided = explanations.iter().filter(|it| is_decided(it));
     if store.is_none() {
@@ -156,11 +151,6 @@ pub fn run(command: &Explain) -> anyhow::Result<ExitCode> {
     };
     print(at.json, explanations.iter().map(output))?;
     Ok(if any_is_decided { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-/// Whether the table knows anything about the client.
-fn is_known(explanation: &Explanation) -> bool {
-    explanation.decided.as_ref().is_some_and(Decided::is_known)
 }
 
 pub fn add_list(explanation: &mut Explanation, policies: &Policies) {
@@ -175,90 +165,59 @@ pub fn add_list(explanation: &mut Explanation, policies: &Policies) {
     }
 }
 
-/// Whether a policy tells a client apart from the one that has its /64 network as the address.
-fn is_told_apart(own: &Explanation, network: &Explanation) -> bool {
-    let (Some(one), Some(other)) = (&own.decided, &network.decided) else { return false };
-    let counted = |decided: &Decided| {
-        let parts = decided.key.iter().map(|part| part.counted_as.clone());
-        let entry = decided.applied_override.as_ref().map(|applied| applied.entry.clone());
-        (parts.collect::<Vec<_>>(), entry)
-    };
-    own.policy == network.policy
-        && own.message == network.message
-        && counted(one) != counted(other)
-}
-
-/// Says which /64 networks of the clients HAProxy may send instead of their addresses. Returns the
-/// explanations of those networks that the table knows, where it does not know the address.
-fn cut_to_networks(
-    command: &Explain,
-    explanations: &[Explanation],
-    explain_with: impl Fn(&[NamedValue]) -> Result<Vec<Explanation>, WrongUsage>,
-) -> (Vec<String>, Vec<Explanation>) {
-    let (mut notes, mut known) = (Vec::new(), Vec::new());
-    let Some(args) = masked(&command.args) else { return (notes, known) };
-    let cut: Vec<_> = args.iter().filter(|arg| !command.args.contains(arg)).collect();
-    let cut: Vec<_> = cut.iter().map(|arg| format!("{}={}", arg.name, arg.value)).collect();
-    let cut = cut.join(" ");
-    for network in explain_with(&args).unwrap_or_default() {
-        let Some(own) = explanations.iter().find(|own| is_told_apart(own, &network)) else {
-            continue;
-        };
-        let name = own.policy.as_deref().unwrap_or_default();
-        if is_known(&network) {
-            notes.push(format!(
-                "the table has a bucket for {cut} in policy '{name}', and HAProxy probably cuts \
-                 addresses to their /64 network with ipmask(32,64), as haproxy/haproxy.cfg does; \
-                 if it does, write {cut}"
-            ));
-            if !is_known(own) {
-                known.push(network);
-            }
-        } else if !is_known(own) {
-            notes.push(format!(
-                "policy '{name}' tells this address apart from the rest of its /64 network; if \
-                 HAProxy cuts addresses to that with ipmask(32,64), as haproxy/haproxy.cfg does, \
-                 write {cut}"
-            ));
-        }
-    }
-    notes.dedup();
-    (notes, known)
-}
-
-/// Says which args the table knows in another type.
-fn known_otherwise(
+/// Says in which other form the table knows an arg, if it knows nothing of the client as it is
+/// written; and where the table knows neither, which form many configurations of HAProxy send.
+fn notes_about_others(
     args: &[NamedValue],
     policies: &Policies,
+    explanations: &[Explanation],
     explain_with: impl Fn(&[NamedValue]) -> Result<Vec<Explanation>, WrongUsage>,
 ) -> Vec<String> {
-    let mut notes = Vec::new();
-    for (place, NamedValue { name, value }) in args.iter().enumerate() {
-        let text = match value {
-            OwnedValue::String(bytes) => String::from_utf8_lossy(bytes).into_owned(),
-            value => value.to_string(),
-        };
-        if let Some(other) = value.as_other_type(&text) {
-            let note = format!(
-                "the table knows no client with {name}={value}, and one with {name}={other}; if \
-                 HAProxy sends this arg as the latter, write that"
-            );
-            let mut args = args.to_vec();
-            args[place].value = other;
-            let is_known_by = |explanation: &Explanation| {
-                let policy = explanation.policy.as_deref();
-                let policy = policies.list.iter().find(|it| Some(&*it.name) == policy);
-                let decided = explanation.decided.as_ref();
-                policy.zip(decided).is_some_and(|(policy, decided)| {
-                    decided.is_known_by(|label| counts_by(policy, label, name.as_bytes()))
-                })
-            };
-            if explain_with(&args).is_ok_and(|all| all.iter().any(is_known_by)) {
-                notes.push(note);
+    let (mut known, mut usual) = (Vec::new(), Vec::new());
+    let forms = args.iter().enumerate().flat_map(|(place, arg)| {
+        other_forms(arg, &[]).into_iter().map(move |form| (place, arg, form))
+    });
+    for (place, NamedValue { name, value }, OtherForm { arg, when, is_usual }) in forms {
+        let (written, right) = (format!("{name}={value}"), format!("{name}={}", arg.value));
+        let mut args = args.to_vec();
+        args[place] = arg;
+        let others = explain_with(&args).unwrap_or_default();
+        for (own, other) in explanations.iter().zip(&others) {
+            let Some((policy, [own, other])) = told_apart(policies, own, other) else { continue };
+            if own.is_known() {
+                continue;
+            }
+            let policy_name = &policy.name;
+            if other.is_known_by(|label| counts_by(policy, label, name.as_bytes())) {
+                known.push(format!(
+                    "the table has a bucket for {right} in policy '{policy_name}', and none for \
+                     {written}; if {when}, write {right}"
+                ));
+            } else if is_usual {
+                usual.push(format!(
+                    "this is about {written} in policy '{policy_name}'; if {when}, write {right}"
+                ));
             }
         }
     }
-    notes
+    if known.is_empty() { usual } else { known }
+}
+
+/// The policy that decides about both messages, if it counts them as two clients, and what it says
+/// about each.
+fn told_apart<'e>(
+    policies: &'e Policies,
+    own: &'e Explanation,
+    other: &'e Explanation,
+) -> Option<(&'e Policy, [&'e Decided; 2])> {
+    let name = own.policy.as_deref()?;
+    let policy = policies.list.iter().find(|policy| *policy.name == *name)?;
+    let both = [own.decided.as_ref()?, other.decided.as_ref()?];
+    let counted = |decided: &Decided| {
+        decided.key.iter().map(|part| part.counted_as.clone()).collect::<Vec<_>>()
+    };
+    let is_apart = own.policy == other.policy && counted(both[0]) != counted(both[1]);
+    is_apart.then_some((policy, both))
 }
 
 /// Says of which strings nothing is known although a policy counts by them: HAProxy may send a

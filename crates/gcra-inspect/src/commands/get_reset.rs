@@ -24,7 +24,7 @@ use spop_agent::Message;
 use crate::explanation::{Decided, LimitState, RuleKind, SharedSources, decided};
 use crate::explanation_words::NO_BUCKET;
 use crate::flags::{At, PolicyFlags, key_help, key_parser, values_help};
-use crate::inspected_table::{Inspected, InspectedClient, LimitsFrom, WantedClients};
+use crate::inspected_table::{Inspected, InspectedClient, LimitsFrom};
 use crate::lease_state::Held;
 use crate::remembering_agents::{NO_LISTED_BUCKET, Remembering, unlisted_until};
 use crate::store_reader::InStore;
@@ -121,20 +121,14 @@ pub fn get(get: &Get) -> anyhow::Result<ExitCode> {
         remembering.as_ref().map_or_else(|| NO_BUCKET.to_owned(), Remembering::no_bucket);
     let (mut found, mut names) = (false, BTreeSet::new());
     for key in keys {
-        let is_known = |client: &InspectedClient| {
-            decide(&inspected, client).is_some_and(|decided| decided.is_known())
-        };
-        for client in
-            inspected.clients(of.policy.as_deref(), key, WantedClients::Known, is_known)?
-        {
+        for client in inspected.clients(of.policy.as_deref(), key)? {
             let shown = inspected.shown(&client, key);
             let Some(decided) = decide(&inspected, &client) else { continue };
             names.insert(&*inspected.policy(&client).name);
             found |= decided.has_bucket() || decided.rule != RuleKind::Limits;
-            let has_bucket = |client: &InspectedClient| has_bucket(&inspected, client);
-            if let Some(note) = inspected.note_about_mask(&client, key, has_bucket) {
-                print_note(&note);
-            }
+            let is_known = |client: &InspectedClient| is_known(&inspected, client);
+            let notes = inspected.notes_about_others(&client, key, "a bucket", is_known);
+            notes.iter().for_each(|note| print_note(note));
             let outputs = outputs(&inspected, &client, key, &shown, &decided);
             let outputs = outputs.into_iter().map(|Output { words, json }| Output {
                 words: words.replace(NO_BUCKET, &no_bucket),
@@ -259,9 +253,16 @@ fn under(policy: &str, limit: &str) -> String {
     }
 }
 
-/// Whether a client of agents without a file has a bucket under any of their limits.
+/// Whether a client has a bucket under any limit of its policy.
 pub fn has_bucket(inspected: &Inspected, client: &InspectedClient) -> bool {
     Buckets::of(inspected, client).any_exists(&inspected.table)
+}
+
+/// Whether a client has a bucket, or this machine holds something for it.
+pub fn is_known(inspected: &Inspected, client: &InspectedClient) -> bool {
+    has_bucket(inspected, client)
+        || decide(inspected, client)
+            .is_some_and(|decided| decided.held.iter().any(|held| held.known))
 }
 
 /// Clears what clients owe, and returns the exit status.
@@ -365,16 +366,12 @@ pub fn clear(
     mut say: impl FnMut(Said) -> anyhow::Result<()>,
 ) -> anyhow::Result<Cleared> {
     let remembering = Remembering::of(&inspected.table);
-    let is_known = |client: &InspectedClient| {
-        has_bucket(inspected, client)
-            || decide(inspected, client)
-                .is_some_and(|decided| decided.held.iter().any(|held| held.known))
-    };
-    let (clients, notes) = inspected.clients_to_change(policy, key, is_known)?;
-    notes.into_iter().try_for_each(|note| say(Said::Note(note)))?;
     let mut all = Cleared::default();
-    for client in clients {
+    for client in inspected.clients(policy, key)? {
         let shown = inspected.shown(&client, key);
+        let is_known = |client: &InspectedClient| is_known(inspected, client);
+        let notes = inspected.notes_about_others(&client, key, "a bucket", is_known);
+        notes.into_iter().try_for_each(|note| say(Said::Note(note)))?;
         let cleared_one = || (inspected.name(&client), inspected.policy(&client).name.to_string());
         if let Some(note) = note_about_others(inspected.policy(&client)) {
             say(Said::Note(note))?;

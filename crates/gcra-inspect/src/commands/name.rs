@@ -6,9 +6,8 @@ use gcra_policy::key::Key;
 use gcra_text::output::{Output, print};
 use serde_json::json;
 
-use crate::commands::get_reset::has_bucket;
 use crate::flags::{At, PolicyFlags, key_help, key_parser, values_help};
-use crate::inspected_table::{Inspected, InspectedClient, LimitsFrom, WantedClients};
+use crate::inspected_table::{Inspected, LimitsFrom};
 
 /// Which clients to name.
 #[derive(Debug, clap::Args)]
@@ -46,8 +45,7 @@ pub fn run(name: &NameArgs) -> anyhow::Result<ExitCode> {
     let limits = LimitsFrom::of(of.config.as_deref());
     let inspected = Inspected::open(at.path(), limits, "gcra-spoa name")?;
     for key in keys {
-        let is_known = |client: &InspectedClient| has_bucket(&inspected, client);
-        for client in inspected.clients(of.policy.as_deref(), key, WantedClients::All, is_known)? {
+        for client in inspected.clients(of.policy.as_deref(), key)? {
             let name = inspected.name(&client);
             let words = match inspected.policy_in_words(&client) {
                 policy if policy.is_empty() => name.clone(),

@@ -125,7 +125,7 @@ impl Scenario {
         let in_force = self.policies.load();
         let list = &in_force.policies.list;
         let at = list.iter().position(|found| *found.name == *policy)?;
-        let meaning = named(&key.parse().unwrap(), &list[at].key.args).unwrap().remove(0);
+        let meaning = named(&key.parse().unwrap(), &list[at].key.args).unwrap();
         let message = WrittenMessage::new(b"", &meaning.args).unwrap();
         let table = self.table.load();
         Some(Question::under(&in_force, &table, at, &message.message().unwrap()).unwrap().key)
