@@ -758,7 +758,10 @@ fn explain_names_the_list_and_what_is_missing() {
     for written in ["x", "+3", "-1", "bool:true"] {
         let output = scene.run(&["explain"], &["ip=192.0.2.9", &format!("n={written}")]);
         let sentence = String::from_utf8(output.stderr).unwrap();
-        assert!(sentence.contains("an integer or a text of digits; write a number"), "{sentence}");
+        assert!(
+            sentence.contains("an integer or a string of digits; write a number"),
+            "{sentence}"
+        );
         assert_eq!(output.status.code(), Some(2));
     }
     for written in ["3", "str:3", "strhex:33", "int64:3", "uint32:3"] {

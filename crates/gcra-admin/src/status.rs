@@ -215,7 +215,7 @@ part! {
     disagreeing_agents: u64 = disagreeing(it.table)
         => gauge(31, "gcra_table_disagreeing_agents",
             "Agents that use the shared table with other limits than this one.");
-    /// Its file was removed or replaced, so agents that start now use another it.table.
+    /// Its file was removed or replaced, so agents that start now use another table.
     detached: bool = it.table.name() != Name::Ours
         => gauge(32, "gcra_table_detached",
             "1 while the file that this agent uses has been removed or replaced under its name.");

@@ -68,7 +68,7 @@ const MOST_OF_ORDER: usize = 16 << 10;
 #[derive(Debug)]
 pub struct Unheard {
     pub why: String,
-    /// Whether it may have got the order, and may follow it yet.
+    /// Whether it may have got the order, and may still follow it.
     pub is_sent: bool,
 }
 

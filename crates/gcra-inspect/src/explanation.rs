@@ -93,7 +93,7 @@ pub struct Decided {
     pub observes: bool,
     /// The message that settles what a request costs, if the policy has `settle`.
     pub settled_by: Option<String>,
-    /// How long the client is exempt from the policy's limits yet.
+    /// For how long the client is still exempt from the policy's limits.
     pub exempt_ms: Option<u64>,
     /// Whether a request now would be blocked without the exemption.
     pub(crate) blocked_otherwise: bool,
@@ -257,8 +257,8 @@ fn check(args: &[NamedValue], policies: &[&Policy]) -> Result<(), String> {
         {
             return Err(format!(
                 "the arg '{name}' is a cost, and agents decide only about a cost that is an \
-                 integer or a text of digits; write a number, such as {name}=int64:1, instead of \
-                 {name}={value}"
+                 integer or a string of digits; write a number, such as {name}=int64:1, instead \
+                 of {name}={value}"
             ));
         }
     }
@@ -503,7 +503,7 @@ fn without_store(
     Some((away, foreseen.reason, foreseen.wait))
 }
 
-/// How long the exemption of a client lasts yet, if there is one.
+/// How long the exemption of a client still lasts, if there is one.
 fn exempt_for(in_force: &InForce, table: &Table, question: Question) -> Option<Nanos> {
     let (policy, now) = (&in_force.policies.list[question.policy], table.now());
     let ours = in_force

@@ -44,7 +44,7 @@ pub struct Held {
     pub burst: u32,
     /// How much of the burst is kept in reserve for requests that are not asked about.
     pub(crate) reserve: u32,
-    /// How long they can be spent yet.
+    /// How long they can still be spent.
     pub(crate) valid_ms: u64,
     /// Cells that were spent, and of which the store has not confirmed that it knows it.
     pub unreported: u32,

@@ -47,7 +47,7 @@ impl MessageReports {
             if let Some(arg) = self.running.stats.policy(&policy.name).text_address()
                 && self.text_addresses.insert(policy.name.clone())
             {
-                log::warn!("{}", about_text_address(policy, arg));
+                log::warn!("{}", about_string_address(policy, arg));
             }
         }
         self.report_mistakes();
@@ -98,10 +98,10 @@ impl MessageReports {
 }
 
 /// Says that an arg of the key should be an address, and is a string.
-fn about_text_address(policy: &Policy, arg: undecided::PrintableName) -> String {
+fn about_string_address(policy: &Policy, arg: undecided::PrintableName) -> String {
     format!(
-        "policy '{}' got an address as a text in the arg '{arg}', so no prefix and no override of \
-         an address applies to it; let HAProxy send an address, such as src or \
+        "policy '{}' got an address as a string in the arg '{arg}', so no prefix and no override \
+         of an address applies to it; let HAProxy send an address, such as src or \
          req.hdr_ip(x-forwarded-for), and not req.hdr or req.fhdr",
         policy.name
     )

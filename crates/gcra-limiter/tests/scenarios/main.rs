@@ -665,7 +665,7 @@ async fn the_log_says_what_a_request_or_its_response_lacks() {
     scenario.ask(&[key, estimate]).await;
     assert_eq!(said(&scenario), None);
     scenario.ask(&[key, ("estimate", "20".into())]).await;
-    assert_eq!(said(&scenario), None, "a text of digits is a number");
+    assert_eq!(said(&scenario), None, "a string of digits is a number");
     scenario.ask(&[key]).await;
     let sentence = said(&scenario).unwrap();
     let start = "1 message for policy 'api' said too little: of the last one, 'api', the arg \

@@ -64,7 +64,7 @@ impl<'p> Collector<'p> {
         if self.parts.names().count() <= 1 && self.texts < self.addresses {
             for (at, text) in &self.first_texts {
                 let what = format!(
-                    "{text} is a text among addresses, so no address will ever match it; write \
+                    "{text} is a string among addresses, so no address will ever match it; write \
                      an address, or str: in front of it if it is meant"
                 );
                 reader.warn(*at, &what);
@@ -72,8 +72,8 @@ impl<'p> Collector<'p> {
             if let (more @ 1.., Some((at, _))) =
                 (self.texts - self.first_texts.len(), self.first_texts.last())
             {
-                let texts = Count(more, "more text is", "more texts are");
-                let what = format!("{texts} among the addresses of policy '{}'", self.policy);
+                let strings = Count(more, "more string is", "more strings are");
+                let what = format!("{strings} among the addresses of policy '{}'", self.policy);
                 reader.warn_of_several(*at, &what, more);
             }
         }

@@ -176,7 +176,7 @@ fn a_warning_about_a_list_names_its_line() {
     assert_eq!(
         found[1],
         at(4)
-            + "'office' is a text among addresses, so no address will ever match it; write an \
+            + "'office' is a string among addresses, so no address will ever match it; write an \
                address, or str: in front of it if it is meant"
     );
     assert_eq!(
