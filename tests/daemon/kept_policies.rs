@@ -252,7 +252,7 @@ fn what_others_could_have_written_is_refused_and_mended() {
         put(damaged, 0o600);
         refused("is damaged, or belongs to another table");
     }
-    for foreign in [&b""[..], b"gcra-spoa policies 2 ", b"{}"] {
+    for foreign in [&b""[..], b"gcra-spoa policies 1 ", b"gcra-spoa policies 3 ", b"{}"] {
         put(foreign, 0o600);
         refused("is not a file that agents of this version have written");
     }
@@ -321,6 +321,13 @@ fn a_configuration_that_is_too_large_is_read_from_its_file() {
     scene.write("list.txt", "");
     let (text, _) = scene.said(&["explain", "key=partner-7"]);
     assert!(text.contains(&format!("{note}; its limits are others")), "{text}");
+    // The agent remembers which clients had other limits, and the file has no space to say it.
+    wait_until("the file is reloaded", || scene.said(&["reload", &file]).1 == 0);
+    let (text, status) = scene.said(&["table", "get", "partner-7"]);
+    let unseen =
+        " may count what clients owed before, which the file beside the table does not tell";
+    assert!(text.contains(unseen) && status == 1, "{text}");
+    assert!(text.contains("no bucket that this command can see"), "{text}");
 }
 
 /// The file is a whole one at every moment, whatever its writers are killed in the middle of.
@@ -405,6 +412,37 @@ fn agents_with_the_same_limits_in_other_words_write_once_each() {
     // Agents look once a second.
     thread::sleep(Duration::from_secs(4));
     assert_eq!(inode(), before);
+}
+
+/// One of them remembers what the other one has never had.
+#[test]
+fn agents_with_different_pasts_write_once_each() {
+    let scene = Scene::new();
+    let config = |prefix: u8| {
+        format!("[policy.api]\nlimits = \"3/d\"\nkey = [\"ip\"]\nipv4_prefix = {prefix}\n")
+    };
+    let file = scene.write("gcra.toml", &config(24));
+    let one = scene.start(&["--config", &file]);
+    let mut spop = Spop::connect(&one.address);
+    assert_eq!(spop.ask(&[("api", &[("ip", ip("192.0.2.7"))])]).len(), 1);
+    scene.write("gcra.toml", &config(32));
+    wait_until("the file is reloaded", || scene.said(&["reload", &file]).1 == 0);
+    let other = scene.start(&["--config", &file]);
+    let is_told = || scene.said(COMMANDS[0]).0.contains("(a debt from before the limits were");
+    assert!(is_told());
+    for _ in 0..2 {
+        fs::remove_file(scene.kept()).unwrap();
+        wait_until("the file tells it again", || scene.kept().exists() && is_told());
+        // The other agent may write once more.
+        thread::sleep(Duration::from_secs(2));
+        let inode = || fs::metadata(scene.kept()).unwrap().ino();
+        let before = inode();
+        thread::sleep(Duration::from_secs(4));
+        assert_eq!(inode(), before);
+    }
+    drop(one);
+    assert!(!is_told(), "nobody counts it any more");
+    other.stop();
 }
 
 #[test]

@@ -18,7 +18,7 @@ use gcra_policy::{
 use gcra_table::{Leases, Nanos, Table};
 use gcra_text::network::VALUE;
 use ipnet::IpNet;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use spop_agent::{Message, Value};
 
 use crate::key_meanings::exact_key;
@@ -27,7 +27,7 @@ use crate::outage_words::{OutageWords, is_used};
 use crate::store_reader::InStore;
 
 /// What is decided about a message now, and why.
-#[derive(Debug, Default, Deserialize, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub struct Explanation {
     /// The name of the message; empty for an agent without a file, whose policy is for all.
     pub message: String,
@@ -41,7 +41,7 @@ pub struct Explanation {
     pub decided: Option<Decided>,
 }
 
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RuleKind {
     Limits,
@@ -50,7 +50,7 @@ pub enum RuleKind {
 }
 
 /// What the policy for a message says.
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 pub struct Decided {
     pub key: Vec<KeyPart>,
     /// The name of the client in logs, in `top` and in /status.
@@ -99,7 +99,7 @@ pub struct Decided {
     pub(crate) blocked_otherwise: bool,
 }
 
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 pub struct KeyPart {
     /// The name of the arg; `None` if the key is all args.
     pub arg: Option<String>,
@@ -110,7 +110,7 @@ pub struct KeyPart {
     pub(crate) counted_as: String,
 }
 
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 pub(crate) struct AppliedOverride {
     /// The network or value that it is for.
     pub entry: String,
@@ -123,7 +123,7 @@ pub(crate) struct AppliedOverride {
 }
 
 /// What a client owes under a limit.
-#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct LimitState {
     /// The name of the limit in header fields.
     pub limit: String,

@@ -71,21 +71,6 @@ impl LimitState {
 }
 
 impl Explanation {
-    /// Takes what another agent says about the same message instead, if that agent is stricter.
-    pub(crate) fn or_stricter(&mut self, other: &Self) {
-        let (Some(ours), Some(theirs)) = (&mut self.decided, &other.decided) else { return };
-        if (&self.message, &self.policy) != (&other.message, &other.policy)
-            || theirs.strictness() <= ours.strictness()
-        {
-            return;
-        }
-        let list = ours.applied_override.take().and_then(|applied| applied.list);
-        ours.clone_from(theirs);
-        if let Some(applied) = &mut ours.applied_override {
-            applied.list = list;
-        }
-    }
-
     /// The explanation on a few lines.
     pub fn in_words(&self) -> String {
         self.in_words_with(&[])
@@ -125,12 +110,6 @@ impl Explanation {
 }
 
 impl Decided {
-    /// By how much the client is limited, to compare what several agents say about it.
-    fn strictness(&self) -> (bool, u64, u64) {
-        let full_after = self.limits.iter().map(|limit| limit.full_after_ms).max();
-        (self.blocked || self.would_block, self.retry_after_ms, full_after.unwrap_or_default())
-    }
-
     /// Whether the client has a bucket, or owes something; under limits that machines share:
     /// whether this machine knows it.
     pub fn has_bucket(&self) -> bool {

@@ -30,6 +30,7 @@ use crate::explanation::{key_parts, of_a_group, written_key};
 use crate::key_meanings::{self, Meaning, OtherForm, other_forms};
 use crate::policies_file::{Chosen, Kept, KeptError};
 use crate::process_state::{is_used, living};
+use crate::unseen_debts;
 
 /// A table, and the policies by which the command looks at it.
 pub struct Inspected {
@@ -44,6 +45,8 @@ pub struct Inspected {
     kept: OnceLock<Kept>,
     /// What they have or had beside the policies here, once it was asked for.
     others: OnceLock<Vec<Policies>>,
+    /// Whether agents remember debts of which these do not tell.
+    misses_history: bool,
 }
 
 #[derive(Debug)]
@@ -244,25 +247,24 @@ impl Inspected {
             }
             None => of_agents(&kept, chosen, &path, what)?,
         };
-        let mut inspected = Self::of_policies(table, path, policies, file);
-        inspected.kept = kept.unwrap_or_default().into();
+        let remembered = unseen_debts::remembered(&table);
+        let (history, is_whole) = match (remembered, &kept) {
+            (None, _) => (Vec::new(), true),
+            (Some(_), Ok(kept)) => kept.history(table.now()),
+            (Some(_), Err(_)) => (Vec::new(), false),
+        };
+        let in_force = Arc::new(InForce::of_history(history, policies, &table));
+        let (leases, table) = (leases_of(&table), Arc::new(table));
+        let inspected = Self {
+            kept: kept.unwrap_or_default().into(),
+            misses_history: !is_whole,
+            ..Self::of_parts(table, path, in_force, leases, file)
+        };
         let differs = if is_given { inspected.note() } else { None };
         for note in [inspected.note_about_users(), differs].into_iter().flatten() {
             print_note(&note);
         }
         Ok(inspected)
-    }
-
-    /// The table with these policies, whatever its agents have.
-    pub(crate) fn of_policies(
-        table: Table,
-        path: PathBuf,
-        policies: Policies,
-        file: Option<PathBuf>,
-    ) -> Self {
-        let in_force = Arc::new(InForce::if_started(policies, &table));
-        let (leases, table) = (leases_of(&table), Arc::new(table));
-        Self::of_parts(table, path, in_force, leases, file)
     }
 
     /// What an agent itself has. The keys of a client are those of its policies, whether they come
@@ -286,7 +288,28 @@ impl Inspected {
         file: Option<PathBuf>,
     ) -> Self {
         let (kept, others) = (OnceLock::new(), OnceLock::new());
-        Self { table, path, in_force, leases, file, kept, others }
+        let misses_history = false;
+        Self { table, path, in_force, leases, file, kept, others, misses_history }
+    }
+
+    /// Whether agents count debts from before a change of their limits, of which this does not
+    /// know.
+    pub(crate) fn misses_history(&self) -> bool {
+        let knows_some = self.in_force.earlier.remembered_until() > self.table.now();
+        self.misses_history || (!knows_some && unseen_debts::remembered(&self.table).is_some())
+    }
+
+    /// Says that a client may owe more by the key that its policy had before, if its KEY does not
+    /// tell that.
+    pub(crate) fn note_about_former_args(&self, client: &InspectedClient) -> Option<String> {
+        let policy = self.policy(client);
+        let has = |arg: &[u8]| policy.key.names().any(|name| *name == *arg);
+        unseen_debts::note_about_former_args(&self.table, &self.in_force, policy, has)
+    }
+
+    /// Whether a client may owe something by a key that it had before and that is not known here.
+    pub(crate) fn misses_former_key(&self, client: &InspectedClient) -> bool {
+        self.misses_history() || self.note_about_former_args(client).is_some()
     }
 
     /// The hashes that the key of a client has by what other agents have, or had before a reload.

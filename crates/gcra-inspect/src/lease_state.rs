@@ -13,11 +13,11 @@ use gcra_store::Standing;
 use gcra_table::{Leases, Nanos, Table};
 use gcra_text::count::Count;
 use gcra_text::duration::{Left, nanoseconds};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use spop_agent::Message;
 
 /// What is decided now by what this machine holds.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HeldNow {
     Allowed,
@@ -32,7 +32,7 @@ pub enum HeldNow {
 }
 
 /// What this machine holds of a client under one shared limit.
-#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Held {
     /// The name of the limit in header fields.
     pub limit: String,
@@ -66,7 +66,7 @@ pub struct Held {
 }
 
 /// What the store has about a client under one shared limit.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Stored {
     /// Cells that are owed, without those that are lent.
     pub owed: u32,

@@ -18,5 +18,5 @@ pub mod outage_words;
 pub mod policies_file;
 pub mod process_list;
 pub mod process_state;
-pub mod remembering_agents;
 pub mod store_reader;
+mod unseen_debts;

@@ -9,7 +9,7 @@ use gcra_policy::sharing::Sharing;
 use gcra_table::{Leases, Nanos, Table};
 use gcra_text::count::Count;
 use gcra_text::duration::{Left, Short};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 /// Agents note several times a second that they use the store. One may be stopped for a moment.
 const NOTED_EVERY: Micros = Micros::from_millis(3_000);
@@ -21,7 +21,7 @@ const NO_SHARE_YET: &str =
     "there is no share yet: it begins some seconds after the store was lost";
 
 /// What happens to a request now that would have to ask the store.
-#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct OutageWords {
     /// For how long the store has been away, as an agent says; or for how long no agent of this
     /// machine has used it.

@@ -28,7 +28,7 @@ use crate::process_list;
 use crate::process_state::living;
 
 /// The first line, without the checksum. The number changes with the meaning of what follows.
-const TITLE: &str = "gcra-spoa policies 1 ";
+const TITLE: &str = "gcra-spoa policies 2 ";
 
 /// How many digits of the checksum follow, before the end of the line.
 const DIGITS: usize = 16;
@@ -48,10 +48,12 @@ const PAUSE: Duration = Duration::from_millis(10);
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct KeptEntry {
     limits: u64,
-    /// Since when, by the table's clock.
+    /// Since when, by the table's clock; 0 if only an agent that has others now tells of it.
     since_ns: u64,
     /// When an agent last began to have it, or stopped with it.
     last_ns: u64,
+    /// When an agent last had other policies instead, which remembers this; 0 if there is none.
+    ended_ns: u64,
     /// Until when it matters although no agent has it any more: clients may owe something by it,
     /// or have exemptions.
     until_ns: u64,
@@ -67,6 +69,7 @@ impl KeptEntry {
             limits: policies.limits_digest,
             since_ns: now.0,
             last_ns: now.0,
+            ended_ns: 0,
             until_ns: 0,
             switched: policies.switched.iter().map(ToString::to_string).collect(),
             origin: policies.origin.as_deref()?.clone(),
@@ -97,9 +100,30 @@ impl KeptEntry {
         Ok(Some(policies))
     }
 
+    /// What was in force before, as an agent remembers it.
+    fn of_history(in_force: &InForce) -> Vec<Self> {
+        let earlier = &in_force.earlier;
+        let entry = |(policies, ended): &(Arc<Policies>, Time)| {
+            let (ended_ns, until_ns) = (ended.0, earlier.kept_until().0);
+            Some(Self { since_ns: 0, ended_ns, until_ns, ..Self::new(policies, *ended)? })
+        };
+        earlier.history().iter().filter_map(entry).collect()
+    }
+
     fn is_same(&self, other: &Self) -> bool {
         (self.limits, &self.switched, &self.origin)
             == (other.limits, &other.switched, &other.origin)
+    }
+
+    /// Whether this one says as much as the other.
+    fn has_all_of(&self, other: &Self) -> bool {
+        self.is_same(other) && self.ended_ns >= other.ended_ns && self.until_ns >= other.until_ns
+    }
+
+    /// Notes what another one says about the same policies.
+    fn merge(&mut self, other: &Self) {
+        self.ended_ns = self.ended_ns.max(other.ended_ns);
+        self.until_ns = self.until_ns.max(other.until_ns);
     }
 
     /// "--rate 1/s --burst 1", "those of /etc/gcra-spoa.toml, as it was 5 min ago".
@@ -119,6 +143,8 @@ impl KeptEntry {
 #[derive(Debug, Default, Deserialize, Serialize)]
 pub struct Kept {
     entries: Vec<KeptEntry>,
+    /// Until when an entry would matter that there was no space for.
+    lacks_until_ns: u64,
 }
 
 /// Why a command cannot use the file.
@@ -188,12 +214,29 @@ impl Kept {
             // This ends: an entry without texts has a few paths and flags.
             let has_less = match &mut self.entries[..] {
                 [only] => only.origin.drop_texts(),
-                _ => self.entries.pop().is_some(),
+                all => {
+                    let most = all.len().saturating_sub(1);
+                    self.keep_first(most)
+                }
             };
             if !has_less {
                 return bytes;
             }
         }
+    }
+
+    /// Leaves out all entries but the first ones. Returns whether that changes anything.
+    fn keep_first(&mut self, most: usize) -> bool {
+        let left_out = self.entries.iter().skip(most).map(|entry| entry.until_ns).max();
+        self.lacks_until_ns = self.lacks_until_ns.max(left_out.unwrap_or(0));
+        self.entries.truncate(most);
+        left_out.is_some()
+    }
+
+    /// Whether it has an entry that an agent remembers, or says that it lacks it.
+    fn tells_of(&self, former: &KeptEntry) -> bool {
+        self.lacks_until_ns >= former.until_ns
+            || self.entries.iter().any(|entry| entry.has_all_of(former))
     }
 
     fn to_bytes(&self, table: &Table) -> Vec<u8> {
@@ -254,6 +297,21 @@ impl Kept {
     pub fn others(&self, limits: u64) -> impl Iterator<Item = Policies> {
         let others = self.entries.iter().filter(move |entry| entry.limits != limits);
         others.filter_map(|entry| entry.policies().ok().flatten())
+    }
+
+    /// What agents remember that was in force before, each until a moment, the earliest first; and
+    /// whether that is all of it.
+    pub(crate) fn history(&self, now: Time) -> (Vec<(Policies, Time)>, bool) {
+        let ended = self.entries.iter().filter(|it| it.ended_ns > 0 && it.until_ns > now.0);
+        let mut ended: Vec<_> = ended.collect();
+        ended.sort_by_key(|entry| entry.ended_ns);
+        let policies = |entry: &&KeptEntry| {
+            let policies = entry.policies().ok().flatten()?;
+            Some((policies, Time(entry.ended_ns)))
+        };
+        let history: Vec<_> = ended.iter().filter_map(policies).collect();
+        let is_whole = history.len() == ended.len() && self.lacks_until_ns <= now.0;
+        (history, is_whole)
     }
 
     /// The flags of agents without a file, if the entry that is chosen has some.
@@ -395,16 +453,17 @@ impl Keeper {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let beside = Beside::lock(name)?;
         let mut kept = Kept::read(table, &self.table).unwrap_or_default();
-        let former = seen.as_ref().map(|seen| seen.limits);
+        let history = KeptEntry::of_history(in_force);
         let is_new = !seen.as_ref().is_some_and(|seen| seen.is_of(policies, origin));
         // The text of another agent with the same limits will do: two agents never write in turn.
         let has_own =
             |entry: &KeptEntry| (entry.limits, &entry.switched) == (own.limits, &own.switched);
-        if is_new || stops || !kept.entries.iter().any(has_own) {
+        let has_history = history.iter().all(|former| kept.tells_of(former));
+        if is_new || stops || !has_history || !kept.entries.iter().any(has_own) {
             if let Some(entry) = kept.entries.iter().find(|entry| stops && entry.is_same(&own)) {
                 own.since_ns = entry.since_ns;
             }
-            kept.put(own, former, table, in_force);
+            kept.put(own, history, table);
             beside.put(&kept.bounded(table), name)?;
         }
         *seen = Some(OwnEntry {
@@ -418,25 +477,33 @@ impl Keeper {
 }
 
 impl Kept {
-    /// Adds the entry of an agent that had the `former` limits before.
-    fn put(&mut self, own: KeptEntry, former: Option<u64>, table: &Table, in_force: &InForce) {
+    /// Adds the entry of an agent, and those of what it had in force before.
+    fn put(&mut self, mut own: KeptEntry, history: Vec<KeptEntry>, table: &Table) {
         let now = table.now().0;
+        for former in history {
+            match self.entries.iter_mut().find(|entry| entry.is_same(&former)) {
+                Some(entry) => entry.merge(&former),
+                None => self.entries.push(former),
+            }
+        }
         let exempt_until = table.exemptions().iter().map(|exemption| exemption.until.0).max();
-        let remembered_until = in_force.earlier.remembered_until().0;
         let agents = living(table);
         let of_agents = agents.iter().filter_map(|agent| Some(agent.profile?.limits));
         let of_agents: BTreeSet<u64> = of_agents.collect();
         self.entries.retain_mut(|entry| {
-            let is_former = entry.until_ns > now || Some(entry.limits) == former;
-            let until = if is_former { remembered_until } else { 0 };
-            entry.until_ns = entry.until_ns.max(until).max(exempt_until.unwrap_or(0));
+            entry.until_ns = entry.until_ns.max(exempt_until.unwrap_or(0));
+            if entry.is_same(&own) {
+                own.merge(entry);
+                return false;
+            }
+            let is_remembered = entry.ended_ns > 0 && entry.until_ns > now;
             let matters = entry.until_ns > now || of_agents.contains(&entry.limits);
-            entry.limits != own.limits && matters
+            matters && (entry.limits != own.limits || is_remembered)
         });
         self.entries.push(own);
         // The newest come first, and leave last.
         self.entries.sort_by_key(|entry| Reverse(entry.last_ns));
-        self.entries.truncate(MOST_ENTRIES);
+        self.keep_first(MOST_ENTRIES);
     }
 }
 
@@ -508,8 +575,10 @@ impl Beside {
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroUsize;
     use std::sync::atomic::{AtomicBool, Ordering};
 
+    use gcra_limiter::stats::Stats;
     use gcra_policy::file::document;
     use gcra_table::Slots;
     use proptest::prelude::*;
@@ -523,7 +592,7 @@ mod tests {
     fn kept() -> Kept {
         let text = "[policy.api]\nlimits = \"3/d\"\nkey = [\"ip\"]\n";
         let policies = document::parse(Path::new("/etc/gcra-spoa.toml"), text).unwrap();
-        Kept { entries: vec![KeptEntry::new(&policies, Time(7)).unwrap()] }
+        Kept { entries: vec![KeptEntry::new(&policies, Time(7)).unwrap()], lacks_until_ns: 0 }
     }
 
     #[test]
@@ -593,11 +662,60 @@ mod tests {
                     file = \"list\"\nlimits = \"4/d\"\n";
         let policies = document::parse(&path, text).unwrap();
         let own = KeptEntry::new(&policies, Time(7)).unwrap();
-        let mut kept = Kept { entries: vec![own.clone(), own] };
+        let mut kept = Kept { entries: vec![own.clone(), own], lacks_until_ns: 0 };
         let read = Kept::from_bytes(&table, &kept.bounded(&table)).unwrap();
         assert_eq!(read.entries.len(), 1);
         assert!(read.entries[0].policies().unwrap().is_none(), "the path is left");
         assert_eq!(read.entries[0].origin().file(), Some(&*path));
+    }
+
+    /// Agents that were started with these prefixes of a group, and reloaded: the last one is in
+    /// force.
+    fn reloaded(table: &Table, prefixes: &[u8]) -> InForce {
+        let policies = |prefix: &u8| {
+            let text = format!(
+                "[policy.api]\nlimits = \"3/d\"\nkey = [\"ip\"]\nipv4_prefix = {prefix}\n"
+            );
+            document::parse(Path::new("/etc/gcra-spoa.toml"), &text).unwrap()
+        };
+        let stats = Stats::new(NonZeroUsize::MIN);
+        let start = InForce::at_start(policies(&prefixes[0]), &stats, table);
+        prefixes[1..]
+            .iter()
+            .fold(start, |before, prefix| before.replaced_by(policies(prefix), &stats, table))
+    }
+
+    fn put(kept: &mut Kept, table: &Table, in_force: &InForce) {
+        let own = KeptEntry::new(&in_force.policies, table.now()).unwrap();
+        kept.put(own, KeptEntry::of_history(in_force), table);
+    }
+
+    #[test]
+    fn what_agents_remember_stays_with_the_time_when_it_ended() {
+        let (table, mut kept) = (table(), Kept::default());
+        let prefixes = |kept: &Kept| {
+            let (history, is_whole) = kept.history(table.now());
+            let prefix = |(policies, _): &(Policies, Time)| policies.list[0].key.ipv4_prefix;
+            (history.iter().map(prefix).collect::<Vec<_>>(), is_whole)
+        };
+        let agent = reloaded(&table, &[16, 24, 32]);
+        let history = KeptEntry::of_history(&agent);
+        put(&mut kept, &table, &agent);
+        assert_eq!(prefixes(&kept), (vec![16, 24], true));
+        let ended: Vec<_> = agent.earlier.history().iter().map(|(_, ended)| *ended).collect();
+        let told: Vec<_> = kept.history(table.now()).0.iter().map(|(_, ended)| *ended).collect();
+        assert_eq!(told, ended);
+        // Others take nothing of it away: one that was started since, and one that has what this
+        // one had before.
+        for other in [&[32][..], &[24], &[8, 16]] {
+            put(&mut kept, &table, &reloaded(&table, other));
+            assert!(history.iter().all(|former| kept.tells_of(former)), "{other:?}");
+        }
+        assert_eq!(prefixes(&kept), (vec![16, 24, 8], true));
+        // Without space for all, it says so, and an agent writes it no second time.
+        kept.keep_first(1);
+        assert!(!prefixes(&kept).1);
+        assert!(history.iter().all(|former| kept.tells_of(former)));
     }
 
     #[test]
@@ -607,23 +725,18 @@ mod tests {
         for burst in 1..=last {
             let text = format!("[policy.api]\nlimits = \"3/d burst {burst}\"\nkey = [\"ip\"]\n");
             let policies = document::parse(Path::new("/etc/gcra-spoa.toml"), &text).unwrap();
-            let in_force = InForce::if_started(policies, &table);
+            let in_force = InForce::of_history(Vec::new(), policies, &table);
             let own = KeptEntry::new(&in_force.policies, Time(burst)).unwrap();
             kept.entries.iter_mut().for_each(|entry| entry.until_ns = u64::MAX);
-            kept.put(own, None, &table, &in_force);
+            kept.put(own, Vec::new(), &table);
         }
         let since: Vec<_> = kept.entries.iter().map(|entry| entry.since_ns).collect();
         assert_eq!(since, (last - most + 1..=last).rev().collect::<Vec<_>>());
         kept.entries.iter_mut().for_each(|entry| entry.until_ns = 0);
         let text = "[policy.api]\nlimits = \"4/d\"\nkey = [\"ip\"]\n";
         let policies = document::parse(Path::new("/etc/gcra-spoa.toml"), text).unwrap();
-        let in_force = InForce::if_started(policies, &table);
-        kept.put(
-            KeptEntry::new(&in_force.policies, Time(last + 1)).unwrap(),
-            None,
-            &table,
-            &in_force,
-        );
+        let in_force = InForce::of_history(Vec::new(), policies, &table);
+        kept.put(KeptEntry::new(&in_force.policies, Time(last + 1)).unwrap(), Vec::new(), &table);
         assert_eq!(kept.entries.len(), 1, "no agent has the others");
     }
 }

@@ -6,8 +6,9 @@
 //! are paid off at the faster of both rates. So a client that owes nothing by earlier numbers at
 //! this moment owes nothing because of them, whatever was changed and whenever.
 //!
-//! This depends on the table and on the time of the change, and on nothing that is written down
-//! for a client. So all processes come to the same result, again and again.
+//! This depends on the table, on what was in force and on the time of each change, and on nothing
+//! that is written down for a client. So all processes come to the same result, again and again;
+//! and so does a command that is told the [history](Earlier::history) of an agent.
 
 use std::collections::{HashMap, HashSet};
 use std::iter;
@@ -39,6 +40,8 @@ pub struct Earlier {
     each: Vec<PolicyChanges>,
     /// For policies that are not in force now, by their names. They may come back.
     gone: Vec<(Box<str>, PolicyChanges)>,
+    /// What was in force before, each until a moment, the earliest first.
+    history: Vec<(Arc<Policies>, Time)>,
     /// Since when limits that machines share have their numbers.
     shared_since: HashMap<Numbers, Time>,
 }
@@ -57,7 +60,7 @@ pub struct PolicyChanges {
     /// Until when a bucket from before the latest change may owe something.
     kept_until: Time,
     /// Whether only this process knows in which buckets a client may owe something: the policy had
-    /// other overrides or another `key`. The table's register has nothing about these.
+    /// other overrides or another `key`, or numbers that the table's register has no space for.
     only_here: bool,
 }
 
@@ -102,18 +105,31 @@ impl Earlier {
     /// What is earlier when a process starts with these policies: the numbers that the table's
     /// register has of their limits. The limits are registered with their new numbers.
     pub(crate) fn at_start(policies: &Policies, table: &Table) -> Self {
-        Self::default().after(None, policies, table, RegisterUse::Write)
+        Self::default().after(None, policies, table, RegisterUse::Write, table.now())
     }
 
-    /// What would be earlier if a process started now with these policies. Registers nothing.
-    pub(crate) fn if_started(policies: &Policies, table: &Table) -> Self {
-        Self::default().after(None, policies, table, RegisterUse::Read)
+    /// What is earlier for a process with these policies and this [history](Self::history).
+    /// Without any, it is what would be earlier if it started now. Registers nothing.
+    pub(crate) fn of_history(
+        history: &[(Arc<Policies>, Time)],
+        policies: &Policies,
+        table: &Table,
+    ) -> Self {
+        let first = history.first().map_or(policies, |(first, _)| first);
+        let begun = Self::default().after(None, first, table, RegisterUse::Read, table.now());
+        let next = history.iter().skip(1).map(|(next, _)| &**next).chain([policies]);
+        let changes = history.iter().zip(next);
+        let mut earlier = changes.fold(begun, |earlier, ((old, ended), next)| {
+            earlier.after(Some(old), next, table, RegisterUse::Read, *ended)
+        });
+        earlier.forget_old(table.now());
+        earlier
     }
 
     /// What is earlier once `new` has taken the place of `old`. The limits are registered with
     /// their new numbers, so processes that start later find what is owed.
     pub(crate) fn after_change(&self, old: &Arc<Policies>, new: &Policies, table: &Table) -> Self {
-        self.clone().after(Some(old), new, table, RegisterUse::Write)
+        self.clone().after(Some(old), new, table, RegisterUse::Write, table.now())
     }
 
     fn after(
@@ -122,8 +138,14 @@ impl Earlier {
         new: &Policies,
         table: &Table,
         register: RegisterUse,
+        now: Time,
     ) -> Self {
-        let now = table.now();
+        let mut history = self.history;
+        if let Some(old) = old {
+            // Those that come and go several times count once.
+            history.retain(|(known, _)| !have_same_buckets(known, old));
+            history.push((old.clone(), now));
+        }
         let mut before: HashMap<Box<str>, Vec<Former>> = HashMap::new();
         for (name, PolicyChanges { mut former, .. }) in self.gone {
             // If the policy comes back, its numbers are in force from now on, and not before.
@@ -146,20 +168,48 @@ impl Earlier {
             note_unregistered(old, table);
         }
         let registered = register.put(new, table);
+        let listed: HashSet<_> =
+            table.registered().into_iter().map(|it| (it.limit, it.quota)).collect();
         let each = new.list.iter().zip(registered).map(|(policy, registered)| {
             let mut former = before.remove(&policy.name).unwrap_or_default();
             // The register says the numbers again, also those that other processes had meanwhile.
             former.retain(|former| former.policy().is_some());
             former.extend(registered);
-            PolicyChanges::new(former, Some(policy), now)
+            PolicyChanges::new(former, Some(policy), &listed, now)
         });
         let each = each.collect();
-        let gone =
-            before.into_iter().map(|(name, former)| (name, PolicyChanges::new(former, None, now)));
+        let gone = before
+            .into_iter()
+            .map(|(name, former)| (name, PolicyChanges::new(former, None, &listed, now)));
         let mut gone: Vec<_> = gone.filter(|(_, changes)| !changes.former.is_empty()).collect();
         gone.sort_by_key(|(_, changes)| changes.kept_until);
         gone.drain(..gone.len().saturating_sub(MOST_GONE));
-        Self { each, gone, shared_since: shared_since(new, table) }
+        let mut earlier = Self { each, gone, history, shared_since: shared_since(new, table) };
+        earlier.shorten_history();
+        earlier
+    }
+
+    /// Leaves out what nothing is remembered of, unless it came after something that is: a policy
+    /// may have been gone in between.
+    fn shorten_history(&mut self) {
+        let changes = self.each.iter().chain(self.gone.iter().map(|(_, changes)| changes));
+        let former = changes.flat_map(|changes| &changes.former);
+        let remembered: HashSet<_> = former
+            .filter_map(|former| match &former.what {
+                What::Policy(policies, _) => Some(Arc::as_ptr(policies)),
+                What::Numbers { .. } | What::Overrides(_) => None,
+            })
+            .collect();
+        let is_remembered =
+            |(it, _): &(Arc<Policies>, Time)| remembered.contains(&Arc::as_ptr(it));
+        let history = &mut self.history;
+        let first = history.iter().position(is_remembered).unwrap_or(history.len());
+        history.drain(..first);
+        let mut later = history.len();
+        history.retain(|it| {
+            later -= 1;
+            later < MOST_CHANGES || is_remembered(it)
+        });
     }
 
     /// When a limit that machines share got its numbers, as far as this machine knows it.
@@ -200,6 +250,17 @@ impl Earlier {
         self.each.get(policy)
     }
 
+    /// What was in force before and may still matter, each until a moment, the earliest first.
+    pub fn history(&self) -> &[(Arc<Policies>, Time)] {
+        &self.history
+    }
+
+    /// Until when the history may matter.
+    pub fn kept_until(&self) -> Time {
+        let changes = self.each.iter().chain(self.gone.iter().map(|(_, changes)| changes));
+        changes.map(|changes| changes.kept_until).max().unwrap_or_default()
+    }
+
     /// Until when a client may owe something that only this process knows of.
     pub fn remembered_until(&self) -> Time {
         let each = self.each.iter().filter(|changes| changes.only_here);
@@ -218,12 +279,19 @@ impl Earlier {
             *changes = PolicyChanges::default();
         }
         self.gone.retain(|(_, changes)| now < changes.kept_until);
+        self.shorten_history();
     }
 }
 
 impl PolicyChanges {
-    /// The changes after which this policy is in force, or none with its name.
-    fn new(mut former: Vec<Former>, policy: Option<&Policy>, now: Time) -> Self {
+    /// The changes after which this policy is in force, or none with its name. `listed` are the
+    /// numbers that the table's register has.
+    fn new(
+        mut former: Vec<Former>,
+        policy: Option<&Policy>,
+        listed: &HashSet<(u64, Quota)>,
+        now: Time,
+    ) -> Self {
         former.sort_by_key(|former| std::cmp::Reverse(former.ended));
         // Policies that come and go several times count once, so that they do not push out
         // others.
@@ -249,12 +317,14 @@ impl PolicyChanges {
         if kept_until <= now {
             return Self::default();
         }
+        let is_listed = |(id, quota): (u64, Quota)| listed.contains(&(id, quota.without_delay()));
         let is_known = |former: &Former| {
             former.policy().zip(policy).is_none_or(|(old, policy)| {
                 old.key == policy.key
                     && old.has_keys_of_limits(policy)
                     && old.overrides.is_empty()
                     && policy.overrides.is_empty()
+                    && old.limits().filter_map(to_register).all(is_listed)
             })
         };
         let only_here = !former.iter().all(is_known);
@@ -401,6 +471,14 @@ fn under<'p>(
     let mut limits = policy.rule(rule).limits().iter();
     let old = limits.find(|old| old.id == limit.id && old.fixed().is_some())?;
     Some((key, rule.is_override(), old))
+}
+
+/// Whether all buckets of these policies are those of the others, also of their trials.
+fn have_same_buckets(policies: &Policies, others: &Policies) -> bool {
+    let mut both = policies.list.iter().zip(&others.list);
+    policies.limits_digest == others.limits_digest
+        && policies.list.len() == others.list.len()
+        && both.all(|(one, other)| one.name == other.name && one.has_buckets_of(other))
 }
 
 /// What was in force, with its policy, if this process had it.

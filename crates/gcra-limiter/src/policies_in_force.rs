@@ -270,11 +270,21 @@ impl InForce {
         Self::new(None, Arc::new(policies), earlier, table.exemptions(), stats, table.now())
     }
 
-    /// What would be in force if a process started now with these policies. It changes nothing in
+    /// What is in force for a process with these policies and with this
+    /// [history](Earlier::history); without any, for one that starts now. It changes nothing in
     /// the table, and only looks at clients.
-    pub fn if_started(mut policies: Policies, table: &Table) -> Self {
+    pub fn of_history(
+        history: Vec<(Policies, Time)>,
+        mut policies: Policies,
+        table: &Table,
+    ) -> Self {
+        let come_into_force = |(mut former, ended): (Policies, Time)| {
+            former.come_into_force(table);
+            (Arc::new(former), ended)
+        };
+        let history: Vec<_> = history.into_iter().map(come_into_force).collect();
         policies.come_into_force(table);
-        let earlier = Earlier::if_started(&policies, table);
+        let earlier = Earlier::of_history(&history, &policies, table);
         let stats = Stats::new(NonZeroUsize::MIN);
         Self::new(None, Arc::new(policies), earlier, table.exemptions(), &stats, table.now())
     }

@@ -14,8 +14,8 @@ use crate::explanation_words::NO_BUCKET_SO;
 use crate::flags::{At, named_value_parser, values_help};
 use crate::inspected_table::{Inspected, LimitsFrom};
 use crate::key_meanings::{OtherForm, other_forms};
-use crate::remembering_agents::{NO_LISTED_BUCKET, Remembering};
 use crate::store_reader::InStore;
+use crate::unseen_debts::{self, NO_SEEN_BUCKET};
 
 /// Which message to explain.
 #[derive(Debug, clap::Args)]
@@ -120,27 +120,22 @@ pub fn run(command: &Explain) -> anyhow::Result<ExitCode> {
     for explanation in &mut explanations {
         add_list(explanation, &in_force.policies);
     }
-    let mut no_bucket = NO_BUCKET_SO.to_owned();
-    let unlisted = || Remembering::unlisted(table, meant(command, &inspected));
-    let sure = Remembering::of(table);
-    let is_sure = sure.is_some();
-    if let Some(remembering) = sure.or_else(unlisted) {
-        match remembering.explain(message.as_deref(), args) {
-            Ok(answers) => answers.into_iter().flatten().for_each(|answer| {
-                explanations.iter_mut().for_each(|explanation| explanation.or_stricter(&answer));
-            }),
-            Err(why) => {
-                print_note(&remembering.note(Some(&why)));
-                if !is_sure {
-                    no_bucket = format!("{NO_LISTED_BUCKET}, and by these");
-                }
-            }
-        }
-    }
+    let policies = meant(command, &inspected);
+    let unseen = unseen_debts::note(table, inspected.misses_history(), policies);
+    let mut unseen = Vec::from_iter(unseen);
+    let is_given = |arg: &[u8]| args.iter().any(|given| *given.name.as_bytes() == *arg);
+    unseen.extend(meant(command, &inspected).filter_map(|policy| {
+        let has = |arg: &[u8]| is_given(arg) || policy.key.names().any(|name| *name == *arg);
+        unseen_debts::note_about_former_args(table, in_force, policy, has)
+    }));
     let is_decided = |explanation: &Explanation| explanation.decided.is_some();
     let any_is_decided = explanations.iter().any(is_decided);
     explanations.sort_by_key(|explanation| !is_decided(explanation));
-    notes.iter().for_each(|note| print_note(note));
+    notes.iter().chain(&unseen).for_each(|note| print_note(note));
+    let no_bucket = match &unseen[..] {
+        [] => NO_BUCKET_SO.to_owned(),
+        _ => format!("{NO_SEEN_BUCKET}, and without one"),
+    };
     let decided = explanations.iter().filter(|it| is_decided(it));
     if store.is_none() {
         inspected.print_which_are_shared(decided.filter_map(|it| it.policy.as_deref()));
@@ -277,9 +272,14 @@ fn unused_args(command: &Explain, inspected: &Inspected) -> Vec<String> {
     }
     names.sort_unstable();
     names.dedup();
+    // By a former key clients may still owe something.
+    let history = inspected.in_force.earlier.history().iter();
+    let former: Vec<_> =
+        history.flat_map(|(former, _)| &former.list).flat_map(|it| it.key.names()).collect();
     let takes_all = meant(command, inspected).any(|policy| policy.key.args.is_empty());
     for arg in &command.args {
-        if !takes_all && !names.contains(&arg.name.as_bytes()) {
+        let name = arg.name.as_bytes();
+        if !takes_all && !names.contains(&name) && !former.contains(&name) {
             let known: Vec<_> = names.iter().map(|name| String::from_utf8_lossy(name)).collect();
             notes.push(format!(
                 "no policy uses the arg '{}'; the policies use {}",

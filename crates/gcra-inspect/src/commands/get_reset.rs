@@ -26,8 +26,8 @@ use crate::explanation_words::NO_BUCKET;
 use crate::flags::{At, PolicyFlags, key_help, key_parser, values_help};
 use crate::inspected_table::{Inspected, InspectedClient, LimitsFrom};
 use crate::lease_state::Held;
-use crate::remembering_agents::{NO_LISTED_BUCKET, Remembering, unlisted_until};
 use crate::store_reader::InStore;
+use crate::unseen_debts::{self, NO_SEEN_BUCKET, unlisted_until};
 
 /// What to show of which clients.
 #[derive(Debug, clap::Args)]
@@ -84,9 +84,7 @@ Examples:
 The buckets under all limits of the policies are cleared, also those of earlier
 numbers of these limits, with and without overrides, as far as the table knows
 them. What clients owe under limits that machines share is cleared in the store:
-that of the agents, or the one that --store names. There the client's present
-key is cleared, and not what it owed as a part of another network before a
-reload.
+that of the agents, or the one that --store names.
 
 Exit status: 0 if a bucket was found, 1 if there is none for any of the keys or
 something failed, 2 for wrong usage."
@@ -112,13 +110,8 @@ pub fn get(get: &Get) -> anyhow::Result<ExitCode> {
     }
     let wanted = |it: &&Policy| of.policy.as_deref().is_none_or(|wanted| *it.name == *wanted);
     let policies = || inspected.in_force.policies.list.iter().filter(wanted);
-    let remembering = Remembering::of(&inspected.table)
-        .or_else(|| Remembering::unlisted(&inspected.table, policies()));
-    if let Some(remembering) = &remembering {
-        print_note(&remembering.note(None));
-    }
-    let no_bucket =
-        remembering.as_ref().map_or_else(|| NO_BUCKET.to_owned(), Remembering::no_bucket);
+    let unseen = unseen_debts::note(&inspected.table, inspected.misses_history(), policies());
+    unseen.iter().for_each(|note| print_note(note));
     let (mut found, mut names) = (false, BTreeSet::new());
     for key in keys {
         for client in inspected.clients(of.policy.as_deref(), key)? {
@@ -128,10 +121,13 @@ pub fn get(get: &Get) -> anyhow::Result<ExitCode> {
             found |= decided.has_bucket() || decided.rule != RuleKind::Limits;
             let is_known = |client: &InspectedClient| is_known(&inspected, client);
             let notes = inspected.notes_about_others(&client, key, "a bucket", is_known);
-            notes.iter().for_each(|note| print_note(note));
+            let former = inspected.note_about_former_args(&client);
+            notes.iter().chain(&former).for_each(|note| print_note(note));
+            let is_unseen = unseen.is_some() || former.is_some();
+            let no_bucket = if is_unseen { NO_SEEN_BUCKET } else { NO_BUCKET };
             let outputs = outputs(&inspected, &client, key, &shown, &decided);
             let outputs = outputs.into_iter().map(|Output { words, json }| Output {
-                words: words.replace(NO_BUCKET, &no_bucket),
+                words: words.replace(NO_BUCKET, no_bucket),
                 json,
             });
             print(at.json, outputs)?;
@@ -275,14 +271,11 @@ pub fn reset(reset: &Reset) -> anyhow::Result<ExitCode> {
     let settings = store.settings().map_err(WrongUsage)?;
     let limits = LimitsFrom::of(of.config.as_deref());
     let inspected = Inspected::open(at.path(), limits, "gcra-spoa table reset")?;
-    let remembering = Remembering::of(&inspected.table);
     let has_local = || inspected.in_force.policies.list.iter().any(|it| it.shared.is_none());
-    if remembering.is_some() && has_local() {
+    if unseen_debts::remembered(&inspected.table).is_some() && has_local() {
         print_note(
-            "the policies' overrides or keys were changed by a reload lately, so what the former \
-             networks around an address owed on this machine is cleared, too, and other clients \
-             may share that; if the args of a 'key' were changed, what clients owed by their \
-             former keys stays until the agents are restarted one after the other",
+            "the policies were changed by a reload lately, so what the former networks around an \
+             address owed on this machine is cleared, too, and other clients may share that",
         );
     }
     let settings = settings.or_else(|| inspected.in_force.policies.store.clone());
@@ -365,7 +358,6 @@ pub fn clear(
     store: Option<&InStore>,
     mut say: impl FnMut(Said) -> anyhow::Result<()>,
 ) -> anyhow::Result<Cleared> {
-    let remembering = Remembering::of(&inspected.table);
     let mut all = Cleared::default();
     for client in inspected.clients(policy, key)? {
         let shown = inspected.shown(&client, key);
@@ -380,6 +372,10 @@ pub fn clear(
             say(Said::Note(note))?;
             all.misses = true;
         }
+        if inspected.misses_former_key(&client) {
+            say(Said::Note(about_former_key(&inspected.policy(&client).name, &shown)))?;
+            all.misses = true;
+        }
         if is_shared(inspected, &client) {
             let store = store.ok_or_else(no_store)?;
             let at_once = inspected.policy(&client).shared.is_some_and(|shared| shared.at_once);
@@ -388,11 +384,6 @@ pub fn clear(
                 Ok((outputs, was_there)) => {
                     all.clients.extend(was_there.then(cleared_one));
                     say(Said::Outputs(outputs))?;
-                    if remembering.is_some() && !knows_former_keys(inspected) {
-                        let policy = &inspected.policy(&client).name;
-                        say(Said::Note(about_former_keys(policy, &shown)))?;
-                        all.misses = true;
-                    }
                 }
                 // What other policies keep on this machine is cleared all the same.
                 Err(error) => {
@@ -407,24 +398,18 @@ pub fn clear(
         }
         let cleared = Buckets::of(inspected, &client).clear(inspected)?;
         all.clients.extend((!cleared.is_empty()).then(cleared_one));
-        let remembering = remembering.as_ref();
-        let outputs = cleared_in_words(inspected, &client, key, &shown, &cleared, remembering);
-        say(Said::Outputs(outputs))?;
+        say(Said::Outputs(cleared_in_words(inspected, &client, key, &shown, &cleared)))?;
     }
     Ok(all)
 }
 
-/// Whether this process itself had the policies by which clients had other keys.
-fn knows_former_keys(inspected: &Inspected) -> bool {
-    inspected.in_force.earlier.remembered_until() > inspected.table.now()
-}
-
-/// What to say where agents look in the store under keys that only they know.
-fn about_former_keys(policy: &str, shown: &str) -> String {
+/// What to say where agents look under a key that is not known here.
+fn about_former_key(policy: &str, shown: &str) -> String {
     format!(
-        "the policies' overrides or keys were changed by a reload lately, and only the agents \
-         know which key {shown} had before; what it owed by that under policy '{policy}' was not \
-         cleared in the store and may block it still; 'gcra-spoa exempt' lets it pass meanwhile"
+        "the policies were changed by a reload lately, and it is not known here which key {shown} \
+         had before; what it owed by that under policy '{policy}' is not cleared, and may still \
+         block it; 'gcra-spoa exempt' lets it pass meanwhile, and agents that are restarted one \
+         after the other forget it"
     )
 }
 
@@ -720,24 +705,25 @@ fn cleared_in_words(
     key: &Key,
     shown: &str,
     cleared: &BTreeMap<String, Forgiven>,
-    remembering: Option<&Remembering>,
 ) -> Vec<Output> {
     let policy = inspected.policy(client);
     let place = inspected.policy_in_words(client);
     let is_unlisted = unlisted_of(inspected, client).is_some();
+    let is_unseen = is_unlisted || inspected.misses_former_key(client);
+    let is_remembered = unseen_debts::remembered(&inspected.table).is_some();
     let output = |(limit, Forgiven { owed, counted }): (&String, &Forgiven)| {
         let said = match *owed {
             _ if counted.is_some() => {
                 let cells = Count(counted.unwrap_or(0), "cell was", "cells were");
                 format!("{cells} counted in this window, and the count is 0 again")
             }
-            _ if remembering.is_some() && is_unlisted => {
+            _ if is_remembered && is_unlisted => {
                 "what it owed by the numbers that the table lists was cleared, also what it owed \
                  by them before the reload"
                     .to_owned()
             }
             // What agents add to it after a reload is not in the bucket.
-            _ if remembering.is_some() => {
+            _ if is_remembered && !is_unseen => {
                 "all that it owed was cleared, also what it owed before the reload".to_owned()
             }
             Nanos::ZERO => "owed nothing".to_owned(),
@@ -768,11 +754,7 @@ fn cleared_in_words(
         });
     }
     if outputs.is_empty() {
-        let no_bucket = match remembering {
-            None if is_unlisted => NO_LISTED_BUCKET.to_owned(),
-            Some(remembering) => remembering.no_bucket(),
-            None => NO_BUCKET.to_owned(),
-        };
+        let no_bucket = if is_unseen { NO_SEEN_BUCKET } else { NO_BUCKET };
         outputs.push(Output {
             words: format!("{shown}:{} {no_bucket}", under(&place, "")),
             json: json!({ "key": key.text, "policy": &*policy.name, "bucket": false }),

@@ -131,6 +131,16 @@ impl Scenario {
         Some(Question::under(&in_force, &table, at, &message.message().unwrap()).unwrap().key)
     }
 
+    /// What is in force, as a command makes it of what the agent keeps in a file.
+    fn told(&self) -> InForce {
+        let (in_force, table) = (self.policies.load(), self.table.load());
+        let made =
+            |policies: &Policies| policies.origin.as_ref().unwrap().policies().unwrap().unwrap();
+        let history = in_force.earlier.history().iter();
+        let history = history.map(|(former, ended)| (made(former), *ended)).collect();
+        InForce::of_history(history, made(&in_force.policies), &table)
+    }
+
     /// What `explain` says about a message with these args.
     fn explain(&self, args: &[(&str, Value<'_>)]) -> Explanation {
         let named = |(name, value): &(&str, Value<'_>)| NamedValue {
@@ -140,7 +150,7 @@ impl Scenario {
         let args: Vec<_> = args.iter().map(named).collect();
         let message = WrittenMessage::new(b"api", &args).unwrap();
         let message = message.message().unwrap();
-        explain(&self.policies.load(), &self.table.load(), SharedSources::default(), &message)
+        explain(&self.told(), &self.table.load(), SharedSources::default(), &message)
     }
 
     /// The outcomes that were counted for a policy.
@@ -1437,42 +1447,64 @@ proptest! {
         shapes in prop::collection::vec(shape(), 1..4),
         steps in prop::collection::vec((step(), 0..12_u8, 0..12_u8), 1..40),
     ) {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let outcome = runtime.block_on(async {
-            let mut scenario = Scenario::new(&shapes[0].text()).await;
-            let mut reloads = shapes.iter().skip(1);
-            for ((pause_ms, client, cells), event, more) in &steps {
-                scenario.advance_ms(*pause_ms);
-                match event {
-                    0 => {
-                        if let Some(next) = reloads.next() {
-                            scenario.reload(&next.text());
-                        }
-                    }
-                    1 => scenario.exempt("api", "ip=192.0.2.1", 1),
-                    _ => {}
-                }
-                let mut args = vec![
-                    ("ip", Value::Ipv4([192, 0, 2, *client].into())),
-                    ("cost", Value::Int32(*cells)),
-                ];
-                match more {
-                    0 => args.push(("plan", "gold".into())),
-                    1 => args.push(("user", "Alice".into())),
-                    2 => args.push(("user", "ALICE".into())),
-                    3 => args.push(("user", Value::Null)),
-                    _ => {}
-                }
-                let explanation = scenario.explain(&args);
-                let answer = scenario.ask(&args).await;
-                if let Some(difference) = difference(&explanation, &answer) {
-                    return Err(format!("{difference}: {explanation:#?} {answer:#?}"));
-                }
-            }
-            Ok(())
-        });
+        let outcome = explain_predicts(&shapes, 1, &steps);
         prop_assert!(outcome.is_ok(), "{}", outcome.unwrap_err());
     }
+
+    /// Also what is owed by the keys and numbers of several changes, of which the register says
+    /// nothing.
+    #[test]
+    fn explain_predicts_the_answer_after_many_reloads(
+        shapes in prop::collection::vec(shape(), 3..6),
+        steps in prop::collection::vec((short_step(), 0..12_u8, 0..4_u8), 20..60),
+    ) {
+        let outcome = explain_predicts(&shapes, 4, &steps);
+        prop_assert!(outcome.is_ok(), "{}", outcome.unwrap_err());
+    }
+}
+
+/// As [`step`], in which little is paid off.
+fn short_step() -> impl Strategy<Value = (u64, u8, i32)> {
+    (0..150_u64, 0..3_u8, 0..4_i32)
+}
+
+/// Takes these steps: a step, what happens before it (a reload, if the number is below
+/// `reloads`), and what else is in its message.
+fn explain_predicts(
+    shapes: &[Shape],
+    reloads: u8,
+    steps: &[((u64, u8, i32), u8, u8)],
+) -> Result<(), String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let mut next = shapes.iter().cycle();
+        let mut scenario = Scenario::new(&next.next().unwrap().text()).await;
+        for ((pause_ms, client, cells), event, more) in steps {
+            scenario.advance_ms(*pause_ms);
+            match event {
+                event if *event < reloads => scenario.reload(&next.next().unwrap().text()),
+                11 => scenario.exempt("api", "ip=192.0.2.1", 1),
+                _ => {}
+            }
+            let mut args = vec![
+                ("ip", Value::Ipv4([192, 0, 2, *client].into())),
+                ("cost", Value::Int32(*cells)),
+            ];
+            match more {
+                0 => args.push(("plan", "gold".into())),
+                1 => args.push(("user", "Alice".into())),
+                2 => args.push(("user", "ALICE".into())),
+                3 => args.push(("user", Value::Null)),
+                _ => {}
+            }
+            let explanation = scenario.explain(&args);
+            let answer = scenario.ask(&args).await;
+            if let Some(difference) = difference(&explanation, &answer) {
+                return Err(format!("{difference}: {explanation:#?} {answer:#?}"));
+            }
+        }
+        Ok(())
+    })
 }
 
 /// What an explanation and the answer to its message say differently.

@@ -1,0 +1,104 @@
+//! Debts that agents count and that a command cannot see.
+//!
+//! After a reload a client keeps what it owed. Where the policies have overrides, or another `key`
+//! than before, only what was in force before says which buckets these debts are in. The agents
+//! keep that beside the table (`policies_file.rs`). It is missing there if it was too large, and
+//! numbers that the table's register has had no space for are known to nobody else.
+
+use std::collections::BTreeSet;
+
+use gcra_limiter::policies_in_force::InForce;
+use gcra_policy::key_parts::KeyArg;
+use gcra_policy::{Limit, Policy};
+use gcra_table::{Nanos, Process, Quota, Table, Time};
+use gcra_text::duration::Left;
+
+use crate::process_list;
+use crate::process_state::living;
+
+/// What is said of a client without a bucket, if there may be one.
+pub(crate) const NO_SEEN_BUCKET: &str = "no bucket that this command can see";
+
+/// The agents that count debts from before a change of their limits of which nothing in the table
+/// tells, and until when one of them does. `None` if no agent does.
+pub(crate) fn remembered(table: &Table) -> Option<(Vec<Process>, Time)> {
+    let until =
+        |process: &Process| process.profile.map_or(Time::ZERO, |profile| profile.remembers_until);
+    let (mut agents, now) = (living(table), table.now());
+    agents.retain(|process| until(process) > now);
+    let last = agents.iter().map(until).max()?;
+    Some((agents, last))
+}
+
+/// Until when a client may owe something under earlier numbers of the limits of this policy that
+/// the table has had no space for. `None` if it has them all, or if nobody can owe anything by
+/// them any more.
+pub(crate) fn unlisted_until(table: &Table, policy: &Policy) -> Option<Time> {
+    // What is counted in windows is found without a list. So is what messages say, as far as the
+    // table has it; what it has not, is said on its own.
+    let quotas = policy.limits().filter_map(Limit::fixed);
+    // What is owed when other numbers come can last as long as these let anybody owe something.
+    let longest = quotas.map(Quota::most_owed).max()?;
+    let until = table.missing_until()?.saturating_add(longest);
+    (until > table.now()).then_some(until)
+}
+
+/// Says that clients of these policies may owe more than a command can see, if that is so.
+/// `misses_history` is whether it does not know what was in force before.
+pub(crate) fn note<'p>(
+    table: &Table,
+    misses_history: bool,
+    policies: impl Iterator<Item = &'p Policy>,
+) -> Option<String> {
+    let left = |until: Time| Left(until.saturating_since(table.now()).into());
+    let named = |agents: &[Process]| {
+        let names: Vec<_> = agents.iter().map(process_list::name).collect();
+        process_list::agents(&names).0
+    };
+    if misses_history && let Some((agents, until)) = remembered(table) {
+        return Some(format!(
+            "the policies were changed by a reload; for up to {} {} may count what clients owed \
+             before, which the file beside the table does not tell: a client may owe more than is \
+             shown",
+            left(until),
+            named(&agents)
+        ));
+    }
+    let until = policies.filter_map(|policy| unlisted_until(table, policy)).max()?;
+    let agents = living(table);
+    (!agents.is_empty()).then(|| {
+        format!(
+            "the limits have had more numbers than the table has space for; for up to {} {} may \
+             count what clients owed by earlier ones, which this command cannot see: a client may \
+             owe more than is shown",
+            left(until),
+            named(&agents)
+        )
+    })
+}
+
+/// Says that a client of this policy may owe more by the key that the policy had before a change,
+/// if a message needs other args for that. `has` says which args are known.
+pub(crate) fn note_about_former_args(
+    table: &Table,
+    in_force: &InForce,
+    policy: &Policy,
+    has: impl Fn(&[u8]) -> bool,
+) -> Option<String> {
+    let left = in_force.earlier.remembered_until().saturating_since(table.now());
+    let former = in_force.earlier.history().iter().flat_map(|(former, _)| &former.list);
+    let former = former.filter(|former| former.name == policy.name);
+    let lacks = |arg: &&KeyArg| !arg.names().any(&has);
+    let lacking = former.flat_map(|former| &former.key.args).filter(lacks);
+    let names = lacking.map(|arg| format!("{}=...", String::from_utf8_lossy(&arg.name)));
+    let names: BTreeSet<_> = names.collect();
+    (!names.is_empty() && left > Nanos::ZERO).then(|| {
+        format!(
+            "policy '{}' had another key before a reload; for up to {} its clients may owe more \
+             by that, which 'gcra-spoa explain' shows with {}",
+            policy.name,
+            Left(left.into()),
+            Vec::from_iter(names).join(" ")
+        )
+    })
+}
