@@ -432,8 +432,13 @@ fn agents_are_restarted_in_turn_under_load() {
     needs!(support::haproxy());
     let mut shipped = Shipped::start(Haproxy::start);
     let (frontend, stop) = (shipped.haproxy.frontend, AtomicBool::new(false));
+    // All clients together ask some thousand times a second, which leaves time to others.
+    let goes_on = |_| {
+        thread::sleep(Duration::from_millis(4));
+        !stop.load(Ordering::Relaxed)
+    };
     let got = thread::scope(|scope| {
-        let clients = scope.spawn(|| ask(frontend, 32, "/", |_| !stop.load(Ordering::Relaxed)));
+        let clients = scope.spawn(|| ask(frontend, 32, "/", goes_on));
         for round in 0..4 {
             let turn = round % 2;
             shipped.agents[turn].take().unwrap().stop();

@@ -192,13 +192,11 @@ impl Borrower {
         }
     }
 
-    #[inline]
     pub fn leases(&self) -> Guard<Arc<Leases>> {
         self.leases.load()
     }
 
     /// How long a request waits for the store at most.
-    #[inline]
     pub fn wait(&self) -> Micros {
         self.wait
     }
@@ -249,7 +247,6 @@ impl Borrower {
     }
 
     /// For how long an ask counts as under way.
-    #[inline]
     pub fn patience(&self) -> Micros {
         self.patience
     }

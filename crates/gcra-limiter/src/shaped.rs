@@ -129,7 +129,6 @@ impl KnownShapes {
     }
 
     /// Adds the shapes to a list, with what is in force for them.
-    #[inline]
     fn add_to<'r>(
         &'r self,
         list: &mut ArrayVec<ShapeInForce<'r>, MOST_SHAPES>,
