@@ -184,8 +184,8 @@ fn run(template: &Template, u: &mut Unstructured<'_>) -> Result<()> {
         let mut now = table.reading();
         match u.arbitrary::<u8>()? % 10 {
             0 => drop(table.reset(key, quota, now.time())),
-            1 => drop(table.put_in_force(u64::from(cells), quota)),
-            2 => table.add_override(u64::from(cells), quota),
+            1 => drop(table.register().put_in_force(u64::from(cells), quota)),
+            2 => table.register().add_override(u64::from(cells), quota),
             3 => table.beat(),
             4 => {
                 let least_tat = now.time().saturating_add(Nanos(number(u)?));

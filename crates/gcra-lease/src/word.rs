@@ -483,20 +483,6 @@ impl Packed {
         self.holding(base, now).look(now, cells, patience)
     }
 
-    /// What to ask for: see [`Demand::wish`].
-    #[must_use]
-    pub fn wish(
-        &self,
-        base: Base,
-        limit: &Limit,
-        now: HostTime,
-        waiting: u32,
-        least: u32,
-        round_trip: Micros,
-    ) -> Wish {
-        self.demand(base, now).wish(limit, now, waiting, least, round_trip)
-    }
-
     /// Begins an ask: see [`Holding::ask`]. No more is asked for than words can hold.
     #[must_use]
     pub fn ask(

@@ -504,30 +504,6 @@ impl Table {
         self.bucket(id).reset(&self.context(None)).ok()
     }
 
-    /// Writes down that the limit with this [id](crate::limit_id) has this quota from now on,
-    /// unless it has it already, and returns the others that it had before in this table: the
-    /// earliest first, each with the time when it had it last. Debts under those can be [carried
-    /// over](Quota::carry_over).
-    ///
-    /// There is space for [`MAX_REGISTERED`](crate::MAX_REGISTERED) limits and as many earlier
-    /// quotas, eight for each limit. If there are more, the earliest are forgotten.
-    #[must_use]
-    pub fn put_in_force(&self, limit: u64, quota: Quota) -> Vec<(Quota, Time)> {
-        self.register().put_in_force(limit, quota)
-    }
-
-    /// What [`put_in_force`](Self::put_in_force) would return now. Writes nothing.
-    #[must_use]
-    pub fn quotas_before(&self, limit: u64, quota: Quota) -> Vec<(Quota, Time)> {
-        self.register().before(limit, quota)
-    }
-
-    /// Writes down that an override of the limit with this [id](crate::limit_id), for some of its
-    /// keys, has this quota.
-    pub fn add_override(&self, limit: u64, quota: Quota) {
-        self.register().add_override(limit, quota);
-    }
-
     /// Writes down that messages say this quota for the limit with this [id](crate::limit_id), so
     /// that a key can be [reset](Self::reset) under it. Returns whether it is written down: there
     /// is space for some hundreds of them, which limits in force take part of.

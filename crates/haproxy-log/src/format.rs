@@ -224,24 +224,9 @@ impl Format {
     /// name can be selected. The date is looked for under the usual names ("timestamp", "time",
     /// "tr", ...).
     pub fn json() -> Self {
-        Self::json_of(Vec::new(), None)
-    }
-
-    /// Lines that are JSON objects, whose date has this name.
-    pub fn json_with_time(name: &str) -> Self {
-        Self::json_of(Vec::new(), Some(name))
-    }
-
-    fn json_of(names: Vec<String>, time: Option<&str>) -> Self {
-        let words = match time {
-            Some(name) => format!("the date \"{name}\""),
-            None => "the first date of the usual names".to_owned(),
-        };
-        let times = match time {
-            Some(name) => vec![name.to_owned()],
-            None => JSON_TIMES.iter().map(|&name| name.to_owned()).collect(),
-        };
-        Self::new("JSON", names, Kind::Json { times }, words)
+        let times = JSON_TIMES.iter().map(|&name| name.to_owned()).collect();
+        let words = "the first date of the usual names".to_owned();
+        Self::new("JSON", Vec::new(), Kind::Json { times }, words)
     }
 
     /// The formats that `guess` knows, the most particular first. The last one is JSON.
@@ -296,7 +281,9 @@ impl Format {
             JSON_TIMES.iter().position(|&time| time == last).unwrap_or(JSON_TIMES.len())
         };
         let time = dates.iter().min_by_key(|&name| rank(name))?;
-        Some(Self::json_of(crate::line::json_names(sample_lines(sample)), Some(time)))
+        let names = crate::line::json_names(sample_lines(sample));
+        let kind = Kind::Json { times: vec![time.to_owned()] };
+        Some(Self::new("JSON", names, kind, format!("the date \"{time}\"")))
     }
 
     /// What to call this format in a sentence: "the HTTP format".

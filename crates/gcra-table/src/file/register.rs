@@ -18,7 +18,7 @@ use crate::time::{Nanos, Time};
 /// How many entries the header has space for.
 pub(crate) const ENTRIES: usize = 1024;
 
-/// How many limits of its configuration a process should [register](crate::Table::put_in_force).
+/// How many limits of its configuration a process should [register](Register::put_in_force).
 pub const MAX_REGISTERED: usize = ENTRIES / 2;
 
 /// How many quotas are kept that a limit had before, without those of overrides. A limit whose
@@ -142,8 +142,13 @@ impl<'a> Register<'a> {
         self.known.iter().flatten().copied()
     }
 
-    /// Writes down that a limit has this quota from now on, unless it has it already, and returns
-    /// the others that it had before, each with the time when it had it last: the earliest first.
+    /// Writes down that the limit with this [id](crate::limit_id) has this quota from now on,
+    /// unless it has it already, and returns the others that it had before in this table: the
+    /// earliest first, each with the time when it had it last. Debts under those can be [carried
+    /// over](Quota::carry_over).
+    ///
+    /// There is space for [`MAX_REGISTERED`] limits and as many earlier quotas, eight for each
+    /// limit. If there are more, the earliest are forgotten.
     pub fn put_in_force(&mut self, limit: u64, quota: Quota) -> Vec<(Quota, Time)> {
         let quota = quota.without_delay();
         let history = self.history(limit);
@@ -159,7 +164,7 @@ impl<'a> Register<'a> {
         earlier(self.history(limit), quota.without_delay(), self.now)
     }
 
-    /// Writes down that an override of a limit has this quota.
+    /// Writes down that an override of a limit, for some of its keys, has this quota.
     pub fn add_override(&mut self, limit: u64, quota: Quota) {
         let quota = quota.without_delay();
         if !self.overrides.contains(&(limit, quota)) {
