@@ -4,7 +4,7 @@
 //! are put into words after each step ([`Packed`](crate::Packed)).
 //!
 //! The worlds are made of the real machines: [`Record`](crate::Record),
-//! [`Holding`](crate::Holding) and [`decide`](crate::decide). Each rule of the protocol is taken
+//! [`Holding`](crate::Holding) and [`next_step`](crate::next_step). Each rule of the protocol is taken
 //! away once, and the shortest way to a violation is printed.
 //!
 //! `cargo test` looks at small models; `make lease-explore` at those that take minutes.

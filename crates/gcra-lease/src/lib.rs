@@ -72,7 +72,7 @@ pub use limit::{Limit, LimitError, Units, Window};
 pub use message::{Ask, AskNumber, HostId, Reply};
 pub use record::{Lease, Record};
 pub use records::{Change, Records};
-pub use request::{Need, Step, decide, next_step};
+pub use request::{Step, next_step};
 pub use time::{HostTime, Micros, StoreTime};
 pub use watch::{ClockWatch, Leap};
 pub use word::{Advice, Base, MOST_CELLS, NUMBERS, Packed, Tick, Word};

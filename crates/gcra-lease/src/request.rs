@@ -1,24 +1,12 @@
-//! [`decide`]: one request under several limits.
+//! [`next_step`]: one request under several limits.
 
-use crate::holding::{Holding, Look};
-use crate::rule::{Rule, without};
-use crate::time::{HostTime, Micros};
-
-/// What a request needs under one limit.
-#[derive(Debug)]
-pub struct Need<'a> {
-    /// What this host holds for the key.
-    pub holding: &'a mut Holding,
-    /// The cost of the request in cells; 0 if it only asks what is known.
-    pub cells: u32,
-    /// The burst of the limit.
-    pub burst: u32,
-}
+use crate::holding::Look;
+use crate::time::HostTime;
 
 /// What is to be done about a request. The limit is its place in the list of needs.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Step {
-    /// The cells are spent under all limits: the request is allowed.
+    /// The cells are here under all limits: the request is allowed.
     Allow,
     /// The request costs more than the burst of a limit, and is blocked for ever.
     TooLarge {
@@ -32,15 +20,15 @@ pub enum Step {
         /// When the host may ask again.
         until: HostTime,
     },
-    /// An ask for the cells is under way. [`decide`] again when its reply has come.
+    /// An ask for the cells is under way. Look again when its reply has come.
     Wait {
         /// Which limit.
         limit: usize,
         /// When the ask was sent.
         since: HostTime,
     },
-    /// Cells are to be asked for ([`Holding::ask`]).
-    /// [`decide`] again when the reply has come.
+    /// Cells are to be asked for ([`Holding::ask`](crate::Holding::ask)). Look again when the
+    /// reply has come.
     Ask {
         /// Which limit.
         limit: usize,
@@ -49,33 +37,18 @@ pub enum Step {
     },
 }
 
-/// Decides about a request under several limits, or goes one step further with it.
+/// Decides about a request under several limits, or goes one step further with it: `costs` are
+/// what each limit needs as cells and burst, and `look` says what is held for it.
 ///
-/// The needs stand in an order that is the same on all hosts (by key). All are looked at before
+/// The limits stand in an order that is the same on all hosts (by key). All are looked at before
 /// the store is asked for any, and the next one is asked for only when the one before is here.
 /// Otherwise one host could hold the last cell of one limit and another host that of the other
 /// limit, both would block their request, and the cells would be lost, again and again.
 ///
-/// A caller that gets an answer other than [`Step::Allow`] in the end (also because it waited for
-/// too long) gives back what it asked for on the way ([`Holding::give_back`]).
-pub fn decide(now: HostTime, needs: &mut [Need<'_>], patience: Micros) -> Step {
-    let costs = needs.iter().map(|need| (need.cells, need.burst));
-    let step = next_step(costs, |limit| {
-        let Need { holding, cells, .. } = &needs[limit];
-        (holding.look(now, *cells, patience), holding.held(now))
-    });
-    if step == Step::Allow || without(Rule::AllOrNone) {
-        for need in needs {
-            need.holding.spend(now, need.cells);
-        }
-    }
-    step
-}
-
-/// As [`decide`], for holdings that are in the memory of several processes: what each limit needs
-/// as cells and burst, and a look at what is held for it. Nothing is spent: after
-/// [`Step::Allow`], the caller spends the cells under all limits, and takes that back if another
-/// process was faster under one of them.
+/// Nothing is spent: after [`Step::Allow`], the caller spends the cells under all limits. Where
+/// processes share the holdings, it takes that back if another one was faster under one. A
+/// caller that gets another answer in the end (also because it waited for too long) gives back
+/// what it asked for on the way ([`Holding::give_back`](crate::Holding::give_back)).
 pub fn next_step(
     costs: impl Iterator<Item = (u32, u32)> + Clone,
     look: impl Fn(usize) -> (Look, u32),
@@ -102,14 +75,50 @@ pub fn next_step(
 }
 
 #[cfg(test)]
+pub(crate) mod unpacked {
+    //! Holdings that no other process changes, for the models.
+
+    use super::{Step, next_step};
+    use crate::holding::Holding;
+    use crate::rule::{Rule, without};
+    use crate::time::{HostTime, Micros};
+
+    /// What a request needs under one limit.
+    pub(crate) struct Need<'a> {
+        /// What this host holds for the key.
+        pub(crate) holding: &'a mut Holding,
+        /// The cost of the request in cells; 0 if it only asks what is known.
+        pub(crate) cells: u32,
+        /// The burst of the limit.
+        pub(crate) burst: u32,
+    }
+
+    /// Finds the next step, and spends the cells if the request is allowed.
+    pub(crate) fn decide(now: HostTime, needs: &mut [Need<'_>], patience: Micros) -> Step {
+        let costs = needs.iter().map(|need| (need.cells, need.burst));
+        let step = next_step(costs, |limit| {
+            let Need { holding, cells, .. } = &needs[limit];
+            (holding.look(now, *cells, patience), holding.held(now))
+        });
+        if step == Step::Allow || without(Rule::AllOrNone) {
+            for need in needs {
+                need.holding.spend(now, need.cells);
+            }
+        }
+        step
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use core::time::Duration;
 
+    use super::unpacked::{Need, decide};
     use super::*;
-    use crate::holding::Wish;
+    use crate::holding::{Holding, Wish};
     use crate::limit::Limit;
     use crate::message::{AskNumber, HostId, Reply};
-    use crate::time::StoreTime;
+    use crate::time::{Micros, StoreTime};
 
     const PATIENCE: Micros = Micros::from_millis(50);
 

@@ -359,7 +359,7 @@ impl Leases {
     }
 
     /// Decides about a request under several limits, or goes one step further with it: see
-    /// [`gcra_lease::decide`]. After [`Step::Allow`], the cells are spent under all limits.
+    /// [`gcra_lease::next_step`]. After [`Step::Allow`], the cells are spent under all limits.
     ///
     /// If another process spends cells meanwhile, what was spent under the other limits is taken
     /// back, and it begins again. Cells that cannot be taken back stay spent.

@@ -12,8 +12,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
-use gcra_lease::{AskNumber, Demand, Holding, HostId, HostTime, Limit, Micros, Need, Sent, Step};
-use gcra_lease::{Look, decide};
+use gcra_lease::{AskNumber, Demand, Holding, HostId, HostTime, Limit, Micros, Sent, Step};
+use gcra_lease::{Look, next_step};
 use gcra_store::{AskOutcome, Config, Names, Store};
 use tokio::runtime::Runtime;
 use tokio::time::{MissedTickBehavior, interval};
@@ -68,9 +68,10 @@ async fn host(run: Arc<Run>, seed: u64) -> Vec<u64> {
                 let mut wanted = None;
                 let at = now();
                 demand.note(1);
-                let mut needs = [Need { holding: &mut holding, cells: 1, burst: limit.burst() }];
-                match decide(at, &mut needs, PATIENCE) {
+                let look = |_| (holding.look(at, 1, PATIENCE), holding.held(at));
+                match next_step([(1, limit.burst())].into_iter(), look) {
                     Step::Allow => {
+                        assert!(holding.spend(at, 1));
                         spent.push(at.0);
                         run.allowed.fetch_add(1, Ordering::Relaxed);
                         let held = holding.held(at);
