@@ -11,6 +11,7 @@ use crate::file::open;
 use crate::file::open_error::{OpenError, OpenErrorKind};
 use crate::processes::{self, Process};
 use crate::quota::MAX_DRAIN;
+use crate::sentences::sentences;
 use crate::slot::{Slot, Word};
 use crate::slots::Slots;
 use crate::table::Table;
@@ -39,33 +40,22 @@ pub struct TableFault {
     kind: FaultKind,
 }
 
-/// The kinds of [`TableFault`].
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum FaultKind {
-    /// A live bucket is in a slot where its key is never looked for.
-    Misplaced,
-    /// A key has two buckets.
-    Twice {
-        /// The slot of the other one.
-        other: usize,
-    },
-    /// A bucket owes more than any quota allows.
-    TooFar {
-        /// What it owes.
-        owed: Nanos,
-    },
-    /// A slot is sealed, and the table is not being resized.
-    Sealed,
-    /// The last sign of life is in the future.
-    TimeAhead {
-        /// By how much.
-        by: Nanos,
-    },
-    /// The table is being resized, and the file that takes over from it is gone.
-    SuccessorGone,
-    /// The table is being resized, and the file that takes over from it cannot be opened.
-    SuccessorUnusable(OpenError),
+sentences! {
+    /// The kinds of [`TableFault`].
+    #[derive(Debug)]
+    #[non_exhaustive]
+    pub enum FaultKind {
+        Misplaced => "a live bucket where its key is never looked for";
+        Twice { other: usize } => "a second bucket of the key in slot {other}";
+        TooFar { owed: Nanos }
+            => "owes {} days, more than any limit can", owed.0 / Nanos::from_secs(86_400).0;
+        Sealed => "sealed, though the table is not being resized";
+        TimeAhead { by: Nanos }
+            => "the last sign of life is {} s in the future", by.0 / Nanos::from_secs(1).0;
+        SuccessorGone => "it is being resized, and the file that takes over from it is gone";
+        SuccessorUnusable { why: OpenError }
+            => "it is being resized, and its successor cannot be opened: {why}";
+    }
 }
 
 impl TableFault {
@@ -84,7 +74,7 @@ impl TableFault {
     /// Whether it goes away by itself, once what the keys concerned owe has drained.
     #[must_use]
     pub const fn heals(&self) -> bool {
-        !matches!(self.kind, FaultKind::SuccessorGone | FaultKind::SuccessorUnusable(_))
+        !matches!(self.kind, FaultKind::SuccessorGone | FaultKind::SuccessorUnusable { .. })
     }
 }
 
@@ -93,25 +83,7 @@ impl fmt::Display for TableFault {
         if let Some(slot) = self.slot {
             write!(f, "slot {slot}: ")?;
         }
-        match &self.kind {
-            FaultKind::Misplaced => f.write_str("a live bucket where its key is never looked for"),
-            FaultKind::Twice { other } => write!(f, "a second bucket of the key in slot {other}"),
-            FaultKind::TooFar { owed } => {
-                let days = owed.0 / Nanos::from_secs(86_400).0;
-                write!(f, "owes {days} days, more than any limit can")
-            }
-            FaultKind::Sealed => f.write_str("sealed, though the table is not being resized"),
-            FaultKind::TimeAhead { by } => {
-                let seconds = by.0 / Nanos::from_secs(1).0;
-                write!(f, "the last sign of life is {seconds} s in the future")
-            }
-            FaultKind::SuccessorGone => {
-                f.write_str("it is being resized, and the file that takes over from it is gone")
-            }
-            FaultKind::SuccessorUnusable(why) => {
-                write!(f, "it is being resized, and its successor cannot be opened: {why}")
-            }
-        }
+        write!(f, "{}", self.kind)
     }
 }
 
@@ -208,7 +180,7 @@ impl Table {
         let why = self.open_successor().err()?;
         let kind = match why.kind() {
             OpenErrorKind::NoSuccessor => FaultKind::SuccessorGone,
-            _ => FaultKind::SuccessorUnusable(why),
+            _ => FaultKind::SuccessorUnusable { why },
         };
         Some(TableFault { slot: None, kind })
     }

@@ -11,9 +11,9 @@ mod model;
 mod opening;
 pub(crate) mod set;
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::{fmt, io};
 
 use gcra_lease::{
     Base, Demand, Holding, HostId, HostTime, Limit, Look, MOST_CELLS, Micros, Packed, Reply, Sent,
@@ -30,6 +30,7 @@ use crate::leases::file::{Found, HEADER_BYTES, LeasesFile, LeasesHeader, Owner};
 use crate::leases::opening::Use;
 use crate::leases::set::{Memory, Place, SET_ENTRIES, Set};
 use crate::quota::scramble;
+use crate::sentences::sentences;
 use crate::slots::Slots;
 use crate::table::Table;
 use crate::time::{Nanos, Time};
@@ -113,32 +114,14 @@ pub struct LeaseCounts {
     pub unreported: u64,
 }
 
-/// What is wrong with leases: see [`Leases::check`]. An entry is the number of its place.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-#[non_exhaustive]
-pub enum LeaseFault {
-    /// An entry says what no sequence of steps leads to.
-    Damaged {
-        /// Which one.
-        entry: usize,
-    },
-    /// A key has two entries.
-    Twice {
-        /// The second of them.
-        entry: usize,
-        /// The first one.
-        other: usize,
-    },
-}
-
-impl fmt::Display for LeaseFault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Damaged { entry } => write!(f, "entry {entry}: it is damaged"),
-            Self::Twice { entry, other } => {
-                write!(f, "entry {entry}: a second entry of the key in entry {other}")
-            }
-        }
+sentences! {
+    /// What is wrong with leases: see [`Leases::check`]. An entry is the number of its place.
+    #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+    #[non_exhaustive]
+    pub enum LeaseFault {
+        Damaged { entry: usize } => "entry {entry}: it is damaged";
+        Twice { entry: usize, other: usize }
+            => "entry {entry}: a second entry of the key in entry {other}";
     }
 }
 

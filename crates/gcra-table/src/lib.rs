@@ -104,6 +104,7 @@ mod processes;
 mod quota;
 mod rate;
 mod resize;
+mod sentences;
 mod slot;
 mod slots;
 mod sync;

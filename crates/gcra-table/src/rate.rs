@@ -5,6 +5,7 @@ use core::num::NonZeroU64;
 use core::str::FromStr;
 
 use crate::quota::{Quota, QuotaError};
+use crate::sentences::sentences;
 use crate::time::Nanos;
 
 /// The largest burst of a [`Rate`], in cells. It is one less than the largest number of cells, so
@@ -220,39 +221,19 @@ pub enum RateError {
     Quota(QuotaError),
 }
 
-/// What is wrong with a rate as it was written.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-#[non_exhaustive]
-pub enum RateProblem {
-    /// There is no `/`.
-    NoSlash,
-    /// The count is not a positive decimal number.
-    Count,
-    /// The count is zero.
-    Zero,
-    /// The count has more digits than can be kept.
-    TooPrecise,
-    /// The number before the unit is zero or too large.
-    Period,
-    /// The unit is missing or unknown.
-    Unit,
-    /// More than one cell per nanosecond.
-    TooFast,
-}
-
-impl fmt::Display for RateProblem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::NoSlash => "it has no '/'",
-            Self::Count => "the part before the '/' is not a positive number",
-            Self::Zero => "it would never allow anything",
-            Self::TooPrecise => "the number before the '/' has too many digits",
-            Self::Period => {
-                "the number before the unit must be at least 1, and the period below 584 years"
-            }
-            Self::Unit => "the period must end in ms, s, m, h or d, or in sec, min, hour or day",
-            Self::TooFast => "the largest rate is 1000000/ms",
-        })
+sentences! {
+    /// What is wrong with a rate as it was written.
+    #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+    #[non_exhaustive]
+    pub enum RateProblem {
+        NoSlash => "it has no '/'";
+        Count => "the part before the '/' is not a positive number";
+        Zero => "it would never allow anything";
+        TooPrecise => "the number before the '/' has too many digits";
+        Period
+            => "the number before the unit must be at least 1, and the period below 584 years";
+        Unit => "the period must end in ms, s, m, h or d, or in sec, min, hour or day";
+        TooFast => "the largest rate is 1000000/ms";
     }
 }
 

@@ -1215,7 +1215,7 @@ fn a_table_whose_successor_is_gone_is_at_fault() {
     symlink("elsewhere", successor(&path)).unwrap();
     let Some(fault) = Table::inspect(&path).unwrap().successor_fault() else { panic!("a fault") };
     match fault.kind() {
-        FaultKind::SuccessorUnusable(why) => {
+        FaultKind::SuccessorUnusable { why } => {
             assert!(matches!(why.kind(), OpenErrorKind::Symlink), "{why}");
         }
         other => panic!("{other:?}"),

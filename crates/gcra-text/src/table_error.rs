@@ -169,7 +169,7 @@ pub fn being_resized(path: &Path, table: &Table) -> String {
 pub fn fault(fault: &TableFault) -> String {
     match fault.kind() {
         FaultKind::SuccessorGone => format!("{fault}; {BEGIN_ANEW}"),
-        FaultKind::SuccessorUnusable(why) => {
+        FaultKind::SuccessorUnusable { why } => {
             format!("it is being resized, and its successor cannot be opened: {}", Sentence(why))
         }
         _ => fault.to_string(),

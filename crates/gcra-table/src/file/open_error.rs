@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::file::header::LAYOUT;
+use crate::sentences::sentences;
 use crate::slots::Slots;
 use crate::time::Nanos;
 
@@ -19,136 +20,62 @@ pub struct OpenError {
     kind: OpenErrorKind,
 }
 
-/// What is wrong with a file that was to be a table: see [`OpenError`].
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum OpenErrorKind {
-    /// A system call failed. The error of the system is the [source](std::error::Error::source).
-    Io {
-        /// What could not be done, such as "open it" or "reserve its space".
-        doing: &'static str,
-        /// Why.
-        source: io::Error,
-    },
-    /// There is no file.
-    Missing,
-    /// Its file system cannot make a file that has no name yet (O_TMPFILE).
-    NoTmpfile,
-    /// A file of /proc on which the clock of the table depends could not be read.
-    Proc {
-        /// The file of /proc.
-        file: &'static str,
-        /// Why.
-        source: io::Error,
-    },
-    /// The memory limit of the cgroup leaves less than the table takes.
-    Memory {
-        /// The bytes that are needed.
-        needed: u64,
-        /// The bytes that are left.
-        left: u64,
-    },
-    /// The limit of file sizes (RLIMIT_FSIZE) is below the size of the table.
-    FileSize {
-        /// The bytes that are needed.
-        needed: u64,
-        /// The limit in bytes.
-        limit: u64,
-    },
-    /// It is a symbolic link, which could lead anywhere.
-    Symlink,
-    /// It is not a regular file.
-    NotAFile {
-        /// What it is, such as "a directory".
-        kind: &'static str,
-    },
-    /// It belongs to another user.
-    Owner {
-        /// The owner's user id.
-        found: u32,
-        /// The user id of this process.
-        expected: u32,
-    },
-    /// Its mode is not 0600, so that others could read the hash key or change the buckets.
-    Mode {
-        /// The mode, without the type of the file.
-        found: u32,
-    },
-    /// It has several names (hard links).
-    Links {
-        /// How many names it has.
-        count: u64,
-    },
-    /// It is not a table.
-    Foreign,
-    /// It is not a file of leases.
-    NotLeases,
-    /// It has the layout of another version.
-    Layout {
-        /// Its layout.
-        found: u32,
-        /// The layout of this version.
-        expected: u32,
-    },
-    /// It was made by a build that hashes keys differently, or its header is damaged.
-    Hash,
-    /// Its header is damaged.
-    Damaged {
-        /// How it can be seen, as a sentence without an end.
-        how: &'static str,
-    },
-    /// It was cut or has grown: its length does not fit its header.
-    Length {
-        /// Its length in bytes.
-        found: u64,
-        /// The length that its header says.
-        expected: u64,
-    },
-    /// It has another number of slots than was asked for.
-    Slots {
-        /// The number of its slots.
-        found: Slots,
-        /// The number that was asked for.
-        asked: Slots,
-    },
-    /// The processes that use it read CLOCK_BOOTTIME in another time namespace.
-    Clock {
-        /// How many nanoseconds that clock is ahead of the machine's.
-        theirs_ns: i64,
-        /// How many nanoseconds the clock of this process is ahead of the machine's.
-        ours_ns: i64,
-    },
-    /// Another process has held its lock for 5 seconds: one that is attaching to it or has resized
-    /// it, and is perhaps stopped.
-    Locked,
-    /// Each time it was opened it had been removed or replaced meanwhile.
-    Contended,
-    /// It was removed just now.
-    Unlinked,
-    /// It is the successor of a table whose resize is not finished, so that it lacks buckets.
-    Unfinished,
-    /// It was being resized, and the file that takes over from it is gone.
-    NoSuccessor,
-    /// A resize would make the new file at this path, and another table is there.
-    SuccessorTaken,
-    /// It has the number of slots already that a resize was to give it.
-    SameSlots {
-        /// That number.
-        slots: Slots,
-    },
-    /// Another process is resizing it.
-    ResizeRuns {
-        /// The number of slots it will have.
-        to: Slots,
-    },
-    /// A resize to another number of slots was interrupted, and must be finished first.
-    ResizeInterrupted {
-        /// The number of slots it was to get.
-        to: Slots,
-    },
-    /// While it was resized, it or its successor was removed or replaced, so that the new file did
-    /// not get its name. Buckets have moved to the new file.
-    Displaced,
+sentences! {
+    /// What is wrong with a file that was to be a table: see [`OpenError`].
+    #[derive(Debug)]
+    #[non_exhaustive]
+    pub enum OpenErrorKind {
+        /// The error of the system is the [source](std::error::Error::source).
+        Io { doing: &'static str, source: io::Error } => "could not {doing}";
+        Missing => "there is no such file";
+        NoTmpfile => "its file system has no unnamed files (O_TMPFILE)";
+        Proc { file: &'static str, source: io::Error }
+            => "could not read {file}, which its clock needs";
+        Memory { needed: u64, left: u64 }
+            => "it takes {needed} bytes of memory, and the cgroup's limit leaves {left}";
+        /// That is RLIMIT_FSIZE.
+        FileSize { needed: u64, limit: u64 }
+            => "it takes a file of {needed} bytes, and the limit for a file is {limit}";
+        /// That could lead anywhere.
+        Symlink => "it is a symbolic link";
+        /// Such as "a directory".
+        NotAFile { kind: &'static str } => "it is {kind}";
+        Owner { found: u32, expected: u32 }
+            => "it belongs to user {found}, and this is user {expected}";
+        /// Others could read the hash key or change the buckets.
+        Mode { found: u32 } => "it has mode {found:04o} instead of 0600";
+        Links { count: u64 } => "it has {count} names (hard links)";
+        Foreign => "it is not a table";
+        NotLeases => "it is not a file of leases";
+        Layout { found: u32, expected: u32 }
+            => "it has layout {found}, and this version reads layout {expected}";
+        Hash => "it was made by a build that hashes keys differently, or its header is damaged";
+        Damaged { how: &'static str } => "its header is damaged: {how}";
+        /// It was cut or has grown.
+        Length { found: u64, expected: u64 }
+            => "it is {found} bytes long, and its header says {expected}";
+        Slots { found: Slots, asked: Slots }
+            => "it has {} slots, and {} were asked for", found.get(), asked.get();
+        Clock { theirs_ns: i64, ours_ns: i64 }
+            => "it is used with the clock of another time namespace, where CLOCK_BOOTTIME is {} \
+                s ahead of the machine's; here it is {} s", Seconds(*theirs_ns), Seconds(*ours_ns);
+        /// It is attaching to it or has resized it, and is perhaps stopped.
+        Locked => "another process has held its lock for 5 s";
+        Contended => "it was removed or replaced each time it was opened";
+        Unlinked => "it was removed just now";
+        Unfinished
+            => "it is the successor of a table whose resize is not finished, so it lacks buckets";
+        NoSuccessor => "it was being resized, and the file that takes over from it is gone";
+        SuccessorTaken => "it is another table, at the place of the new file";
+        SameSlots { slots: Slots } => "it has {} slots already", slots.get();
+        ResizeRuns { to: Slots } => "another process is resizing it to {} slots", to.get();
+        /// That must be finished first.
+        ResizeInterrupted { to: Slots } => "a resize to {} slots was interrupted", to.get();
+        /// Buckets have moved to the new file.
+        Displaced
+            => "while it was resized, it or its successor was removed or replaced, so the new \
+                file did not get its name";
+    }
 }
 
 impl OpenError {
@@ -174,78 +101,6 @@ impl OpenError {
 impl fmt::Display for OpenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "table {}: {}", self.path.display(), self.kind)
-    }
-}
-
-impl fmt::Display for OpenErrorKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Io { doing, .. } => write!(f, "could not {doing}"),
-            Self::Missing => f.write_str("there is no such file"),
-            Self::NoTmpfile => f.write_str("its file system has no unnamed files (O_TMPFILE)"),
-            Self::Proc { file, .. } => write!(f, "could not read {file}, which its clock needs"),
-            Self::Memory { needed, left } => {
-                write!(
-                    f,
-                    "it takes {needed} bytes of memory, and the cgroup's limit leaves {left}"
-                )
-            }
-            Self::FileSize { needed, limit } => {
-                write!(f, "it takes a file of {needed} bytes, and the limit for a file is {limit}")
-            }
-            Self::Symlink => f.write_str("it is a symbolic link"),
-            Self::NotAFile { kind } => write!(f, "it is {kind}"),
-            Self::Owner { found, expected } => {
-                write!(f, "it belongs to user {found}, and this is user {expected}")
-            }
-            Self::Mode { found } => write!(f, "it has mode {found:04o} instead of 0600"),
-            Self::Links { count } => write!(f, "it has {count} names (hard links)"),
-            Self::Foreign => f.write_str("it is not a table"),
-            Self::NotLeases => f.write_str("it is not a file of leases"),
-            Self::Layout { found, expected } => {
-                write!(f, "it has layout {found}, and this version reads layout {expected}")
-            }
-            Self::Hash => f.write_str(
-                "it was made by a build that hashes keys differently, or its header is damaged",
-            ),
-            Self::Damaged { how } => write!(f, "its header is damaged: {how}"),
-            Self::Length { found, expected } => {
-                write!(f, "it is {found} bytes long, and its header says {expected}")
-            }
-            Self::Slots { found, asked } => {
-                write!(f, "it has {} slots, and {} were asked for", found.get(), asked.get())
-            }
-            Self::Clock { theirs_ns, ours_ns } => write!(
-                f,
-                "it is used with the clock of another time namespace, where CLOCK_BOOTTIME is {} \
-                 s ahead of the machine's; here it is {} s",
-                Seconds(*theirs_ns),
-                Seconds(*ours_ns)
-            ),
-            Self::Locked => f.write_str("another process has held its lock for 5 s"),
-            Self::Contended => f.write_str("it was removed or replaced each time it was opened"),
-            Self::Unlinked => f.write_str("it was removed just now"),
-            Self::Unfinished => f.write_str(
-                "it is the successor of a table whose resize is not finished, so it lacks buckets",
-            ),
-            Self::NoSuccessor => {
-                f.write_str("it was being resized, and the file that takes over from it is gone")
-            }
-            Self::SuccessorTaken => {
-                f.write_str("it is another table, at the place of the new file")
-            }
-            Self::SameSlots { slots } => write!(f, "it has {} slots already", slots.get()),
-            Self::ResizeRuns { to } => {
-                write!(f, "another process is resizing it to {} slots", to.get())
-            }
-            Self::ResizeInterrupted { to } => {
-                write!(f, "a resize to {} slots was interrupted", to.get())
-            }
-            Self::Displaced => f.write_str(
-                "while it was resized, it or its successor was removed or replaced, so the new \
-                 file did not get its name",
-            ),
-        }
     }
 }
 
