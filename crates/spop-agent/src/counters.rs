@@ -9,35 +9,6 @@ use crossbeam_utils::CachePadded;
 use crate::beats::Beats;
 use crate::end::End;
 
-/// The counters of one agent, which all its connections write. Read them with
-/// [`snapshot`](Self::snapshot).
-#[derive(Debug, Default)]
-pub struct Counters {
-    // These are written once in each round, so they do not share cache lines with the others.
-    notifies: CachePadded<AtomicU64>,
-    latency: CachePadded<LatencyCounters>,
-    connections: AtomicU64,
-    open: AtomicU64,
-    health_checks: AtomicU64,
-    handler_panics: AtomicU64,
-    protocol_errors: AtomicU64,
-    timeouts: AtomicU64,
-    accept_errors: AtomicU64,
-    shed: AtomicU64,
-    reassembled: AtomicU64,
-    truncated: AtomicU64,
-    overdue: AtomicU64,
-    waiting: AtomicU64,
-    buffered_bytes: AtomicUsize,
-    no_memory: AtomicU64,
-    closed: AtomicU64,
-    disconnected: AtomicU64,
-    stopped: AtomicU64,
-    failed: AtomicU64,
-    statuses: [AtomicU64; Snapshot::STATUSES],
-    beats: OnceLock<Beats>,
-}
-
 #[derive(Debug, Default)]
 struct LatencyCounters {
     buckets: [AtomicU64; Latency::BUCKETS],
@@ -73,64 +44,103 @@ impl Latency {
     }
 }
 
-/// The counters at one moment.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-#[non_exhaustive]
-pub struct Snapshot {
-    /// NOTIFYs answered, each with one ACK.
-    pub notifies: u64,
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident: $atomic:ty,)*) => {
+        /// The counters of one agent, which all its connections write. Read them with
+        /// [`snapshot`](Self::snapshot).
+        #[derive(Debug, Default)]
+        pub struct Counters {
+            // These are written once in each round, so they do not share cache lines with the
+            // others.
+            notifies: CachePadded<AtomicU64>,
+            latency: CachePadded<LatencyCounters>,
+            $($name: $atomic,)*
+            statuses: [AtomicU64; Snapshot::STATUSES],
+            beats: OnceLock<Beats>,
+        }
+
+        /// The counters at one moment.
+        #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+        #[non_exhaustive]
+        pub struct Snapshot {
+            /// NOTIFYs answered, each with one ACK.
+            pub notifies: u64,
+            /// How long the answers took.
+            pub latency: Latency,
+            /// The bytes of all ACKs.
+            pub ack_bytes: u64,
+            $($(#[$doc])* pub $name: u64,)*
+            /// The `protocol_errors` by the status (SPOE.txt section 3.5) of the AGENT-DISCONNECT
+            /// that answered them: those with status 4, "invalid frame received", are at index 4.
+            pub protocol_error_statuses: [u64; Self::STATUSES],
+        }
+
+        impl Counters {
+            /// The numbers now. Each is exact, but they are not all read at the same moment.
+            #[must_use]
+            pub fn snapshot(&self) -> Snapshot {
+                let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+                Snapshot {
+                    notifies: read(&self.notifies),
+                    latency: Latency {
+                        buckets: self.latency.buckets.each_ref().map(read),
+                        sum_ns: read(&self.latency.sum_ns),
+                    },
+                    ack_bytes: read(&self.latency.ack_bytes),
+                    $($name: self.$name.load(Ordering::Relaxed) as u64,)*
+                    protocol_error_statuses: self.statuses.each_ref().map(read),
+                }
+            }
+        }
+    };
+}
+
+counters! {
     /// Connections accepted.
-    pub connections: u64,
+    connections: AtomicU64,
     /// Connections open now.
-    pub open: u64,
+    open: AtomicU64,
     /// Connections that were health checks (`option spop-check`) and have ended as such.
-    pub health_checks: u64,
+    health_checks: AtomicU64,
     /// Panics of the handler, at most one for each request. Such a request was answered with an
     /// ACK without actions. If the future of [`Reply::later`](crate::Reply::later) panicked, it
     /// was answered with what was set at first; or, if the future panicked when it was dropped,
     /// with what it had returned.
-    pub handler_panics: u64,
+    handler_panics: AtomicU64,
     /// Connections ended because of bytes that are not SPOP, or a frame at the wrong time.
-    pub protocol_errors: u64,
+    protocol_errors: AtomicU64,
     /// Connections ended because a HELLO or the rest of a frame did not come in time, or answers
     /// were not read in time.
-    pub timeouts: u64,
+    timeouts: AtomicU64,
     /// Failures to accept a connection, such as too many open files.
-    pub accept_errors: u64,
+    accept_errors: AtomicU64,
     /// NOTIFYs answered without actions because of
     /// [`Agent::max_connections`](crate::Agent::max_connections).
-    pub shed: u64,
+    shed: AtomicU64,
     /// NOTIFYs that came in pieces.
-    pub reassembled: u64,
+    reassembled: AtomicU64,
     /// Connections that the peer closed inside a frame.
-    pub truncated: u64,
+    truncated: AtomicU64,
     /// Requests with a late reply that was not ready in time, or that found no memory to wait in.
     /// They were answered with what was set at first.
-    pub overdue: u64,
-    /// How long the answers took.
-    pub latency: Latency,
-    /// The bytes of all ACKs.
-    pub ack_bytes: u64,
+    overdue: AtomicU64,
     /// Requests that wait for late replies now.
-    pub waiting: u64,
+    waiting: AtomicU64,
     /// Bytes that all connections together keep now between their rounds: incomplete frames,
     /// payloads in pieces, answers that were not read yet, and requests that wait for late
     /// replies. See [`Agent::max_buffered_bytes`](crate::Agent::max_buffered_bytes).
-    pub buffered_bytes: u64,
+    buffered_bytes: AtomicUsize,
     /// Connections ended because they needed more than was left of these bytes.
-    pub no_memory: u64,
+    no_memory: AtomicU64,
     /// Connections that the peer closed or reset between two frames, as HAProxy from 3.1 on
     /// normally does.
-    pub closed: u64,
+    closed: AtomicU64,
     /// Connections that HAProxy ended with a DISCONNECT, as HAProxy up to 3.0 normally does.
-    pub disconnected: u64,
+    disconnected: AtomicU64,
     /// Connections ended because the agent stops.
-    pub stopped: u64,
+    stopped: AtomicU64,
     /// Connections whose socket failed.
-    pub failed: u64,
-    /// The `protocol_errors` by the status (SPOE.txt section 3.5) of the AGENT-DISCONNECT that
-    /// answered them: those with status 4, "invalid frame received", are at index 4.
-    pub protocol_error_statuses: [u64; Self::STATUSES],
+    failed: AtomicU64,
 }
 
 impl Snapshot {
@@ -151,39 +161,6 @@ impl Counters {
     /// The signs of life of this number of workers.
     pub(crate) fn beats(&self, workers: usize) -> &Beats {
         self.beats.get_or_init(|| Beats::new(workers))
-    }
-
-    /// The numbers now. Each is exact, but they are not all read at the same moment.
-    #[must_use]
-    pub fn snapshot(&self) -> Snapshot {
-        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Snapshot {
-            notifies: read(&self.notifies),
-            connections: read(&self.connections),
-            open: read(&self.open),
-            health_checks: read(&self.health_checks),
-            handler_panics: read(&self.handler_panics),
-            protocol_errors: read(&self.protocol_errors),
-            timeouts: read(&self.timeouts),
-            accept_errors: read(&self.accept_errors),
-            shed: read(&self.shed),
-            reassembled: read(&self.reassembled),
-            truncated: read(&self.truncated),
-            overdue: read(&self.overdue),
-            latency: Latency {
-                buckets: self.latency.buckets.each_ref().map(read),
-                sum_ns: read(&self.latency.sum_ns),
-            },
-            ack_bytes: read(&self.latency.ack_bytes),
-            waiting: read(&self.waiting),
-            buffered_bytes: self.buffered_bytes.load(Ordering::Relaxed) as u64,
-            no_memory: read(&self.no_memory),
-            closed: read(&self.closed),
-            disconnected: read(&self.disconnected),
-            stopped: read(&self.stopped),
-            failed: read(&self.failed),
-            protocol_error_statuses: self.statuses.each_ref().map(read),
-        }
     }
 
     pub(crate) fn opened(&self) {
