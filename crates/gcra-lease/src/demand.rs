@@ -30,7 +30,6 @@ pub struct Demand {
 
 impl Demand {
     /// Nothing is known.
-    #[must_use]
     pub fn new() -> Self {
         Self::default()
     }

@@ -89,7 +89,6 @@ impl Default for Holding {
 
 impl Holding {
     /// What a host holds that knows nothing about a key.
-    #[must_use]
     pub const fn new() -> Self {
         Self {
             held: 0,

@@ -100,7 +100,6 @@ impl Limit {
     }
 
     /// The limit that has these [numbers](Self::numbers). `None`: no limit has them.
-    #[must_use]
     pub fn of_numbers(numbers: [u64; 5]) -> Option<Self> {
         let [burst, cell, bits, longest, ceiling] = numbers;
         let [burst, ceiling, fraction_bits] =

@@ -52,14 +52,12 @@ pub(crate) struct Denied {
 
 impl Record {
     /// The record of a key that was never asked for.
-    #[must_use]
     pub const fn new(now: StoreTime) -> Self {
         Self { at: now, owed: Units::ZERO, leases: Vec::new(), denied: None }
     }
 
     /// A record as a store has kept it: what was owed `at` a moment, and the leases. That an ask
     /// was denied is left out.
-    #[must_use]
     pub const fn kept(at: StoreTime, owed: Units, leases: Vec<Lease>) -> Self {
         Self { at, owed, leases, denied: None }
     }
@@ -103,7 +101,6 @@ impl Record {
     /// store's clock, and for an hour at least.
     ///
     /// [settled]: Self::settle
-    #[must_use]
     pub fn kept_for(&self, limit: &Limit) -> Micros {
         let later = limit.keeps_record();
         match limit.window() {

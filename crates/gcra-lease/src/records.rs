@@ -43,13 +43,11 @@ impl Records {
     pub const MOST: usize = 64;
 
     /// The records as a store has kept them, the one that was used last first.
-    #[must_use]
     pub const fn kept(each: Vec<(Limit, Record)>) -> Self {
         Self { each }
     }
 
     /// Each record, with its numbers.
-    #[must_use]
     pub fn each(&self) -> &[(Limit, Record)] {
         &self.each
     }

@@ -19,7 +19,6 @@ impl Micros {
     pub const ZERO: Self = Self(0);
 
     /// This number of milliseconds.
-    #[must_use]
     pub const fn from_millis(milliseconds: u64) -> Self {
         Self(milliseconds.saturating_mul(1_000))
     }

@@ -32,7 +32,6 @@ pub enum Leap {
 
 impl ClockWatch {
     /// No reply has been seen.
-    #[must_use]
     pub const fn new() -> Self {
         Self { last: None }
     }

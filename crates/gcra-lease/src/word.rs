@@ -147,7 +147,6 @@ impl Word {
 
     /// The word that has these bits.
     #[inline]
-    #[must_use]
     pub const fn from_bits(bits: u128) -> Self {
         Self(bits)
     }
@@ -159,7 +158,6 @@ impl Word {
     }
 
     /// An announcement of a key. The number tells it from others.
-    #[must_use]
     pub const fn announcement(fingerprint: u64, number: AskNumber) -> Self {
         Self(FINGERPRINT.put(fingerprint) | FRESH.put(1) | NUMBER.put(in_word(number)))
     }
@@ -314,7 +312,6 @@ const FLOAT_BITS_CUT: u32 = 15;
 impl Advice {
     /// The advice that has these bits.
     #[inline]
-    #[must_use]
     pub const fn from_bits(bits: u128) -> Self {
         Self(bits)
     }

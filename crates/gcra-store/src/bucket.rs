@@ -31,7 +31,6 @@ pub struct Names {
 
 impl Names {
     /// Names with a salt, which may be empty. All hosts that share limits have the same one.
-    #[must_use]
     pub fn new(salt: &[u8]) -> Self {
         let mut salted = Context::new(&SHA256);
         salted.update(digest(&SHA256, salt).as_ref());
@@ -40,7 +39,6 @@ impl Names {
 
     /// The bucket of a key. `limit_name` says of which limit in which policy (`api.second`); it is
     /// written into the name as it is.
-    #[must_use]
     pub fn bucket(&self, limit_name: impl Into<Arc<str>>, key: &[u8], limit: Limit) -> Bucket {
         let limit_name = limit_name.into();
         let mut hash = self.salted.clone();

@@ -48,7 +48,6 @@ pub struct Config {
 
 impl Config {
     /// What is usual, for a store at `url`.
-    #[must_use]
     pub const fn new(url: Url) -> Self {
         Self {
             url,

@@ -38,7 +38,6 @@ const LARGEST_NUMBER: u64 = 1 << 53;
 /// The command that sends `ask` for `bucket`: by the script's hash, or with its text. `None`: the
 /// number of the ask cannot be written, or the limit is a [count](Limit::count), of which nothing
 /// is lent.
-#[must_use]
 pub fn command(bucket: &Bucket, ask: &Ask, kind: StoreKind, by: By) -> Option<redis::Cmd> {
     if ask.number.0 >= LARGEST_NUMBER || bucket.limit().window().is_some() {
         return None;
@@ -57,7 +56,6 @@ pub fn command(bucket: &Bucket, ask: &Ask, kind: StoreKind, by: By) -> Option<re
 
 /// The command that sends `charge` for `bucket`: by the script's hash, or with its text. The reply
 /// has `number` in it. `None`: the number cannot be written.
-#[must_use]
 pub fn charge_command(
     bucket: &Bucket,
     number: u64,

@@ -45,7 +45,6 @@ impl Store {
     }
 
     /// A line to ask over. Each worker has one.
-    #[must_use]
     pub fn line(&self) -> Line {
         let (to, answers) = mpsc::unbounded_channel();
         Line { asker: Asker { store: self.clone(), to }, answers }
@@ -155,7 +154,6 @@ pub struct Line {
 
 impl Line {
     /// What asks over this line, for other threads and tasks. The answers come here.
-    #[must_use]
     pub fn asker(&self) -> Asker {
         self.asker.clone()
     }

@@ -23,7 +23,6 @@ impl Table {
     /// This and [`charge_at`](Self::charge_at) are [`prefetch`](Self::prefetch) and
     /// [`charge`](Self::charge) in fewer steps.
     #[inline(always)]
-    #[must_use]
     pub fn place(&self, key: KeyHash, quota: &Quota) -> BucketPlace<'_> {
         let bucket = self.bucket(key.bucket_id(*quota));
         let lines @ [first, second] = bucket.lines();

@@ -87,7 +87,6 @@ impl ManualClock {
     }
 
     /// The time.
-    #[must_use]
     pub fn now(&self) -> Time {
         Time(self.0.ns.load(Ordering::Relaxed))
     }

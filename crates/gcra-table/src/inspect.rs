@@ -60,19 +60,16 @@ sentences! {
 
 impl TableFault {
     /// The slot that it is about, if it is about one.
-    #[must_use]
     pub const fn slot(&self) -> Option<usize> {
         self.slot
     }
 
     /// What is wrong.
-    #[must_use]
     pub const fn kind(&self) -> &FaultKind {
         &self.kind
     }
 
     /// Whether it goes away by itself, once what the keys concerned owe has drained.
-    #[must_use]
     pub const fn heals(&self) -> bool {
         !matches!(self.kind, FaultKind::SuccessorGone | FaultKind::SuccessorUnusable { .. })
     }
@@ -89,7 +86,6 @@ impl fmt::Display for TableFault {
 
 impl Table {
     /// Counts what the slots hold.
-    #[must_use]
     pub fn occupancy(&self) -> Occupancy {
         let now = self.now();
         let mut occupancy = Occupancy::default();
@@ -107,14 +103,12 @@ impl Table {
 
     /// The processes that use the table, if they [`beat`](Self::beat) and there is an entry for
     /// them.
-    #[must_use]
     pub fn processes(&self) -> Vec<Process> {
         self.listed_processes().into_iter().filter(Process::is_alive).collect()
     }
 
     /// As [`processes`](Self::processes), including those that have left or fallen silent, until
     /// others take their places.
-    #[must_use]
     pub fn listed_processes(&self) -> Vec<Process> {
         let mut listed = processes::listed(self.process_entries(), self.now());
         processes::add_profiles(&mut listed, self.profiles(), self.sip_hasher());
@@ -127,26 +121,22 @@ impl Table {
     /// How often, in all, processes called [`beat`](Self::beat) that have no entry in the list.
     /// Each does so about once a second, so the difference of two readings says about how many
     /// there are.
-    #[must_use]
     pub fn unlisted_beats(&self) -> u64 {
         self.shared().unlisted_beats.load(Ordering::Relaxed)
     }
 
     /// How often the table was resized.
-    #[must_use]
     pub fn generation(&self) -> u64 {
         self.origin().map_or(0, |origin| origin.header.generation)
     }
 
     /// How long ago the file was made, by the wall clock. `None` for a table in memory.
-    #[must_use]
     pub fn age(&self) -> Option<Nanos> {
         let created_ns = self.origin()?.header.created_wall_ns;
         Some(Nanos(clock::wall_ns().saturating_sub(created_ns)))
     }
 
     /// The name and version of the crate that made the file. Empty for a table in memory.
-    #[must_use]
     pub fn creator(&self) -> String {
         let creator = self.origin().map(|origin| origin.header.creator).unwrap_or_default();
         // It is printed, and anything can be in a damaged file.
@@ -156,7 +146,6 @@ impl Table {
     }
 
     /// Whether its buckets are moving to a table of another size.
-    #[must_use]
     pub fn is_being_resized(&self) -> bool {
         self.is_superseded()
     }
@@ -165,7 +154,6 @@ impl Table {
     /// meanwhile, but keys cannot be reset, and clients cannot be exempted, until a
     /// [`resize`](Self::resize) to this number has finished the work. This takes a tenth of a
     /// second.
-    #[must_use]
     pub fn interrupted_resize(&self) -> Option<Slots> {
         let origin = self.origin().filter(|_| self.is_superseded())?;
         open::interrupted_resize(&origin.path, &origin.header)
@@ -173,7 +161,6 @@ impl Table {
 
     /// What is wrong with the file that takes over from this one, if this is being resized.
     /// Without that file the keys whose slots have moved are denied, and that does not heal.
-    #[must_use]
     pub fn successor_fault(&self) -> Option<TableFault> {
         // A table in memory has no file to lose.
         self.origin().filter(|_| self.is_superseded())?;
@@ -186,7 +173,6 @@ impl Table {
     }
 
     /// How often processes have attached to the file, modulo 2^32.
-    #[must_use]
     pub fn attachments(&self) -> u32 {
         self.shared().attachments.load(Ordering::Relaxed)
     }
@@ -202,7 +188,6 @@ impl Table {
     /// Most faults cost no more than a wrong limit for the keys concerned until their debt has
     /// drained, and the table heals by itself. A missing successor [does
     /// not](TableFault::heals).
-    #[must_use]
     pub fn check(&self) -> Vec<TableFault> {
         let slots: Vec<&Slot> = self.each_slot().collect();
         let now = self.now();

@@ -27,7 +27,6 @@ impl KeyHasher {
 
     /// The hash of all that was written.
     #[inline]
-    #[must_use]
     pub fn finish(&self) -> KeyHash {
         KeyHash(self.0.finish())
     }
@@ -40,7 +39,6 @@ pub struct KeyHash(pub(crate) u64);
 impl KeyHash {
     /// The hash as a number. It has the secret key of the table in it, so it must not be shown.
     #[inline]
-    #[must_use]
     pub const fn get(self) -> u64 {
         self.0
     }
@@ -61,7 +59,6 @@ impl KeyHash {
 
     /// 32 bits that stand for the bucket of this key under a quota. Those of another bucket of the
     /// same table differ, except by a chance of 2^-32.
-    #[must_use]
     pub fn mark(self, quota: Quota) -> u32 {
         mark(self.bucket_id(quota))
     }
@@ -92,7 +89,6 @@ pub(crate) const fn mark(id: BucketId) -> u32 {
 
 /// A number that stands for the name of a limit, which may have several parts. It is the same in
 /// every table and process, and never 0.
-#[must_use]
 pub fn limit_id(name: &[&[u8]]) -> u64 {
     // This is not a secret: a hash of it with the hash key of the table leads to buckets.
     let mut hasher = SipHasher::new(&[0; 16]);

@@ -65,7 +65,6 @@ pub struct LeaseNumbers(u64);
 impl LeaseNumbers {
     /// These numbers: all that the store tells its records apart by, and nothing else. So what is
     /// lent from one record belongs to one lease.
-    #[must_use]
     pub fn new(numbers: &[u64]) -> Self {
         Self(numbers.iter().fold(0, |salt, number| scramble(salt ^ number)))
     }
@@ -75,7 +74,6 @@ impl LeaseKey {
     /// The key with this hash under these numbers. Keys under different numbers have nothing to do
     /// with each other.
     #[inline]
-    #[must_use]
     pub fn new(key: KeyHash, numbers: LeaseNumbers) -> Self {
         Self((key.0 ^ numbers.0).max(1))
     }
@@ -222,21 +220,18 @@ impl Leases {
     }
 
     /// Where the file was when it was opened; empty if these leases are in memory.
-    #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
     /// Whether a file of another store had taken the name of this one at the latest call of
     /// [`successor`](Self::successor).
-    #[must_use]
     pub fn is_displaced(&self) -> bool {
         self.is_displaced.load(Ordering::Relaxed)
     }
 
     /// What was wrong with the file in whose place this one was made, if that is not what happens
     /// in the course of things.
-    #[must_use]
     pub const fn replaced(&self) -> Option<Replaced> {
         self.replaced
     }
@@ -289,7 +284,6 @@ impl Leases {
     }
 
     /// The host that these leases make. Processes that use another file are another host.
-    #[must_use]
     pub const fn host(&self) -> HostId {
         self.host
     }
@@ -302,7 +296,6 @@ impl Leases {
 
     /// What a request of `cells` is to do: see [`Holding::look`].
     #[inline]
-    #[must_use]
     pub fn look(&self, key: LeaseKey, now: HostTime, cells: u32, patience: Micros) -> Look {
         self.place(key).look(now, cells, patience)
     }
@@ -393,7 +386,6 @@ impl Leases {
 
     /// What to ask for: see [`Demand::wish`]. The demand is estimated from the cells that this
     /// host has spent.
-    #[must_use]
     pub fn wish(
         &self,
         key: LeaseKey,
@@ -458,45 +450,38 @@ impl Leases {
 
     /// What is held of a key now; [`Holding::new`] if nothing is known. It says when cells are
     /// over that were asked for, and what is to be reported.
-    #[must_use]
     pub fn holding(&self, key: LeaseKey, now: HostTime) -> Holding {
         self.place(key).holding(now)
     }
 
     /// What is known about the demand of this host for a key.
-    #[must_use]
     pub fn demand(&self, key: LeaseKey, now: HostTime) -> Demand {
         self.place(key).demand(now)
     }
 
     /// The number of entries, one for each key.
-    #[must_use]
     pub fn entries(&self) -> u64 {
         (self.region.sets().len() * SET_ENTRIES) as u64
     }
 
     /// The memory that they take in bytes, the header included: the length of the file.
-    #[must_use]
     pub fn bytes(&self) -> u64 {
         self.region.len() as u64
     }
 
     /// How many asks were begun, of all processes, at most.
-    #[must_use]
     pub fn asks(&self) -> u64 {
         self.region.leases_shared().newest().0
     }
 
     /// How often an entry was taken for another key while its own still needed it: there are too
     /// few entries. The next ask of a key whose entry was taken costs it what it held.
-    #[must_use]
     pub fn evictions(&self) -> u64 {
         self.region.leases_shared().evicted.load(Ordering::Relaxed)
     }
 
     /// Counts what the entries hold. An ask that was sent `patience` ago or earlier counts as
     /// lost.
-    #[must_use]
     pub fn counts(&self, now: HostTime, patience: Micros) -> LeaseCounts {
         let mut counts = LeaseCounts::default();
         for set in self.region.sets() {
@@ -519,7 +504,6 @@ impl Leases {
     /// at most, and none says what no sequence of steps leads to.
     ///
     /// Damaged entries may allow too much, until the cells that they say are over.
-    #[must_use]
     pub fn check(&self, now: HostTime) -> Vec<LeaseFault> {
         let mut faults = Vec::new();
         for (number, set) in self.region.sets().iter().enumerate() {
@@ -569,27 +553,23 @@ impl Leases {
 
     /// How many hosts there were when the store went away, if a process of this host has seen
     /// within the time `within` that it is away.
-    #[must_use]
     pub fn hosts_before(&self, within: Micros, now: HostTime) -> Option<u32> {
         self.region.leases_shared().hosts_before(within, now)
     }
 
     /// How long ago a process of this host last used a part of the store, to within 100 ms;
     /// [`u64::MAX`] µs if none has.
-    #[must_use]
     pub fn part_used_ago(&self, part: usize, now: HostTime) -> Micros {
         self.region.leases_shared().part_used_ago(part, now)
     }
 
     /// The same for the part that was used last.
-    #[must_use]
     pub fn any_part_used_ago(&self, now: HostTime) -> Micros {
         self.region.leases_shared().any_part_used_ago(now)
     }
 
     /// How many hosts share keys with this one, itself included: the most that replies have said
     /// in a minute, and in the minute with replies before that. 0 if there was none.
-    #[must_use]
     pub fn hosts(&self) -> u32 {
         self.region.leases_shared().hosts()
     }

@@ -59,13 +59,11 @@ pub struct Process {
 
 impl Process {
     /// Whether it was alive within the last 5 seconds.
-    #[must_use]
     pub fn is_alive(&self) -> bool {
         self.silent.is_some_and(|silent| silent < ALIVE)
     }
 
     /// Its answer to this request to reload, or to a later one.
-    #[must_use]
     pub fn answer_to(&self, asked: u64) -> Option<&ReloadAnswer> {
         let is_later = self.answered.wrapping_sub(asked) <= u64::MAX / 2;
         self.answer.as_ref().filter(|_| is_later)

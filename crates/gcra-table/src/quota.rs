@@ -257,47 +257,40 @@ impl Quota {
     }
 
     /// The time for a cell, T.
-    #[must_use]
     pub const fn emission_interval(self) -> Nanos {
         Nanos(self.emission_interval.get())
     }
 
     /// How many cells an idle key may send at once.
-    #[must_use]
     pub const fn burst(self) -> u32 {
         self.burst.get()
     }
 
     /// How long a full burst takes to drain, `burst * T`: the most that a key owes by cells that
     /// conform.
-    #[must_use]
     pub const fn drain_time(self) -> Nanos {
         // `new` checked this product, and `up_to_cap` stays below the cap.
         self.cost(self.burst.get())
     }
 
     /// The burst tolerance, τ = `(burst - 1) * T`: how early a cell may come.
-    #[must_use]
     pub const fn burst_tolerance(self) -> Nanos {
         self.cost(self.burst.get() - 1)
     }
 
     /// How long cells may have to wait after they are admitted; zero if they never have to. See
     /// [`with_max_delay`](Self::with_max_delay).
-    #[must_use]
     pub const fn max_delay(self) -> Nanos {
         self.admits_up_to.saturating_sub(self.drain_time())
     }
 
     /// How long cells have to wait that were admitted just now, if the key owes `owed` with them.
     /// Zero if they may go on at once.
-    #[must_use]
     pub const fn delay(self, owed: Nanos) -> Nanos {
         owed.saturating_sub(self.drain_time())
     }
 
     /// The cap on the debt: the most that a key can owe.
-    #[must_use]
     pub const fn most_owed(self) -> Nanos {
         self.most_owed
     }
@@ -334,7 +327,6 @@ impl Quota {
     }
 
     /// How many single cells would still conform at once, for a key that owes `owed`.
-    #[must_use]
     pub const fn remaining(self, owed: Nanos) -> u32 {
         let cells = self.drain_time().saturating_sub(owed).0 / self.emission_interval.get();
         #[expect(

@@ -72,14 +72,12 @@ impl Rate {
     }
 
     /// The period: "second" for `100/s`.
-    #[must_use]
     pub const fn period(&self) -> Period {
         self.period
     }
 
     /// The most cells that a quota of this rate with this burst allows in any time as long as the
     /// period, wherever it begins: the burst, and the cells that come back in the meantime.
-    #[must_use]
     pub fn most_in_a_period(&self, burst: u32) -> u64 {
         self.whole_count().saturating_add(burst.into())
     }

@@ -33,13 +33,11 @@ impl Slots {
     }
 
     /// The number of slots.
-    #[must_use]
     pub const fn get(self) -> u32 {
         self.0
     }
 
     /// The bytes that these slots take.
-    #[must_use]
     pub const fn bytes(self) -> u64 {
         self.0 as u64 * 16
     }
@@ -51,7 +49,6 @@ pub struct SlotsError(u64);
 
 impl SlotsError {
     /// The number that was asked for.
-    #[must_use]
     pub const fn asked(self) -> u64 {
         self.0
     }

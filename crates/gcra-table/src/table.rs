@@ -150,28 +150,24 @@ impl Table {
     /// The table's time: the same for all processes. It never goes back, and continues across
     /// reboots.
     #[inline]
-    #[must_use]
     pub fn now(&self) -> Time {
         self.clock.now()
     }
 
     /// How long the machine had been running at a moment of this table's clock, with the time for
     /// which it was suspended (CLOCK_BOOTTIME). All tables of a machine agree about that.
-    #[must_use]
     pub fn since_boot(&self, time: Time) -> Nanos {
         self.clock.since_boot(time)
     }
 
     /// A reading of the table's clock, for the decisions that are to be made now.
     #[inline]
-    #[must_use]
     pub fn reading(&self) -> Reading {
         Reading::at(self.now())
     }
 
     /// Hashes a key (SipHash-1-3 with the table's random key).
     #[inline]
-    #[must_use]
     pub fn hash(&self, key: &[u8]) -> KeyHash {
         let mut hasher = self.hasher();
         hasher.write(key);
@@ -180,7 +176,6 @@ impl Table {
 
     /// As [`hash`](Self::hash), for a key that is in pieces.
     #[inline]
-    #[must_use]
     pub fn hasher(&self) -> KeyHasher {
         KeyHasher(self.hash_key.hasher())
     }
@@ -188,7 +183,6 @@ impl Table {
     /// What tells the keys of the limit with this [id](crate::limit_id) from those of other limits
     /// ([`KeyHash::under`]); [`LimitSalt::NONE`] for 0, which is the id of no name. It is the same
     /// for all processes that use the table and for its successors, so it can be worked out once.
-    #[must_use]
     pub fn limit_salt(&self, limit_id: u64) -> LimitSalt {
         if limit_id == 0 {
             return LimitSalt::NONE;
@@ -354,7 +348,6 @@ impl Table {
     /// The table's clock and the wall clock, for the windows in which cells are
     /// [counted](Self::count).
     #[inline]
-    #[must_use]
     pub fn wall_reading(&self) -> WallReading {
         // In this order: see `window.rs`.
         let time = self.now();
@@ -429,7 +422,6 @@ impl Table {
 
     /// How many cells of `key` are counted in this window; `None` if there is no bucket. Counts
     /// nothing.
-    #[must_use]
     pub fn counted_in(&self, key: KeyHash, window: Window) -> Option<u32> {
         let value = self.tat_of(window.bucket_id(key));
         (value != Time::ZERO).then(|| count_in(value))
@@ -443,7 +435,6 @@ impl Table {
     }
 
     /// The TAT of `key` under this quota; [`Time::ZERO`] if there is no bucket. Charges nothing.
-    #[must_use]
     pub fn tat(&self, key: KeyHash, quota: Quota) -> Time {
         self.tat_of(key.bucket_id(quota))
     }
@@ -472,7 +463,6 @@ impl Table {
 
     /// What `key` owes under this quota at `now`: after that time it has its full burst again.
     /// Charges nothing.
-    #[must_use]
     pub fn owed(&self, key: KeyHash, quota: Quota, now: Time) -> Nanos {
         self.tat(key, quota).saturating_since(now)
     }
@@ -480,7 +470,6 @@ impl Table {
     /// What the bucket of `key` under this quota owes at `now`; `None` if there is no bucket: the
     /// key was never charged, or has paid off its debt and its slot was taken for another key.
     /// Charges nothing.
-    #[must_use]
     pub fn look_up(&self, key: KeyHash, quota: Quota, now: Time) -> Option<Nanos> {
         let tat = self.tat(key, quota);
         // The TAT of a bucket is never 0, because a cell was charged to it.
@@ -518,7 +507,6 @@ impl Table {
 
     /// Whether each quota is written down that [`add_said`](Self::add_said) was called with for
     /// this limit, by any process.
-    #[must_use]
     pub fn has_all_said(&self, limit: u64) -> bool {
         self.register().has_all_said(limit)
     }
@@ -535,13 +523,11 @@ impl Table {
     /// Until when a key may owe something under a quota that is missing among those that are
     /// [registered](Self::registered): the register had no space for it, or it was [noted as
     /// missing](Self::note_missing). `None` if no quota was ever missing.
-    #[must_use]
     pub fn missing_until(&self) -> Option<Time> {
         self.register().missing_until()
     }
 
     /// All quotas that limits have, or have had, in no particular order.
-    #[must_use]
     pub fn registered(&self) -> Vec<Registered> {
         self.register().all().collect()
     }
@@ -552,28 +538,24 @@ impl Table {
     }
 
     /// The register, to look up or put in force several limits.
-    #[must_use]
     pub fn register(&self) -> Register<'_> {
         Register::new(self.region.register(), self.hash_key.hasher(), self.now())
     }
 
     /// What evictions have cost so far because the table was too small: counted over all processes
     /// since it was made, and through all resizes.
-    #[must_use]
     pub fn evictions(&self) -> Evictions {
         self.counted().evictions
     }
 
     /// The part of [`evictions`](Self::evictions) that was counted before the table was last
     /// resized: it says nothing about the table's size now.
-    #[must_use]
     pub fn evictions_before_resize(&self) -> Evictions {
         self.shared().inherited.counted().evictions
     }
 
     /// How many operations, of all processes, gave up because others got ahead of them too often;
     /// their cells were denied. This is not expected to happen.
-    #[must_use]
     pub fn gave_up(&self) -> u64 {
         self.counted().gave_up
     }
@@ -594,13 +576,11 @@ impl Table {
     }
 
     /// How many slots it has, one for each bucket.
-    #[must_use]
     pub fn slots(&self) -> Slots {
         self.region.slots()
     }
 
     /// The memory it takes in bytes, its header included: the length of its file.
-    #[must_use]
     pub fn bytes(&self) -> u64 {
         self.region.len() as u64
     }
@@ -660,7 +640,6 @@ impl Table {
     }
 
     /// The exemptions that have not ended, in no particular order.
-    #[must_use]
     pub fn exemptions(&self) -> Vec<Exemption> {
         self.exemption_entries().all().collect()
     }
@@ -685,7 +664,6 @@ impl Table {
     /// request.
     ///
     /// This is cheap, and can be called several times a second.
-    #[must_use]
     pub fn reload_asked(&self) -> Option<u64> {
         let asked = self.shared().reload_asked.load(Ordering::Relaxed);
         let mine = self.attachment.as_ref()?;

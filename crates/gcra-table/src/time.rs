@@ -23,20 +23,17 @@ impl Nanos {
     pub const MAX: Self = Self(u64::MAX);
 
     /// This number of milliseconds, [`MAX`](Self::MAX) at most.
-    #[must_use]
     pub const fn from_millis(milliseconds: u64) -> Self {
         Self(milliseconds.saturating_mul(1_000_000))
     }
 
     /// This number of seconds, [`MAX`](Self::MAX) at most.
-    #[must_use]
     pub const fn from_secs(seconds: u64) -> Self {
         Self(seconds.saturating_mul(1_000_000_000))
     }
 
     /// The number of nanoseconds.
     #[inline]
-    #[must_use]
     pub const fn get(self) -> u64 {
         self.0
     }
@@ -69,19 +66,16 @@ impl Nanos {
     ///
     /// `other` is [`ZERO`](Self::ZERO).
     #[inline]
-    #[must_use]
     pub const fn div_ceil(self, other: Self) -> u64 {
         self.0.div_ceil(other.0)
     }
 
     /// The time in milliseconds, rounded up, so that waiting for it is long enough.
-    #[must_use]
     pub const fn millis_ceil(self) -> u64 {
         self.0.div_ceil(1_000_000)
     }
 
     /// The time in seconds, rounded up.
-    #[must_use]
     pub const fn secs_ceil(self) -> u64 {
         self.0.div_ceil(1_000_000_000)
     }
@@ -127,7 +121,6 @@ impl Time {
 
     /// The nanoseconds since the table's time began.
     #[inline]
-    #[must_use]
     pub const fn get(self) -> u64 {
         self.0
     }
@@ -178,14 +171,12 @@ pub struct Reading(Time);
 impl Reading {
     /// A reading that says `time`.
     #[inline]
-    #[must_use]
     pub const fn at(time: Time) -> Self {
         Self(time)
     }
 
     /// What the clock said.
     #[inline]
-    #[must_use]
     pub const fn time(&self) -> Time {
         self.0
     }

@@ -62,7 +62,6 @@ impl Window {
     /// `length` tells it from other windows that begin at the same moment: how long it is by the
     /// calendar, in seconds. Windows that differ in one of both never share a bucket.
     #[inline]
-    #[must_use]
     pub const fn new(length: u64, start: i64, end: Time) -> Self {
         // The third step tells it from the salt of any quota.
         let salt = scramble(scramble(length) ^ start.cast_unsigned());
@@ -70,7 +69,6 @@ impl Window {
     }
 
     /// When it ends, by the table's clock.
-    #[must_use]
     pub const fn end(self) -> Time {
         self.end
     }
@@ -82,7 +80,6 @@ impl Window {
     }
 
     /// 32 bits that stand for the bucket of a key in this window, as [`KeyHash::mark`].
-    #[must_use]
     pub fn mark(self, key: KeyHash) -> u32 {
         mark(self.bucket_id(key))
     }
@@ -98,21 +95,18 @@ pub struct WallReading {
 
 impl WallReading {
     /// What the table's clock said.
-    #[must_use]
     pub const fn time(self) -> Time {
         self.time
     }
 
     /// What the wall clock said: nanoseconds since 1970.
     #[inline]
-    #[must_use]
     pub const fn wall_ns(self) -> u64 {
         self.wall_ns
     }
 
     /// The whole seconds after 1970 of the wall clock.
     #[inline]
-    #[must_use]
     pub const fn second(self) -> i64 {
         (self.wall_ns / 1_000_000_000).cast_signed()
     }
@@ -120,7 +114,6 @@ impl WallReading {
     /// When it is `wall_s` seconds after 1970, by the table's clock, if nobody sets the wall
     /// clock.
     #[inline]
-    #[must_use]
     pub const fn time_at(self, wall_s: i64) -> Time {
         let ahead_ns = wall_s as i128 * 1_000_000_000 - self.wall_ns as i128;
         let time = self.time.0 as i128 + ahead_ns;

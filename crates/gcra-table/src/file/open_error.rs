@@ -80,19 +80,16 @@ sentences! {
 
 impl OpenError {
     /// The error of this kind for the table at `path`.
-    #[must_use]
     pub fn new(path: &Path, kind: OpenErrorKind) -> Self {
         Self { path: path.to_owned(), kind }
     }
 
     /// The path of the table that the error is about. For a resize it may be the successor's.
-    #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
     /// What is wrong.
-    #[must_use]
     pub const fn kind(&self) -> &OpenErrorKind {
         &self.kind
     }

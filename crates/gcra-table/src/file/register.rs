@@ -159,7 +159,6 @@ impl<'a> Register<'a> {
     }
 
     /// What [`put_in_force`](Self::put_in_force) would return. Writes nothing.
-    #[must_use]
     pub fn before(&self, limit: u64, quota: Quota) -> Vec<(Quota, Time)> {
         earlier(self.history(limit), quota.without_delay(), self.now)
     }

@@ -234,7 +234,6 @@ impl Spent {
     /// How many cells were left of the key. If they will not last until a reply could come, it is
     /// time to ask for more ([`Demand::needs_more`]).
     #[inline]
-    #[must_use]
     pub const fn left(self) -> u32 {
         self.after.cells()
     }

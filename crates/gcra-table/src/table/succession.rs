@@ -63,7 +63,6 @@ impl Table {
     ///
     /// If the name leads to another table of this user, a process that decides writes down there
     /// that it does not use it ([`has_strangers`](Self::has_strangers)).
-    #[must_use]
     pub fn name(&self) -> Name {
         let Some(Origin { path, file, header, role }) = &self.file else {
             return Name::Ours;
@@ -93,7 +92,6 @@ impl Table {
 
     /// Whether, within the last seconds, a process wrote down that it uses a file that had the
     /// name of this one before. It shares no limits with the processes that use this one.
-    #[must_use]
     pub fn has_strangers(&self) -> bool {
         const RECENT: Nanos = Nanos::from_secs(5);
         let said_ns = self.shared().strangers_ns.load(Ordering::Relaxed);
