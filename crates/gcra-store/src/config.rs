@@ -243,14 +243,14 @@ impl Url {
     ///
     /// The string is something else, or has a password in it.
     pub fn parse(text: &str) -> Result<Self, UrlError> {
-        let (scheme, rest) = text.split_once("://").ok_or(UrlError::Scheme)?;
+        let (scheme, rest) = text.split_once("://").ok_or(UrlError::SCHEME)?;
         // The path of a Unix socket may have an @ in it.
         let (user, rest) = match rest.split_once('@') {
             Some((user, rest)) if !user.starts_with('/') => (user, rest),
             _ => ("", rest),
         };
         if user.contains(':') {
-            return Err(UrlError::Password);
+            return Err(UrlError::PASSWORD);
         }
         let user = (!user.is_empty()).then(|| user.to_owned());
         let (base, kind) = scheme.split_once('+').unwrap_or((scheme, ""));
@@ -258,32 +258,32 @@ impl Url {
             let path = PathBuf::from(rest);
             let place = Place::Single(Address::Unix(path.clone()));
             let url = Self { place, tls: false, user, database: 0 };
-            return if path.is_absolute() { Ok(url) } else { Err(UrlError::Path) };
+            return if path.is_absolute() { Ok(url) } else { Err(UrlError::PATH) };
         }
         let tls = match base {
             "redis" | "valkey" => false,
             "rediss" | "valkeys" => true,
-            _ => return Err(UrlError::Scheme),
+            _ => return Err(UrlError::SCHEME),
         };
         let (hosts, path) = rest.split_once('/').unwrap_or((rest, ""));
         let is_strange = |c: char| "?#".contains(c) || c.is_whitespace() || c.is_control();
         if hosts.contains('@') || rest.contains(is_strange) {
-            return Err(UrlError::Character);
+            return Err(UrlError::CHARACTER);
         }
         let port = if kind == "sentinel" { 26_379 } else { 6_379 };
         let addresses: Vec<_> =
             hosts.split(',').map(|host| address(host, port)).collect::<Result<_, _>>()?;
         let number = |text: &str| match text {
             "" => Ok(0),
-            text => text.parse::<u16>().map(i64::from).map_err(|_| UrlError::Database),
+            text => text.parse::<u16>().map(i64::from).map_err(|_| UrlError::DATABASE),
         };
         let (place, database) = match (kind, <[Address; 1]>::try_from(addresses)) {
             ("", Ok([address])) => (Place::Single(address), number(path)?),
-            ("", Err(_)) => return Err(UrlError::OneHost),
+            ("", Err(_)) => return Err(UrlError::ONE_HOST),
             ("sentinel", addresses) => {
                 let (name, database) = path.split_once('/').unwrap_or((path, ""));
                 if name.is_empty() {
-                    return Err(UrlError::Name);
+                    return Err(UrlError::NAME);
                 }
                 let sentinels = addresses.map_or_else(|many| many, Vec::from);
                 (Place::Sentinel { sentinels, name: name.to_owned() }, number(database)?)
@@ -291,8 +291,8 @@ impl Url {
             ("cluster", addresses) if path.is_empty() => {
                 (Place::Cluster { nodes: addresses.map_or_else(|many| many, Vec::from) }, 0)
             }
-            ("cluster", _) => return Err(UrlError::Database),
-            _ => return Err(UrlError::Scheme),
+            ("cluster", _) => return Err(UrlError::DATABASE),
+            _ => return Err(UrlError::SCHEME),
         };
         Ok(Self { place, tls, user, database })
     }
@@ -300,77 +300,54 @@ impl Url {
 
 fn address(text: &str, port: u16) -> Result<Address, UrlError> {
     let (host, rest) = match text.strip_prefix('[') {
-        Some(rest) => rest.split_once(']').ok_or(UrlError::Host)?,
-        None if text.matches(':').count() > 1 => return Err(UrlError::Brackets),
+        Some(rest) => rest.split_once(']').ok_or(UrlError::HOST)?,
+        None if text.matches(':').count() > 1 => return Err(UrlError::BRACKETS),
         None => text.find(':').map_or((text, ""), |colon| text.split_at(colon)),
     };
     let port = match rest.strip_prefix(':') {
-        Some(number) => number.parse().map_err(|_| UrlError::Host)?,
+        Some(number) => number.parse().map_err(|_| UrlError::HOST)?,
         None if rest.is_empty() => port,
-        None => return Err(UrlError::Host),
+        None => return Err(UrlError::HOST),
     };
     if host.is_empty() || port == 0 {
-        return Err(UrlError::Host);
+        return Err(UrlError::HOST);
     }
     Ok(Address::Tcp(host.to_owned(), port))
 }
 
 /// Why a string is not the address of a store.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-#[non_exhaustive]
-pub enum UrlError {
-    /// It begins with something else.
-    Scheme,
-    /// It has a password in it.
-    Password,
-    /// A host or a port is wrong.
-    Host,
-    /// An IPv6 address has no brackets.
-    Brackets,
-    /// There is a character that no address has.
-    Character,
-    /// There are several hosts.
-    OneHost,
-    /// The path of the Unix socket is not absolute.
-    Path,
-    /// The name of the primary is missing.
-    Name,
-    /// The database is not a number, or it is a cluster's.
-    Database,
+pub struct UrlError(&'static str);
+
+impl UrlError {
+    const SCHEME: Self = Self(
+        "the address of a store begins with redis://, rediss://, unix://, redis+sentinel:// or \
+         redis+cluster://",
+    );
+    const PASSWORD: Self = Self(
+        "the address of a store must not have a password in it; name a file or a variable of the \
+         environment instead",
+    );
+    const HOST: Self = Self("the address of a store needs a host, and a port from 1 to 65535");
+    const BRACKETS: Self =
+        Self("an IPv6 address has brackets in the address of a store: redis://[2001:db8::1]:6379");
+    const CHARACTER: Self = Self(
+        "the address of a store has no '?', no '#', no blanks, and one '@' at most; all that can \
+         be set has a flag or a setting of its own",
+    );
+    const ONE_HOST: Self = Self(
+        "several hosts need an address that begins with redis+sentinel:// or redis+cluster://",
+    );
+    const PATH: Self = Self("the path of a Unix socket must be absolute: unix:///run/valkey.sock");
+    const NAME: Self =
+        Self("the sentinels need the name of the primary: redis+sentinel://HOST,HOST/NAME");
+    const DATABASE: Self =
+        Self("the database of a store is a number from 0 to 65535, and a cluster has none");
 }
 
 impl fmt::Display for UrlError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Scheme => {
-                "the address of a store begins with redis://, rediss://, unix://, \
-                 redis+sentinel:// or redis+cluster://"
-            }
-            Self::Password => {
-                "the address of a store must not have a password in it; name a file or a \
-                 variable of the environment instead"
-            }
-            Self::Host => "the address of a store needs a host, and a port from 1 to 65535",
-            Self::Brackets => {
-                "an IPv6 address has brackets in the address of a store: \
-                 redis://[2001:db8::1]:6379"
-            }
-            Self::Character => {
-                "the address of a store has no '?', no '#', no blanks, and one '@' at most; all \
-                 that can be set has a flag or a setting of its own"
-            }
-            Self::OneHost => {
-                "several hosts need an address that begins with redis+sentinel:// or \
-                 redis+cluster://"
-            }
-            Self::Path => "the path of a Unix socket must be absolute: unix:///run/valkey.sock",
-            Self::Name => {
-                "the sentinels need the name of the primary: redis+sentinel://HOST,HOST/NAME"
-            }
-            Self::Database => {
-                "the database of a store is a number from 0 to 65535, and a cluster has none"
-            }
-        })
+        f.write_str(self.0)
     }
 }
 
@@ -448,30 +425,30 @@ mod tests {
     #[test]
     fn each_mistake_has_a_message_of_its_own() {
         for (text, error) in [
-            ("store.example:6379", UrlError::Scheme),
-            ("http://a", UrlError::Scheme),
-            ("redis+other://a", UrlError::Scheme),
-            ("redis://:secret@a", UrlError::Password),
-            ("redis://user:secret@a", UrlError::Password),
-            ("redis://user:sec/ret@a", UrlError::Password),
-            ("redis://user:secret@@a", UrlError::Password),
-            ("redis://a:b", UrlError::Host),
-            ("redis://", UrlError::Host),
-            ("redis://[::1", UrlError::Host),
-            ("redis://[::1]6379", UrlError::Host),
-            ("redis://a:0", UrlError::Host),
-            ("redis://::1", UrlError::Brackets),
-            ("redis://2001:db8::1:6379", UrlError::Brackets),
-            ("redis://h?x=1", UrlError::Character),
-            ("redis://h/0?x=1", UrlError::Character),
-            ("redis://h#f", UrlError::Character),
-            ("redis://h ", UrlError::Character),
-            ("redis://u@@h", UrlError::Character),
-            ("redis://a,b", UrlError::OneHost),
-            ("unix://valkey.sock", UrlError::Path),
-            ("redis+sentinel://a", UrlError::Name),
-            ("redis://a/x", UrlError::Database),
-            ("redis+cluster://a/1", UrlError::Database),
+            ("store.example:6379", UrlError::SCHEME),
+            ("http://a", UrlError::SCHEME),
+            ("redis+other://a", UrlError::SCHEME),
+            ("redis://:secret@a", UrlError::PASSWORD),
+            ("redis://user:secret@a", UrlError::PASSWORD),
+            ("redis://user:sec/ret@a", UrlError::PASSWORD),
+            ("redis://user:secret@@a", UrlError::PASSWORD),
+            ("redis://a:b", UrlError::HOST),
+            ("redis://", UrlError::HOST),
+            ("redis://[::1", UrlError::HOST),
+            ("redis://[::1]6379", UrlError::HOST),
+            ("redis://a:0", UrlError::HOST),
+            ("redis://::1", UrlError::BRACKETS),
+            ("redis://2001:db8::1:6379", UrlError::BRACKETS),
+            ("redis://h?x=1", UrlError::CHARACTER),
+            ("redis://h/0?x=1", UrlError::CHARACTER),
+            ("redis://h#f", UrlError::CHARACTER),
+            ("redis://h ", UrlError::CHARACTER),
+            ("redis://u@@h", UrlError::CHARACTER),
+            ("redis://a,b", UrlError::ONE_HOST),
+            ("unix://valkey.sock", UrlError::PATH),
+            ("redis+sentinel://a", UrlError::NAME),
+            ("redis://a/x", UrlError::DATABASE),
+            ("redis+cluster://a/1", UrlError::DATABASE),
         ] {
             assert_eq!(Url::parse(text), Err(error), "{text}");
             assert!(!error.to_string().contains("secret"));
