@@ -23,6 +23,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::anyhow;
+use futures_util::future::join_all;
 use gcra_inspect::agent_client::{Unheard, order};
 use gcra_inspect::commands::explain::add_list;
 use gcra_inspect::commands::get_reset::Said;
@@ -46,7 +47,7 @@ use hyper::header::{
 use serde::{Deserialize, Serialize};
 use serde_json::Number;
 use tokio::sync::{mpsc, oneshot};
-use tokio::task::{JoinSet, spawn_blocking};
+use tokio::task::spawn_blocking;
 use tokio::time::{sleep, timeout};
 
 use crate::token::Token;
@@ -553,14 +554,14 @@ impl Actions {
                 may_follow: false,
             })
             .collect();
-        let mut others = JoinSet::new();
         // The table's list bounds how many there are.
-        for process in alive.into_iter().filter(|process| !is_this_process(process)) {
+        let others = alive.into_iter().filter(|process| !is_this_process(process));
+        let others = others.map(|process| {
             let order = Ordered { policy, observe, at_ns, by, to: id(&process) };
             let (body, proof) = (order.body(&table), order.proof_of_answer(&table));
             let agent = process_list::name(&process);
             let admin = process.profile.and_then(|it| it.admin);
-            others.spawn(async move {
+            async move {
                 let asked = match admin {
                     None => Err(Unheard::refused("it has no --admin")),
                     Some(address) => send_order(address, &body, &proof).await,
@@ -568,9 +569,9 @@ impl Actions {
                 let (done, asked) = (asked.is_ok(), asked.err());
                 let may_follow = asked.as_ref().is_some_and(|unheard| unheard.is_sent);
                 OfAgent { agent, done, why: asked.map(|unheard| unheard.why), may_follow }
-            });
-        }
-        all.extend(others.join_all().await);
+            }
+        });
+        all.extend(join_all(others).await);
         all.sort_by(|a, b| a.agent.cmp(&b.agent));
         all
     }

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use futures_util::future::join_all;
 use gcra_inspect::agent_client::{Budget, ask};
 use gcra_inspect::process_list::{is_this_process, pid_namespace};
 use gcra_inspect::process_state::stopped_long_ago;
@@ -22,7 +23,7 @@ use gcra_table::{Exemption, Process};
 use hyper::body::Bytes;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex;
-use tokio::task::{JoinHandle, JoinSet, spawn_blocking};
+use tokio::task::{JoinHandle, spawn_blocking};
 
 use crate::log_lines::{self, Event};
 use crate::status::Status;
@@ -404,8 +405,8 @@ async fn ask_all(
     agents: &mut [ListedAgent],
     wanted: Wanted,
 ) -> (Vec<Past>, Vec<Vec<Event>>) {
-    let budget = Arc::new(Budget::new(MOST_BYTES));
-    let mut questions = JoinSet::new();
+    let budget = &Budget::new(MOST_BYTES);
+    let mut questions = Vec::new();
     for (place, agent) in agents.iter_mut().enumerate() {
         let Some(address) = agent.admin.filter(|_| agent.status.is_none() && agent.why.is_none())
         else {
@@ -417,28 +418,24 @@ async fn ask_all(
         }
         let is_silent = agent.silent_seconds > SILENCE.as_secs_f64();
         let patience = if is_silent { LITTLE_PATIENCE } else { PATIENCE };
-        let budget = budget.clone();
-        questions.spawn(async move {
+        questions.push(async move {
             let answer = match wanted {
                 Wanted::Status => {
-                    let status = ask::<Status>(address, wanted.path(), patience, &budget).await;
+                    let status = ask::<Status>(address, wanted.path(), patience, budget).await;
                     status.map(|status| (status, None))
                 }
                 Wanted::Recent | Wanted::All => {
-                    let own = ask::<Own>(address, wanted.path(), patience, &budget).await;
+                    let own = ask::<Own>(address, wanted.path(), patience, budget).await;
                     own.map(|Own { status, past, events }| (status, Some((past, events))))
                 }
             };
-            (place, answer)
+            (place, address, answer)
         });
     }
     let (mut pasts, mut events) = (Vec::new(), Vec::new());
     let mut known = HashSet::from([own.identity()]);
-    // One answer for each question.
-    while let Some(answer) = questions.join_next().await {
-        let Ok((place, answer)) = answer else { continue };
+    for (place, address, answer) in join_all(questions).await {
         let Some(agent) = agents.get_mut(place) else { continue };
-        let Some(address) = agent.admin else { continue };
         match answer {
             Ok((status, _)) if status.pid != agent.pid || status.table.id != own.table.id => {
                 agent.why = Some(elsewhere(address, &status));

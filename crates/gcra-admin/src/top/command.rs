@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use crossterm::terminal;
+use futures_util::future::join_all;
 use gcra_inspect::agent_client::{Budget, ask};
 use gcra_table::Table;
 use gcra_text::columns::Styled;
@@ -25,7 +26,6 @@ use gcra_text::visible::{Visible, escaped_json, is_hidden};
 use serde::Deserialize;
 use serde_json::json;
 use tokio::runtime::Builder;
-use tokio::task::JoinSet;
 
 use crate::agents::ListedAgent;
 use crate::status::Status;
@@ -310,26 +310,13 @@ fn start_asking(addresses: Vec<String>) -> anyhow::Result<Receiver<Answers>> {
 }
 
 async fn ask_all(addresses: &[String]) -> Answers {
-    let mut questions = JoinSet::new();
-    for (place, address) in addresses.iter().cloned().enumerate() {
-        questions.spawn(async move { (place, ask_one(address).await) });
-    }
-    let mut answers: Answers =
-        addresses.iter().map(|address| Err(format!("no answer from {address}"))).collect();
-    while let Some(answer) = questions.join_next().await {
-        if let Ok((place, answer)) = answer
-            && let Some(known) = answers.get_mut(place)
-        {
-            *known = answer;
-        }
-    }
-    answers
+    join_all(addresses.iter().map(|address| ask_one(address))).await
 }
 
 /// Asks an agent at `HOST:PORT`. A name can have several addresses, of which the first that
 /// answers is the right one.
-async fn ask_one(address: String) -> Result<Answer, String> {
-    let name = address.clone();
+async fn ask_one(address: &str) -> Result<Answer, String> {
+    let name = address.to_owned();
     // A name server can be slow, and other agents are asked in the meantime.
     let resolve = move || name.to_socket_addrs().map(Iterator::collect::<Vec<_>>);
     let resolved = tokio::task::spawn_blocking(resolve).await.map_err(io::Error::from).flatten();
