@@ -1,4 +1,4 @@
-//! [`Batch`]: asks, or a charge, on their way from a thread to the task; and [`Answer`] and
+//! [`Batch`]: asks, or a charge, on their way from a thread to the store; and [`Answer`] and
 //! [`NotCharged`]: what comes back.
 
 use gcra_lease::{Charge, Charged, HostTime, Reply, Sent};
@@ -6,6 +6,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use crate::bucket::Bucket;
+use crate::script::{By, Script};
 use crate::shared::Permit;
 
 /// The answer to one ask.
@@ -42,35 +43,67 @@ pub enum NotCharged {
 
 /// What a thread sends at once.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "a box would be one more allocation for a charge")]
 pub(crate) enum Batch {
     /// The asks of one round.
-    Asks {
-        asks: Vec<Asked>,
-        to: mpsc::UnboundedSender<Envelope>,
-        submitted: Instant,
-    },
-    Charge {
+    Asks(Vec<Pending>),
+    Charge(Pending),
+}
+
+/// An ask or a charge on its way.
+#[derive(Debug)]
+pub(crate) struct Pending {
+    pub(crate) bucket: Bucket,
+    pub(crate) what: What,
+    pub(crate) permit: Permit,
+    pub(crate) submitted: Instant,
+    pub(crate) tries: u32,
+    pub(crate) by: By,
+}
+
+impl Pending {
+    pub(crate) const fn new(
         bucket: Bucket,
-        charge: ToCharge,
+        what: What,
         permit: Permit,
         submitted: Instant,
+    ) -> Self {
+        Self { bucket, what, permit, submitted, tries: 0, by: By::Hash }
+    }
+}
+
+/// What is on its way, and where the outcome goes.
+#[derive(Debug)]
+pub(crate) enum What {
+    Ask {
+        sent: Sent,
+        to: mpsc::UnboundedSender<Envelope>,
+    },
+    Charge {
+        /// Tells the reply from those to other charges.
+        number: u64,
+        charge: Charge,
+        /// When it was submitted, by the host's clock.
+        at: HostTime,
+        to: oneshot::Sender<Result<Charged, NotCharged>>,
     },
 }
 
-/// A charge, and where its outcome goes.
-#[derive(Debug)]
-pub(crate) struct ToCharge {
-    pub(crate) charge: Charge,
-    /// When it was submitted, by the host's clock.
-    pub(crate) at: HostTime,
-    pub(crate) to: oneshot::Sender<Result<Charged, NotCharged>>,
-}
+impl What {
+    pub(crate) const fn script(&self) -> Script {
+        match self {
+            Self::Ask { .. } => Script::Ask,
+            Self::Charge { .. } => Script::Charge,
+        }
+    }
 
-#[derive(Debug)]
-pub(crate) struct Asked {
-    pub(crate) bucket: Bucket,
-    pub(crate) sent: Sent,
-    pub(crate) permit: Permit,
+    /// When it was submitted, by the host's clock.
+    pub(crate) const fn at(&self) -> HostTime {
+        match self {
+            Self::Ask { sent, .. } => sent.at,
+            Self::Charge { at, .. } => *at,
+        }
+    }
 }
 
 /// An answer on its way, and its permit, which is returned when the answer is fetched.

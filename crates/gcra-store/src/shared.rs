@@ -20,6 +20,8 @@ pub(crate) struct Shared {
     /// Asks and charges that are under way, answers to asks that were not fetched included.
     under_way: AtomicUsize,
     most_asks: usize,
+    /// The number of the next charge.
+    pub(crate) charges: AtomicU64,
     /// No server can be used.
     pub(crate) away: AtomicBool,
     /// The parts of the store, which fail apart.
@@ -36,6 +38,7 @@ impl Shared {
             opened: Instant::now(),
             under_way: AtomicUsize::new(0),
             most_asks,
+            charges: AtomicU64::new(1),
             away: AtomicBool::new(true),
             round_trip: RoundTrip::new(),
             counters: AtomicCounters::default(),

@@ -13,7 +13,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::bucket::{Bucket, TAGS};
 use crate::config::Config;
 use crate::connection::Connector;
-use crate::message::{Answer, Asked, Batch, Envelope, NotCharged, ToCharge};
+use crate::message::{Answer, Batch, Envelope, NotCharged, Pending, What};
 use crate::shared::{Counters, Health, Part, Permit, Shared};
 use crate::task::Task;
 
@@ -216,11 +216,11 @@ impl Asker {
             shared.counters.add(|counters| &counters.away, count);
             return Err(Away::Full);
         };
-        let asks = asks.into_iter().zip(permits);
-        let asks = asks.map(|((bucket, sent), permit)| Asked { bucket, sent, permit }).collect();
         let submitted = tokio::time::Instant::now();
-        let batch = Batch::Asks { asks, to: to.clone(), submitted };
-        store.batches.send(batch).map_err(|_| Away::Unusable)
+        let asks = asks.into_iter().zip(permits).map(|((bucket, sent), permit)| {
+            Pending::new(bucket, What::Ask { sent, to: to.clone() }, permit, submitted)
+        });
+        store.batches.send(Batch::Asks(asks.collect())).map_err(|_| Away::Unusable)
     }
 
     /// Sends a charge, once. `at` is the host's time now.
@@ -244,10 +244,10 @@ impl Asker {
         let permit = Permit::take(shared, 1).and_then(|mut permits| permits.next());
         let permit = permit.ok_or_else(|| refused(Away::Full))?;
         let (to, outcome) = oneshot::channel();
-        let charge = ToCharge { charge, at, to };
-        let submitted = tokio::time::Instant::now();
-        let batch = Batch::Charge { bucket, charge, permit, submitted };
-        store.batches.send(batch).map_err(|_| refused(Away::Unusable))?;
+        let number = shared.charges.fetch_add(1, Ordering::Relaxed);
+        let what = What::Charge { number, charge, at, to };
+        let pending = Pending::new(bucket, what, permit, tokio::time::Instant::now());
+        store.batches.send(Batch::Charge(pending)).map_err(|_| refused(Away::Unusable))?;
         Ok(Charging(outcome))
     }
 }

@@ -8,22 +8,21 @@ use std::sync::Arc;
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
-use gcra_lease::{Ask, Charge, Charged, HostTime, Leap, Micros, Reply, StoreTime};
+use gcra_lease::{Ask, Charge, Charged, Leap, Micros, Reply, StoreTime};
 use redis::{Pipeline, Value};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 
 use crate::advice::advice;
-use crate::bucket::Bucket;
 use crate::clocks::{Clocks, Leapt};
 use crate::config::Address;
 use crate::connection::{Connection, Connector};
 use crate::fault::{Fault, Reaction, in_words, reaction};
 use crate::finder::{Finder, Seen, add_wait, confirmed, slot_of};
 use crate::lines::Lines;
-use crate::message::{Answer, AskOutcome, Batch, Envelope, NotCharged, ToCharge};
+use crate::message::{Answer, AskOutcome, Batch, Envelope, NotCharged, Pending, What};
 use crate::script::{self, By, NotAReply, Script};
-use crate::shared::{FOUND_WITHIN, Health, Permit, RoundTrip, ServerHealth, Shared};
+use crate::shared::{FOUND_WITHIN, Health, RoundTrip, ServerHealth, Shared};
 
 /// An ask or a charge is sent this often at most: with the text of the script, and to the server
 /// that it moved to. A server does nothing with one that it answers with an error like that.
@@ -58,8 +57,6 @@ pub(crate) struct Task {
     look_began: Instant,
     looked_soon: Option<Instant>,
     looks: u64,
-    /// The number of the latest charge.
-    charges: u64,
     /// Why it cannot be found out where servers are.
     fault: Option<Fault>,
     lines: Lines,
@@ -122,46 +119,6 @@ struct Link {
     replicas: u32,
 }
 
-/// An ask or a charge on its way.
-struct Pending {
-    bucket: Bucket,
-    what: What,
-    permit: Permit,
-    submitted: Instant,
-    tries: u32,
-    by: By,
-}
-
-/// What is on its way, and where the outcome goes.
-enum What {
-    Ask {
-        sent: gcra_lease::Sent,
-        to: mpsc::UnboundedSender<Envelope>,
-    },
-    /// The number tells the reply from those to other charges.
-    Charge {
-        number: u64,
-        charge: ToCharge,
-    },
-}
-
-impl What {
-    const fn script(&self) -> Script {
-        match self {
-            Self::Ask { .. } => Script::Ask,
-            Self::Charge { .. } => Script::Charge,
-        }
-    }
-
-    /// When it was submitted, by the host's clock.
-    const fn at(&self) -> HostTime {
-        match self {
-            Self::Ask { sent, .. } => sent.at,
-            Self::Charge { charge, .. } => charge.at,
-        }
-    }
-}
-
 /// What came of an ask or a charge.
 enum Came {
     Reply(Reply),
@@ -211,7 +168,6 @@ impl Task {
             look_began: now,
             looked_soon: None,
             looks: 0,
-            charges: 0,
             fault: None,
             lines: Lines::default(),
             clocks: Clocks::new(),
@@ -246,34 +202,13 @@ impl Task {
 
     /// Sends the asks and charges of these batches, one pipeline to each server.
     fn send(&mut self, batches: Vec<Batch>) {
-        let mut charges = self.charges;
-        let pending = |bucket, what, permit, submitted| Pending {
-            bucket,
-            what,
-            permit,
-            submitted,
-            tries: 0,
-            by: By::Hash,
-        };
-        let asks = batches.into_iter().flat_map(|batch| {
-            let (asks, charge) = match batch {
-                Batch::Asks { asks, to, submitted } => {
-                    let asks = asks.into_iter().map(move |asked| {
-                        let what = What::Ask { sent: asked.sent, to: to.clone() };
-                        pending(asked.bucket, what, asked.permit, submitted)
-                    });
-                    (Some(asks), None)
-                }
-                Batch::Charge { bucket, charge, permit, submitted } => {
-                    charges += 1;
-                    let what = What::Charge { number: charges, charge };
-                    (None, Some(pending(bucket, what, permit, submitted)))
-                }
-            };
-            asks.into_iter().flatten().chain(charge)
-        });
-        let asks: Vec<Pending> = asks.collect();
-        self.charges = charges;
+        let mut asks = Vec::new();
+        for batch in batches {
+            match batch {
+                Batch::Asks(of_round) => asks.extend(of_round),
+                Batch::Charge(charge) => asks.push(charge),
+            }
+        }
         let mut to_servers: Vec<Vec<Pending>> = Vec::new();
         to_servers.resize_with(self.servers.len(), Vec::new);
         for ask in asks {
@@ -305,7 +240,7 @@ impl Task {
             let kind = self.connector.config.kind();
             let command = match &ask.what {
                 What::Ask { sent, .. } => script::command(&ask.bucket, &sent.ask, kind, by),
-                What::Charge { number, charge: ToCharge { charge, .. } } => {
+                What::Charge { number, charge, .. } => {
                     script::charge_command(&ask.bucket, *number, charge, kind, by)
                 }
             };
@@ -495,7 +430,7 @@ impl Task {
                 // A line that was dropped needs no answers.
                 let _ = to.send(Envelope { answer: Answer { sent, outcome }, _permit: permit });
             }
-            What::Charge { charge, .. } => {
+            What::Charge { to, .. } => {
                 let outcome = match came {
                     Came::Charged(charged) => Ok(charged),
                     Came::NotTaken => Err(NotCharged::Away),
@@ -510,7 +445,7 @@ impl Task {
                 }
                 drop(permit);
                 // Whoever has dropped the other end does not want to know.
-                let _ = charge.to.send(outcome);
+                let _ = to.send(outcome);
             }
         }
     }
@@ -844,8 +779,8 @@ fn read(what: &What, bytes: &[u8]) -> Result<Came, NotAReply> {
             Some(_) => Err(NotAReply),
             None => Ok(Came::Ignored),
         },
-        What::Charge { number, charge } => match script::charged(bytes)? {
-            (said, charged) if said == *number && is_of(&charged, &charge.charge) => {
+        What::Charge { number, charge, .. } => match script::charged(bytes)? {
+            (said, charged) if said == *number && is_of(&charged, charge) => {
                 Ok(Came::Charged(charged))
             }
             _ => Err(NotAReply),
