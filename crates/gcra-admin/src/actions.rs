@@ -224,7 +224,6 @@ impl OfAgent {
 }
 
 /// An order to the housekeeping, which alone changes what is in force.
-#[derive(Debug)]
 pub enum Order {
     Observe {
         policy: String,
@@ -239,7 +238,6 @@ pub enum Order {
 }
 
 /// The parts of an agent that actions work on.
-#[derive(Debug)]
 pub struct Actions {
     watched: Arc<Watched>,
     path: PathBuf,

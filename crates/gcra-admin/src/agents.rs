@@ -232,7 +232,6 @@ impl InWords {
 const MOST_POLICIES: usize = 100;
 
 /// The agents, as one of them sees them.
-#[derive(Debug)]
 pub(crate) struct Agents {
     watched: Arc<Watched>,
     path: PathBuf,

@@ -38,10 +38,8 @@ pub struct Event {
 }
 
 /// The last lines of a log.
-#[derive(Debug)]
 pub(crate) struct Events(Mutex<Lines>);
 
-#[derive(Debug)]
 struct Lines {
     lines: VecDeque<Event>,
     next: u64,

@@ -9,7 +9,6 @@ use hyper::header::{
     CONTENT_SECURITY_POLICY, HeaderName, HeaderValue, REFERRER_POLICY, X_FRAME_OPTIONS,
 };
 
-#[derive(Debug)]
 pub struct File {
     pub kind: &'static str,
     pub content: &'static str,

@@ -26,7 +26,6 @@ const SHARE: u32 = 20;
 pub const MAX_SILENCE: Duration = Duration::from_secs(10);
 
 /// The parts of an agent that its status is gathered from.
-#[derive(Debug)]
 pub struct Watched {
     table: Arc<ArcSwap<Table>>,
     counters: Arc<Counters>,

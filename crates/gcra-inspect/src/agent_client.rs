@@ -15,7 +15,6 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 /// How many bytes may be read in all. Several questions can share it.
-#[derive(Debug)]
 pub struct Budget(AtomicUsize);
 
 impl Budget {
@@ -65,7 +64,6 @@ pub async fn ask<T: DeserializeOwned + Send + 'static>(
 const MOST_OF_ORDER: usize = 16 << 10;
 
 /// Why an agent has not said that it follows an order.
-#[derive(Debug)]
 pub struct Unheard {
     pub why: String,
     /// Whether it may have got the order, and may still follow it.

@@ -49,7 +49,6 @@ pub struct Inspected {
     misses_history: bool,
 }
 
-#[derive(Debug)]
 pub struct InspectedClient {
     /// A request of this client, without the cost and the arg of `when`.
     message: WrittenMessage,
@@ -59,7 +58,6 @@ pub struct InspectedClient {
 }
 
 /// Where a command gets the limits from.
-#[derive(Debug)]
 pub enum LimitsFrom<'c> {
     /// What the agents keep beside the table.
     OfAgents,

@@ -148,7 +148,6 @@ pub struct Kept {
 }
 
 /// Why a command cannot use the file.
-#[derive(Debug)]
 pub enum KeptError {
     /// There is none.
     Missing,

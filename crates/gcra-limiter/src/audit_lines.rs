@@ -96,7 +96,6 @@ impl FromStr for AuditOutcome {
 const DIGEST_BYTES: usize = 16;
 
 /// An audit file that is being written.
-#[derive(Debug)]
 pub struct AuditFile {
     path: PathBuf,
     file: ArcSwap<File>,
@@ -230,7 +229,6 @@ pub enum Moment {
 pub const BY_STORE: char = '@';
 
 /// The lines of one burst of requests. They are written when this is dropped.
-#[derive(Debug)]
 pub struct Lines {
     audit: Arc<AuditFile>,
     text: String,

@@ -113,7 +113,6 @@ pub struct HeavyClients {
 
 /// What several sketches have counted, by the name of the client. (A client has other hashes under
 /// policies with other keys, but the same name.)
-#[derive(Debug)]
 pub struct Clients {
     by_name: HashMap<String, (KeyHash, Under, Estimate)>,
     /// These are all the clients, and all their requests.

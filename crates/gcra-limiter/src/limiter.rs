@@ -29,7 +29,6 @@ use crate::verdict::{Reason, Verdict};
 use crate::waiting_request::WaitingRequest;
 
 /// Decides about requests by the policies in force.
-#[derive(Debug)]
 pub struct Limiter {
     /// The table in use. A resize puts another one in its place.
     table: Arc<ArcSwap<Table>>,
@@ -43,7 +42,6 @@ pub struct Limiter {
 }
 
 /// What is read once for all requests of a round.
-#[derive(Debug)]
 pub struct Round {
     pub(crate) table: Guard<Arc<Table>>,
     pub(crate) in_force: Guard<Arc<InForce>>,

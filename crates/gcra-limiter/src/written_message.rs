@@ -10,7 +10,6 @@ use spop_codec::{Frame, FrameId, decode};
 const MOST_OVERHEAD: usize = 32;
 
 /// A NOTIFY with one message.
-#[derive(Debug)]
 pub struct WrittenMessage(Vec<u8>);
 
 impl WrittenMessage {

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 
 /// The files that are watched: those that were looked at when the configuration was last read,
 /// whether it was refused or not.
-#[derive(Debug)]
 pub struct Watch {
     /// Their state when they were read, or when a change was last reported.
     taken: Vec<SeenFile>,

@@ -3,7 +3,6 @@
 use crate::mapping::Fields;
 use crate::report::LogAnswers;
 
-#[derive(Debug)]
 pub(crate) struct AnswersOfLog {
     status: Option<usize>,
     blocked: Option<usize>,

@@ -157,7 +157,6 @@ impl WantedArg {
 }
 
 /// The fields of a log's format, and those of them that are wanted.
-#[derive(Debug)]
 pub(crate) struct Fields<'f> {
     format: &'f Format,
     known: Vec<&'f str>,
@@ -236,7 +235,6 @@ impl<'f> Fields<'f> {
 }
 
 /// From the values of a line to the messages about its request.
-#[derive(Debug)]
 pub(crate) struct Mapping {
     messages: Vec<Asked>,
     /// The frames with the messages of some requests, and where each ends.

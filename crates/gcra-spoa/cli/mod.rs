@@ -20,7 +20,6 @@ pub(crate) use self::config::AgentConfig;
 use self::mistakes::in_one_sentence;
 
 /// What the command line asks for.
-#[derive(Debug)]
 pub(crate) enum Task {
     Serve(Box<AgentConfig>),
     Run(Box<Command>),

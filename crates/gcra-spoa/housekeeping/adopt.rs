@@ -15,7 +15,6 @@ use super::running::Running;
 pub(super) type ReadOutcome = Result<Option<Box<InForce>>, Vec<String>>;
 
 /// What the agent was started with, and no reload replaces.
-#[derive(Debug)]
 pub(crate) struct Startup {
     /// The file that the policies come from; `None` if they come from the command line.
     pub(crate) file: Option<PathBuf>,

@@ -8,7 +8,6 @@ use gcra_text::count::Count;
 use super::complaint::{Complaint, News};
 
 /// What the log has said about the file.
-#[derive(Debug)]
 pub(super) struct AuditReports {
     file: Option<Arc<AuditFile>>,
     /// That the file cannot be opened again.

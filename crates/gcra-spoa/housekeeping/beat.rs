@@ -10,7 +10,6 @@ use super::complaint::Complaint;
 use super::running::Running;
 
 /// This agent, as the others of its table see it.
-#[derive(Debug)]
 pub(super) struct Beat {
     running: Running,
     /// That the table's successor cannot be opened.

@@ -9,7 +9,6 @@ use gcra_text::duration::{Left, Utc};
 
 use super::running::Running;
 
-#[derive(Debug)]
 pub(super) struct Exemptions {
     running: Running,
     /// Those that the table had.

@@ -6,7 +6,6 @@ use super::complaint::Complaint;
 use super::running::Running;
 
 /// What the log has said about it.
-#[derive(Debug)]
 pub(super) struct KeptPolicies {
     running: Running,
     /// That it cannot be written.

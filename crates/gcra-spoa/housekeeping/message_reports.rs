@@ -10,7 +10,6 @@ use gcra_policy::Policy;
 use super::running::Running;
 
 /// What the log has said so far.
-#[derive(Debug)]
 pub(super) struct MessageReports {
     running: Running,
     undecided: u64,

@@ -45,7 +45,6 @@ use crate::hangup;
 use crate::service_manager::ServiceManager;
 
 /// A part for each of the topics, and what the loop needs itself.
-#[derive(Debug)]
 pub(crate) struct Housekeeping {
     running: Running,
     manager: Arc<ServiceManager>,
@@ -72,7 +71,6 @@ const LOOKS_PER_BEAT: u32 = 4;
 const BEATS_PER_STATUS: u32 = 10;
 
 /// What the parts of the housekeeping need beside the agent itself.
-#[derive(Debug)]
 pub(crate) struct Parts {
     pub(crate) path: PathBuf,
     pub(crate) startup: Startup,

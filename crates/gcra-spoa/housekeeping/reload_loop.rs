@@ -22,7 +22,6 @@ use crate::service_manager::ServiceManager;
 const LOOKS_UNTIL_SLOW: u32 = 20;
 
 /// When the file is read, and what came of it.
-#[derive(Debug)]
 pub(super) struct Reloads {
     running: Running,
     manager: Arc<ServiceManager>,
@@ -184,7 +183,6 @@ impl Reloads {
 }
 
 /// Work on a thread of its own, because a file system can be slow.
-#[derive(Debug)]
 struct Work {
     found: oneshot::Receiver<Found>,
     /// The table through which the work was asked for, and the number of that request.
@@ -194,7 +192,6 @@ struct Work {
 }
 
 /// What the work has found.
-#[derive(Debug)]
 pub(super) enum Found {
     Looked(Vec<SeenFile>),
     /// And the files that were looked at for it.

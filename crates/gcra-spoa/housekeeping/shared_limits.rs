@@ -15,7 +15,6 @@ use super::running::Running;
 use super::store_reports::{Counted, StoreReports};
 
 /// What this host holds of shared limits, and what the log has said about it.
-#[derive(Debug)]
 pub(super) struct SharedLimits {
     running: Running,
     borrower: Option<Arc<Borrower>>,

@@ -17,7 +17,6 @@ use super::running::Running;
 const BEATS_OF_RESIZE: u32 = 10;
 
 /// What the log has said so far.
-#[derive(Debug)]
 pub(super) struct Warnings {
     running: Running,
     path: PathBuf,

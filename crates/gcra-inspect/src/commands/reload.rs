@@ -32,7 +32,6 @@ const PATIENCE: Duration = Duration::from_secs(15);
 const LOOK: Duration = Duration::from_millis(50);
 
 /// What has become of an agent that was asked.
-#[derive(Debug)]
 enum Fate {
     /// It may still answer.
     Waiting,

@@ -16,7 +16,6 @@ const MOST_CLIENTS: usize = 1 << 22;
 const FEW_REQUESTS: u64 = 16;
 
 /// The clients of a log so far, with their requests.
-#[derive(Debug)]
 pub(crate) struct Collector {
     /// As the operator wrote it.
     pub(super) key: String,
@@ -36,7 +35,6 @@ pub(crate) struct Collector {
 }
 
 /// One client.
-#[derive(Debug)]
 pub(super) struct FollowedClient {
     pub(super) hash: u64,
     /// The time of its last request, in microseconds since 1970.
