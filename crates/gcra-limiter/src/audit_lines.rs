@@ -36,39 +36,19 @@ pub const MAGIC: &str = "# gcra-spoa audit 1";
 /// The first words of a line that says how many decisions are missing at most.
 pub const GAP: &str = "# missing";
 
-/// What came of the cells of a line, by its last word.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum AuditOutcome {
-    Allowed,
-    WouldBlock,
-    Blocked,
-    /// They are of a client that is exempt.
-    Exempt,
-    /// A response has charged them, whether the limit had them or not.
-    Charged,
-    /// A response has given them back.
-    GivenBack,
-}
-
-impl AuditOutcome {
-    const ALL: [Self; 6] = [
-        Self::Allowed,
-        Self::WouldBlock,
-        Self::Blocked,
-        Self::Exempt,
-        Self::Charged,
-        Self::GivenBack,
-    ];
-
-    const fn as_str(self) -> &'static str {
-        match self {
-            Self::Allowed => "allowed",
-            Self::WouldBlock => "would-block",
-            Self::Blocked => "blocked",
-            Self::Exempt => "exempt",
-            Self::Charged => "charged",
-            Self::GivenBack => "given-back",
-        }
+gcra_text::words! {
+    /// What came of the cells of a line, by its last word.
+    #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+    pub enum AuditOutcome {
+        Allowed = "allowed",
+        WouldBlock = "would-block",
+        Blocked = "blocked",
+        /// They are of a client that is exempt.
+        Exempt = "exempt",
+        /// A response has charged them, whether the limit had them or not.
+        Charged = "charged",
+        /// A response has given them back.
+        GivenBack = "given-back",
     }
 }
 

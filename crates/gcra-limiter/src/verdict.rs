@@ -33,30 +33,21 @@ pub(crate) const UNDECIDED: usize = 3;
 pub(crate) const COUNTS: usize = OUTCOMES.len() + 1;
 pub const NEWLY_BLOCKED: usize = OUTCOMES.len();
 
-/// Why a request is blocked, or would be. Each is stronger than the one before it, because less
-/// would let the request pass: of several limits or messages the strongest counts.
-#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub enum Reason {
-    /// The limit is shared, the store could not be asked, and the policy says that requests are
-    /// blocked then.
-    Store,
-    /// A limit is used up.
-    Limit,
-    /// The request costs more cells than the burst, so it can never pass.
-    Oversize,
-    /// The rule is `deny`.
-    Denied,
-}
-
-impl Reason {
-    /// The word in the variable `reason`.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Limit => "limit",
-            Self::Oversize => "oversize",
-            Self::Denied => "denied",
-            Self::Store => "store",
-        }
+gcra_text::words! {
+    /// Why a request is blocked, or would be, with the word in the variable `reason`. Each is
+    /// stronger than the one before it, because less would let the request pass: of several limits
+    /// or messages the strongest counts.
+    #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+    pub enum Reason {
+        /// The limit is shared, the store could not be asked, and the policy says that requests
+        /// are blocked then.
+        Store = "store",
+        /// A limit is used up.
+        Limit = "limit",
+        /// The request costs more cells than the burst, so it can never pass.
+        Oversize = "oversize",
+        /// The rule is `deny`.
+        Denied = "denied",
     }
 }
 

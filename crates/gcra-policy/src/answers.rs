@@ -25,64 +25,34 @@ pub struct Answers {
     pub others: Vec<Var>,
 }
 
-/// A variable beside `blocked`.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Var {
-    WouldBlock,
-    Remaining,
-    Limit,
-    RetryAfter,
-    RetryAfterMs,
-    Reset,
-    Policy,
-    Reason,
-    RateLimit,
-    RateLimitPolicy,
-    /// All header fields in one list.
-    Headers,
-    /// Bytes per second for the response.
-    Bandwidth,
-    DelayMs,
-    /// What the request has reserved, for its response to bring back.
-    Reserved,
+gcra_text::words! {
+    /// A variable beside `blocked`.
+    #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+    pub enum Var {
+        WouldBlock = "would_block",
+        Remaining = "remaining",
+        Limit = "limit",
+        RetryAfter = "retry_after",
+        RetryAfterMs = "retry_after_ms",
+        Reset = "reset",
+        Policy = "policy",
+        Reason = "reason",
+        RateLimit = "ratelimit",
+        RateLimitPolicy = "ratelimit_policy",
+        /// All header fields in one list.
+        Headers = "headers",
+        /// Bytes per second for the response.
+        Bandwidth = "bandwidth",
+        DelayMs = "delay_ms",
+        /// What the request has reserved, for its response to bring back.
+        Reserved = "reserved",
+    }
 }
 
 impl Var {
-    pub const ALL: [Self; 14] = [
-        Self::WouldBlock,
-        Self::Remaining,
-        Self::Limit,
-        Self::RetryAfter,
-        Self::RetryAfterMs,
-        Self::Reset,
-        Self::Policy,
-        Self::Reason,
-        Self::RateLimit,
-        Self::RateLimitPolicy,
-        Self::Headers,
-        Self::Bandwidth,
-        Self::DelayMs,
-        Self::Reserved,
-    ];
-
     /// Its name in HAProxy, behind the prefix.
     pub const fn name(self) -> VarName<'static> {
-        VarName::from_static(match self {
-            Self::WouldBlock => "would_block",
-            Self::Remaining => "remaining",
-            Self::Limit => "limit",
-            Self::RetryAfter => "retry_after",
-            Self::RetryAfterMs => "retry_after_ms",
-            Self::Reset => "reset",
-            Self::Policy => "policy",
-            Self::Reason => "reason",
-            Self::RateLimit => "ratelimit",
-            Self::RateLimitPolicy => "ratelimit_policy",
-            Self::Headers => "headers",
-            Self::Bandwidth => "bandwidth",
-            Self::DelayMs => "delay_ms",
-            Self::Reserved => "reserved",
-        })
+        VarName::from_static(self.as_str())
     }
 }
 

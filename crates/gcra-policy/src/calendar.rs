@@ -16,30 +16,20 @@ use jiff::civil::{Date, DateTime};
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp};
 
-#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-pub enum WindowUnit {
-    Hour,
-    Day,
-    Week,
-    Month,
+gcra_text::words! {
+    #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+    pub enum WindowUnit {
+        Hour = "hour",
+        Day = "day",
+        Week = "week",
+        Month = "month",
+    }
 }
-
-const UNITS: [WindowUnit; 4] =
-    [WindowUnit::Hour, WindowUnit::Day, WindowUnit::Week, WindowUnit::Month];
 
 const HOUR_S: i64 = 3600;
 const DAY_S: i64 = 24 * HOUR_S;
 
 impl WindowUnit {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Hour => "hour",
-            Self::Day => "day",
-            Self::Week => "week",
-            Self::Month => "month",
-        }
-    }
-
     /// As people write it in other programs' files.
     fn meant_by(word: &str) -> Option<Self> {
         let word = word.to_ascii_lowercase();
@@ -49,8 +39,8 @@ impl WindowUnit {
             "w" | "weeks" | "weekly" => Self::Week,
             "mo" | "months" | "monthly" => Self::Month,
             _ => {
-                let distance = |unit: &&Self| strsim::damerau_levenshtein(unit.name(), &word);
-                return UNITS
+                let distance = |unit: &&Self| strsim::damerau_levenshtein(unit.as_str(), &word);
+                return Self::ALL
                     .iter()
                     .min_by_key(distance)
                     .filter(|unit| distance(unit) < 2)
@@ -145,16 +135,16 @@ impl Calendar {
         let Some(unit) = unit.filter(|_| more.is_none()) else {
             return Err(format!("'{text}' is not a window; {HOW}"));
         };
-        let is = |word: &str| UNITS.into_iter().find(|known| known.name() == word);
+        let is = |word: &str| WindowUnit::ALL.into_iter().find(|known| known.as_str() == word);
         let Some(unit) = is(unit) else {
             let zone = name.map(|name| format!(" {name}")).unwrap_or_default();
             return Err(match (WindowUnit::meant_by(unit), name.and_then(is)) {
                 (_, Some(second)) => {
-                    format!("'{text}' is not a window; write \"{} {unit}\"", second.name())
+                    format!("'{text}' is not a window; write \"{} {unit}\"", second.as_str())
                 }
                 (Some(meant), _) => format!(
                     "'{unit}' is not a unit of windows; did you mean \"{}{zone}\"?",
-                    meant.name()
+                    meant.as_str()
                 ),
                 (None, _) => format!("'{unit}' is not a unit of windows; {HOW}"),
             });
@@ -164,8 +154,8 @@ impl Calendar {
             return Err(format!(
                 "'{name}' is another time zone on another machine; write the name of one in the \
                  IANA database, such as \"{} Europe/Berlin\" or \"{} UTC\"",
-                unit.name(),
-                unit.name()
+                unit.as_str(),
+                unit.as_str()
             ));
         }
         match zone(name) {
@@ -173,13 +163,13 @@ impl Calendar {
             None => Err(match zone_meant_by(name) {
                 Some(meant) => format!(
                     "'{name}' is not a time zone; did you mean \"{} {meant}\"?",
-                    unit.name()
+                    unit.as_str()
                 ),
                 None => format!(
                     "'{name}' is not a time zone; write its name in the IANA database, such as \
                      \"{} Europe/Berlin\" or \"{} UTC\"",
-                    unit.name(),
-                    unit.name()
+                    unit.as_str(),
+                    unit.as_str()
                 ),
             }),
         }
@@ -297,7 +287,7 @@ impl Calendar {
 
     /// "10000 per calendar day in Europe/Berlin".
     pub(crate) fn count_in_words(&self, count: u32) -> String {
-        format!("{count} per calendar {} in {}", self.unit.name(), self.zone_name)
+        format!("{count} per calendar {} in {}", self.unit.as_str(), self.zone_name)
     }
 
     /// Where its windows begin and end, and what follows for a time across two of them.
@@ -326,7 +316,7 @@ impl Calendar {
             }
             None => "an unknown time, because the clock of this machine is wrong".to_owned(),
         };
-        format!("the next {} begins at {next}", self.unit.name())
+        format!("the next {} begins at {next}", self.unit.as_str())
     }
 
     /// A moment in the zone: "2026-03-30 00:00:00 in Europe/Berlin".
@@ -343,7 +333,7 @@ impl Calendar {
 
     /// How it is written in a file: "day Europe/Berlin".
     pub fn as_written(&self) -> String {
-        format!("{} {}", self.unit.name(), self.zone_name)
+        format!("{} {}", self.unit.as_str(), self.zone_name)
     }
 }
 
@@ -588,12 +578,12 @@ mod tests {
         /// From the start of a window to its end, each second is in it, and the next begins there.
         #[test]
         fn windows_follow_each_other(
-            unit in prop::sample::select(UNITS.to_vec()),
+            unit in prop::sample::select(WindowUnit::ALL.to_vec()),
             zone in prop::sample::select(ZONES.to_vec()),
             at in 0_i64..2_000_000_000,
             parts in prop::collection::vec(0.0..1.0_f64, 8),
         ) {
-            let calendar = calendar(&format!("{} {zone}", unit.name()));
+            let calendar = calendar(&format!("{} {zone}", unit.as_str()));
             let bounds = calendar.around(at).unwrap();
             prop_assert!(bounds.contain(at));
             let length = bounds.end - bounds.start;
@@ -618,8 +608,8 @@ mod tests {
     #[test]
     fn windows_follow_each_other_where_clocks_change() {
         for zone in ZONES {
-            for unit in UNITS {
-                let calendar = calendar(&format!("{} {zone}", unit.name()));
+            for unit in WindowUnit::ALL {
+                let calendar = calendar(&format!("{} {zone}", unit.as_str()));
                 let changes = calendar.zone.following(Timestamp::UNIX_EPOCH).take(70);
                 let changes: Vec<i64> =
                     changes.map(|change| change.timestamp().as_second()).collect();

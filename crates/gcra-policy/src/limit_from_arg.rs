@@ -45,30 +45,18 @@ struct Noted {
     is_full: bool,
 }
 
-/// What a message says about the numbers of a limit.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum ArgValue {
-    /// A limit within the highest.
-    Valid,
-    /// A limit above the highest, which counts in its place.
-    Lowered,
-    /// Something that is no limit, so the default counts.
-    Invalid,
-    /// Nothing: the arg is missing or null, so the default counts.
-    Missing,
-}
-
-impl ArgValue {
-    pub const ALL: [Self; 4] = [Self::Valid, Self::Lowered, Self::Invalid, Self::Missing];
-
-    /// The word in metrics.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Valid => "valid",
-            Self::Lowered => "lowered",
-            Self::Invalid => "invalid",
-            Self::Missing => "missing",
-        }
+gcra_text::words! {
+    /// What a message says about the numbers of a limit, with the word in metrics.
+    #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+    pub enum ArgValue {
+        /// A limit within the highest.
+        Valid = "valid",
+        /// A limit above the highest, which counts in its place.
+        Lowered = "lowered",
+        /// Something that is no limit, so the default counts.
+        Invalid = "invalid",
+        /// Nothing: the arg is missing or null, so the default counts.
+        Missing = "missing",
     }
 }
 

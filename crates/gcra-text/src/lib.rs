@@ -14,3 +14,4 @@ pub mod output;
 pub mod table_error;
 pub mod version;
 pub mod visible;
+mod words;
