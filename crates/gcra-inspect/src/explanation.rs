@@ -12,6 +12,7 @@ use gcra_limiter::verdict::{Reason, Verdict};
 use gcra_limiter::written_message::WrittenMessage;
 use gcra_policy::key::{InKey, NamedValue, OwnedValue, Shown};
 use gcra_policy::key_parts::{KeyArg, KeyParts, NoValue};
+use gcra_policy::words::text;
 use gcra_policy::{
     GroupedValue, Limit, OverrideKey, Policies, Policy, Rule, RuleAt, Sharing, When,
 };
@@ -703,8 +704,4 @@ impl LimitState {
             ..Self::default()
         }
     }
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
 }

@@ -116,12 +116,12 @@ pub struct GroupedValue<'a> {
     pub narrowed: Option<u8>,
 }
 
-fn network_v4(ip: Ipv4Addr, prefix: u8) -> Ipv4Addr {
+pub fn network_v4(ip: Ipv4Addr, prefix: u8) -> Ipv4Addr {
     let mask = u32::MAX.checked_shl(32 - u32::from(prefix.min(32))).unwrap_or(0);
     (u32::from(ip) & mask).into()
 }
 
-fn network_v6(ip: Ipv6Addr, prefix: u8) -> Ipv6Addr {
+pub fn network_v6(ip: Ipv6Addr, prefix: u8) -> Ipv6Addr {
     let mask = u128::MAX.checked_shl(128 - u32::from(prefix.min(128))).unwrap_or(0);
     (u128::from(ip) & mask).into()
 }
@@ -188,22 +188,13 @@ impl KeyArg {
 /// "key, or ip where there is none".
 impl fmt::Display for KeyArg {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        ArgName(&self.name).fmt(f)?;
+        f.write_str(&String::from_utf8_lossy(&self.name))?;
         for name in &self.fallbacks {
-            write!(f, ", or {}", ArgName(name))?;
+            write!(f, ", or {}", String::from_utf8_lossy(name))?;
         }
         if self.or_null {
             f.write_str(", or null")?;
         }
         if self.has_fallback() { f.write_str(" where there is none") } else { Ok(()) }
-    }
-}
-
-/// The name of an arg, for people.
-struct ArgName<'a>(&'a [u8]);
-
-impl fmt::Display for ArgName<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&String::from_utf8_lossy(self.0))
     }
 }

@@ -1,10 +1,11 @@
 //! From the fields of a log line to the messages that HAProxy has sent about the request.
 
 use std::iter;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::ops::Range;
 
 use gcra_policy::key::OwnedValue;
+use gcra_policy::key_parts::{network_v4, network_v6};
 use gcra_policy::{Policies, Policy};
 use gcra_text::visible::quoted;
 use haproxy_log::{Field, Format};
@@ -492,8 +493,8 @@ impl Kind {
             Self::Address => match (address(bytes), mask) {
                 // ipmask() makes an IPv4 address of one that is mapped into IPv6.
                 (Some(ip), Some((v4, v6))) => match ip.to_canonical() {
-                    IpAddr::V4(ip) => Value::Ipv4(masked_v4(ip, v4)),
-                    IpAddr::V6(ip) => Value::Ipv6(masked_v6(ip, v6)),
+                    IpAddr::V4(ip) => Value::Ipv4(network_v4(ip, v4)),
+                    IpAddr::V6(ip) => Value::Ipv6(network_v6(ip, v6)),
                 },
                 (Some(ip), None) => ip.into(),
                 (None, _) => Value::Null,
@@ -508,14 +509,6 @@ fn address(bytes: &[u8]) -> Option<IpAddr> {
         bytes => bytes,
     };
     str::from_utf8(bytes).ok()?.parse().ok()
-}
-
-fn masked_v4(ip: Ipv4Addr, prefix: u8) -> Ipv4Addr {
-    (u32::from(ip) & u32::MAX.checked_shl(32 - u32::from(prefix.min(32))).unwrap_or(0)).into()
-}
-
-fn masked_v6(ip: Ipv6Addr, prefix: u8) -> Ipv6Addr {
-    (u128::from(ip) & u128::MAX.checked_shl(128 - u32::from(prefix.min(128))).unwrap_or(0)).into()
 }
 
 /// The messages that the policies are for, each once, in the order of the file.

@@ -1,7 +1,6 @@
 //! Collects the requests of a log, by client: what suggestions are made from.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
+use ahash::AHashMap;
 
 use super::debts::{Blocked, Debts};
 use super::grid::{BURSTS, Grid, PerLimit, RATE_COUNT};
@@ -23,7 +22,7 @@ pub(crate) struct Collector {
     pub(super) most_clients: usize,
     pub(super) grid: Grid,
     pub(super) blocked: Blocked,
-    places: HashMap<u64, u32, BuildHasherDefault<Unchanged>>,
+    places: AHashMap<u64, u32>,
     pub(super) clients: Vec<FollowedClient>,
     /// Those of the clients that are followed.
     pub(super) requests: u64,
@@ -63,7 +62,7 @@ impl Collector {
             most_clients: MOST_CLIENTS,
             grid: Grid::new(),
             blocked: Blocked::new(),
-            places: HashMap::default(),
+            places: AHashMap::default(),
             clients: Vec::new(),
             requests: 0,
             not_followed: 0,
@@ -181,22 +180,4 @@ impl FollowedClient {
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a period's number")]
 const fn second_of(at: i64) -> u32 {
     at.div_euclid(1_000_000) as u32
-}
-
-/// The hash of a number that is a hash already.
-#[derive(Default)]
-struct Unchanged(u64);
-
-impl Hasher for Unchanged {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, _: &[u8]) {
-        debug_assert!(false, "only numbers are hashed");
-    }
-
-    fn write_u64(&mut self, number: u64) {
-        self.0 = number;
-    }
 }
