@@ -36,22 +36,10 @@ pub(crate) fn page(report: &Value) -> String {
     page
 }
 
-/// JSON that ends no script element and begins no comment in it. All of these characters can only
-/// be in strings, where the escapes mean the same.
+/// JSON that ends no script element and begins no comment in it. This character can only be in
+/// strings, where the escape means the same.
 fn embedded(report: &Value) -> String {
-    let json = report.to_string();
-    let mut text = String::with_capacity(json.len() + json.len() / 16);
-    for char in json.chars() {
-        match char {
-            '<' => text.push_str("\\u003c"),
-            '>' => text.push_str("\\u003e"),
-            '&' => text.push_str("\\u0026"),
-            '\u{2028}' => text.push_str("\\u2028"),
-            '\u{2029}' => text.push_str("\\u2029"),
-            char => text.push(char),
-        }
-    }
-    text
+    report.to_string().replace('<', "\\u003c")
 }
 
 /// How a Content-Security-Policy names an inline style or script.
@@ -114,8 +102,7 @@ mod tests {
             let begin = r#"<script type="application/json" id="report">"#;
             let (_, rest) = page.split_once(begin).unwrap();
             let (data, rest) = rest.split_once("</script>").unwrap();
-            let harmful = data.contains(['<', '>', '&', '\u{2028}', '\u{2029}']);
-            prop_assert!(!harmful);
+            prop_assert!(!data.contains('<'));
             prop_assert_eq!(serde_json::from_str::<Value>(data).unwrap(), report);
             prop_assert!(rest.starts_with("\n<script>\"use strict\""), "{}", &rest[..40]);
         }
