@@ -431,12 +431,8 @@ impl Said {
         let longest = waits.map(|(held, limit)| (wait_of(held), limit)).max_by_key(|it| it.0);
         let (wait, wait_if_asked) = longest.map_or_else(Default::default, |(wait, limit)| {
             let quota = limit.quota(Some(message));
-            let (cost, most) = (quota.emission_interval().0, quota.most_owed());
-            let penalty = policy.penalty.filter(|_| !policy.observes && limit.key.is_none());
-            let penalty = penalty.map_or(0, |penalty| cost.saturating_mul(penalty.cells.into()));
-            let longer = Nanos(wait.0.saturating_add(penalty));
-            // Beyond the ceiling nothing more is charged.
-            (wait, if longer > most { wait } else { longer })
+            let longer = policy.penalty_under(limit).and_then(|it| it.after(wait, quota));
+            (wait, longer.unwrap_or(wait))
         });
         let asked = |held: &Held| held.now != HeldNow::Asks || held.store.is_some();
         let store_is_there = match shared.store {

@@ -92,7 +92,26 @@ pub struct Penalty {
     pub(crate) ceiling_ns: u64,
 }
 
+impl Penalty {
+    /// What a client owes after it under a limit with this quota, if it owes so much before.
+    /// `None`: that is beyond the ceiling, where nothing more is charged.
+    #[inline]
+    pub fn after(self, owed: Nanos, quota: Quota) -> Option<Nanos> {
+        let cost = quota.emission_interval().saturating_mul(self.cells.into());
+        Some(owed.saturating_add(cost)).filter(|owed| *owed <= quota.most_owed())
+    }
+}
+
 impl Policy {
+    /// The penalty for a request that this limit denies. A limit with a key of its own has none:
+    /// other clients count by its key, too, and would have to wait for longer. In a window only
+    /// what was allowed is counted.
+    #[inline]
+    pub fn penalty_under(&self, limit: &Limit) -> Option<Penalty> {
+        let has_none = self.observes || limit.key.is_some() || limit.calendar().is_some();
+        self.penalty.filter(|_| !has_none)
+    }
+
     /// Whether the policy shows that it counts addresses, and not strings: it groups them, or all
     /// its overrides are for addresses.
     pub fn is_for_addresses(&self) -> bool {
@@ -415,3 +434,34 @@ pub fn is_trial_name(name: &str) -> bool {
 }
 
 const TRIAL: &str = ".observe";
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::file::document;
+
+    #[test]
+    fn a_limit_by_another_key_or_in_windows_has_no_penalty() {
+        let text = "[policy.api]\nkey = [\"ip\"]\npenalty = { cells = 2, ceiling = \"1m\" }\n\
+                    limits = [\"6/m burst 1\", { rate = \"9/m\", key = [\"host\"] }, \
+                    { count = 30, window = \"day\" }]\n";
+        let policies = |more| document::parse(Path::new("f"), &format!("{text}{more}")).unwrap();
+        let in_force = policies("");
+        let policy = &in_force.list[0];
+        let has_one = policy.limits().map(|limit| policy.penalty_under(limit).is_some());
+        assert_eq!(has_one.collect::<Vec<_>>(), [true, false, false]);
+        let observing = policies("mode = \"observe\"\n");
+        let policy = &observing.list[0];
+        assert!(policy.limits().all(|limit| policy.penalty_under(limit).is_none()));
+    }
+
+    #[test]
+    fn a_penalty_comes_on_top_of_a_debt_up_to_its_ceiling() {
+        let penalty = Penalty { cells: 2, ceiling_ns: 60 };
+        let quota = Quota::new(Nanos(10), 1).and_then(|quota| quota.with_most_owed(Nanos(70)));
+        let owed = |before| penalty.after(Nanos(before), quota.unwrap());
+        assert_eq!([10, 50, 51].map(owed), [Some(Nanos(30)), Some(Nanos(70)), None]);
+    }
+}

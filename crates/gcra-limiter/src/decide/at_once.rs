@@ -451,18 +451,14 @@ impl<'p> SharedQuestion<'p, '_, '_> {
         loan: Option<&Loan>,
         standing: &mut LimitStanding,
     ) {
-        let policy = self.policy();
         let Claim { limit, quota, .. } = *claim;
-        let has_none = policy.observes || limit.key.is_some() || limit.calendar().is_some();
-        let Some(penalty) = policy.penalty.filter(|_| !has_none) else { return };
-        let cost = quota.emission_interval().saturating_mul(penalty.cells.into());
-        let owed = standing.owed.saturating_add(cost);
-        // Beyond the ceiling nothing more is charged.
-        let Some(loan) = loan.filter(|_| owed <= quota.most_owed()) else { return };
+        let Some(penalty) = self.policy().penalty_under(limit) else { return };
+        let after = penalty.after(standing.owed, quota);
+        let Some((owed, loan)) = after.zip(loan) else { return };
         let more = StoreCharge::More { cells: penalty.cells };
         if self.borrower.charge(self.table, loan, more).is_ok() {
+            standing.wait = standing.wait.saturating_add(owed.saturating_sub(standing.owed));
             standing.owed = owed;
-            standing.wait = standing.wait.saturating_add(cost);
         }
     }
 

@@ -177,31 +177,18 @@ impl<'p> SharedQuestion<'p, '_, '_> {
 
     /// Notes the penalty of a request that is denied by a limit. Returns how long to wait.
     fn punish(&self, claims: &[Claim<'p>], limit: usize, wait: Nanos) -> Nanos {
-        let policy = self.policy();
-        let (Some(penalty), false, Some(claim)) =
-            (policy.penalty, policy.observes, claims.get(limit))
-        else {
-            return wait;
-        };
-        // Other clients count by the key of such a limit, too, and would wait for longer. And a
-        // client is within its limit if it waits only for cells that other machines hold.
-        if claim.limit.key.is_some() || self.borrower.waits_for_others(self.table, claim.key) {
+        let Some(claim) = claims.get(limit) else { return wait };
+        let Some(penalty) = self.policy().penalty_under(claim.limit) else { return wait };
+        // A client is within its limit if it waits only for cells that other machines hold.
+        if self.borrower.waits_for_others(self.table, claim.key) {
             return wait;
         }
-        let quota = claim.quota;
-        let interval = quota.emission_interval().0;
-        let cost = Nanos(interval.saturating_mul(penalty.cells.into()));
-        let noted = u64::from(self.borrower.noted(self.table, claim.key));
-        let wait = Nanos(wait.0.saturating_add(interval.saturating_mul(noted)));
-        // Beyond the ceiling nothing more is charged.
-        if wait.0.saturating_add(cost.0) > quota.most_owed().0 {
-            return wait;
-        }
+        let noted = self.borrower.noted(self.table, claim.key);
+        let noted = claim.quota.emission_interval().saturating_mul(noted.into());
+        let wait = wait.saturating_add(noted);
+        let Some(longer) = penalty.after(wait, claim.quota) else { return wait };
         let Some(loan) = self.loan(*claim) else { return wait };
-        match self.borrower.punish(self.table, loan, penalty.cells) {
-            true => Nanos(wait.0.saturating_add(cost.0)),
-            false => wait,
-        }
+        if self.borrower.punish(self.table, loan, penalty.cells) { longer } else { wait }
     }
 
     /// What each limit says: an estimate, because only the store knows what all hosts owe.

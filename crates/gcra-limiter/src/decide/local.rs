@@ -4,7 +4,7 @@ use std::slice;
 
 use arrayvec::ArrayVec;
 use gcra_policy::calendar::Calendar;
-use gcra_policy::{Limit, LimitPlace, MAX_LIMITS, Penalty, Policy, Rule};
+use gcra_policy::{Limit, LimitPlace, MAX_LIMITS, Policy, Rule};
 use gcra_table::{
     Admission, BucketPlace, Decision, KeyHash, Nanos, Quota, Reading, Table, Time, Window,
 };
@@ -457,7 +457,7 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
     /// brings its standing up to date: a client that waits as long as its answer says must pass.
     #[cold]
     fn punish(&mut self, claim: LocalClaim<'p>, standing: &mut LimitStanding) {
-        let Some(penalty) = self.penalty_of(claim.limit) else { return };
+        let Some(penalty) = self.policy.penalty_under(claim.limit) else { return };
         let LocalClaim { quota, key, least_tat, .. } = claim;
         let quota = quota.up_to_cap();
         let decision = self.table.charge_owing(key, quota, penalty.cells, self.now, least_tat);
@@ -467,17 +467,9 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
         }
     }
 
-    /// The penalty for a request that this limit denies. A limit with a key of its own has none:
-    /// other clients count by its key, too, and would have to wait for longer. In a window only
-    /// what was allowed is counted.
-    fn penalty_of(&self, limit: &Limit) -> Option<Penalty> {
-        let has_none = self.policy.observes || limit.key.is_some() || limit.calendar().is_some();
-        self.policy.penalty.filter(|_| !has_none)
-    }
-
     /// What a client with this standing would owe after its penalty, if one would be charged.
     fn owed_when_punished(&self, limit: &Limit, standing: &LimitStanding) -> Option<Nanos> {
-        let penalty = self.penalty_of(limit)?;
+        let penalty = self.policy.penalty_under(limit)?;
         let (now, tat) = (Time::ZERO, Time::ZERO.saturating_add(standing.owed));
         match standing.quota.up_to_cap().admit(tat, now, penalty.cells) {
             Admission::Conforming { tat } => Some(tat.saturating_since(now)),
