@@ -25,6 +25,7 @@ use std::time::{Duration, Instant};
 use anyhow::anyhow;
 use futures_util::future::join_all;
 use gcra_inspect::agent_client::{Unheard, order};
+use gcra_inspect::commands::exempt::LEAST_EXEMPTION;
 use gcra_inspect::commands::explain::add_list;
 use gcra_inspect::commands::get_reset::Said;
 use gcra_inspect::commands::{exempt, get_reset};
@@ -36,7 +37,7 @@ use gcra_inspect::store_reader::InStore;
 use gcra_limiter::stats::lock;
 use gcra_policy::key::Key;
 use gcra_policy::policy::policy_id;
-use gcra_table::{Exemption, Nanos, Process, Table, Time};
+use gcra_table::{Exemption, MAX_EXEMPTION, Nanos, Process, Table, Time};
 use gcra_text::duration::{Exact, nanoseconds};
 use gcra_text::output::Output;
 use gcra_text::visible::Visible;
@@ -56,9 +57,6 @@ use crate::wrong_tokens::{Noted, WINDOW, WrongTokens};
 
 /// For how long a client is exempt if the action does not say it, in seconds.
 const HOUR: u64 = 3_600;
-
-/// For how long a client can be exempt, in seconds, as with `gcra-spoa exempt`.
-const EXEMPT: std::ops::RangeInclusive<u64> = 10..=7 * 24 * HOUR;
 
 /// How `serde_json` begins to say that no number of its own is as large as one in a string.
 const TOO_LARGE: &str = "number out of range";
@@ -154,7 +152,8 @@ impl Body {
     /// For how long a client is to be exempt, in seconds; 0 ends it.
     fn seconds(&self) -> Result<u64, Refused> {
         let seconds = self.for_seconds.as_ref().map_or(Some(HOUR), Number::as_u64);
-        seconds.filter(|it| *it == 0 || EXEMPT.contains(it)).ok_or_else(|| {
+        let right = LEAST_EXEMPTION.as_secs()..=Duration::from(MAX_EXEMPTION).as_secs();
+        seconds.filter(|it| *it == 0 || right.contains(it)).ok_or_else(|| {
             Refused::wish(
                 "'for_seconds' is from 10 to 604800 (7 days), or 0 to end it; write it without a \
                  fraction",

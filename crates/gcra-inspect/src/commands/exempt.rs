@@ -49,7 +49,7 @@ pub struct Exempt {
 }
 
 /// Agents follow within about two seconds, so a much shorter exemption would hold nowhere.
-pub(crate) const LEAST_EXEMPTION: Duration = Duration::from_secs(10);
+pub const LEAST_EXEMPTION: Duration = Duration::from_secs(10);
 
 pub const EXEMPT_HELP: &str = concat!(
     key_help!(),
