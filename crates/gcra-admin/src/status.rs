@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use gcra_inspect::process_list::is_this_process;
 use gcra_limiter::borrower::Borrower;
-use gcra_limiter::heaviest::{HeavyClient, HeavyClients, Window};
+use gcra_limiter::heaviest::{HeavyClient, HeavyClients, Minutes};
 use gcra_limiter::policies_in_force::InForce;
 use gcra_limiter::stats::{PolicyStats, Readiness, Stats};
 use gcra_limiter::undecided::Undecided;
@@ -61,7 +61,7 @@ impl StatusSource<'_> {
         };
         let policies = stats.policies();
         let policy = policies.iter().map(|(name, stats)| {
-            let heaviest = |outcome| stats.heaviest(outcome, Window::Now);
+            let heaviest = |outcome| stats.heaviest(outcome, Minutes::Now);
             PolicyStatus::of(&OfPolicy {
                 name,
                 stats,

@@ -127,8 +127,8 @@ impl Default for Clients {
 
 impl Clients {
     /// Adds what one thread has counted.
-    pub fn add(&mut self, heaviest: &Heaviest, window: Window) {
-        self.complete &= heaviest.collect(window, |key, name, under, estimate| {
+    pub fn add(&mut self, heaviest: &Heaviest, minutes: Minutes) {
+        self.complete &= heaviest.collect(minutes, |key, name, under, estimate| {
             match self.by_name.get_mut(name) {
                 Some((_, last, known)) => {
                     *last = under.max(*last);
@@ -155,7 +155,7 @@ impl Clients {
 
 /// Which minutes a question is about.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Window {
+pub enum Minutes {
     /// The last full minute.
     Last,
     /// The last full minute and this one.
@@ -236,11 +236,12 @@ impl Heaviest {
     /// clients and all their requests.
     pub(crate) fn collect(
         &self,
-        window: Window,
+        minutes: Minutes,
         mut each: impl FnMut(KeyHash, &str, Under, Estimate),
     ) -> bool {
         let sketches = self.lock();
-        let wanted = [Some(&sketches.last), (window == Window::Now).then_some(&sketches.current)];
+        let wanted =
+            [Some(&sketches.last), (minutes == Minutes::Now).then_some(&sketches.current)];
         let mut complete = true;
         for sketch in wanted.into_iter().flatten() {
             for (key, entry) in sketch.clients.iter().zip(&sketch.entries) {
@@ -363,7 +364,7 @@ mod tests {
                 });
             }
         }
-        let complete = heaviest.collect(Window::Now, |_, name, _, estimate| {
+        let complete = heaviest.collect(Minutes::Now, |_, name, _, estimate| {
             assert_eq!(said.insert(name.parse().unwrap(), estimate.sum), None, "{name} twice");
         });
         (said, exact, complete)
@@ -502,6 +503,6 @@ mod tests {
         let reading = heaviest.lock();
         heaviest.offer(table.hash(b"a"), Under::own, |_| panic!("sampled"));
         drop(reading);
-        heaviest.collect(Window::Now, |_, _, _, _| panic!("there is no client"));
+        heaviest.collect(Minutes::Now, |_, _, _, _| panic!("there is no client"));
     }
 }

@@ -19,7 +19,7 @@ use gcra_policy::policy::is_trial_name;
 use gcra_text::count::Count;
 use spop_agent::Snapshot;
 
-use crate::heaviest::{Clients, Heaviest, HeavyClient, HeavyClients, Window};
+use crate::heaviest::{Clients, Heaviest, HeavyClient, HeavyClients, Minutes};
 use crate::history::{History, Past, TotalCounts};
 use crate::settlement::{SettledCells, Settlement};
 use crate::undecided::PrintableName;
@@ -256,16 +256,16 @@ impl PolicyStats {
     }
 
     /// The clients with the most requests of this outcome, the heaviest first.
-    pub fn heaviest(&self, outcome: Outcome, window: Window) -> HeavyClients {
+    pub fn heaviest(&self, outcome: Outcome, minutes: Minutes) -> HeavyClients {
         let mut clients = Clients::default();
-        self.add_to(&mut clients, outcome, window);
+        self.add_to(&mut clients, outcome, minutes);
         clients.found()
     }
 
     /// Adds the requests of this outcome, which several workers have counted.
-    fn add_to(&self, clients: &mut Clients, outcome: Outcome, window: Window) {
+    fn add_to(&self, clients: &mut Clients, outcome: Outcome, minutes: Minutes) {
         for stripe in self.stripes() {
-            clients.add(&stripe.heaviest[outcome.index()], window);
+            clients.add(&stripe.heaviest[outcome.index()], minutes);
         }
     }
 
@@ -361,7 +361,7 @@ impl Stats {
         lock(&self.policies).iter().map(|(name, policy)| (name.clone(), policy.clone())).collect()
     }
 
-    /// Ends a minute, which becomes [`Window::Last`]. Returns a sentence about the requests that
+    /// Ends a minute, which becomes [`Minutes::Last`]. Returns a sentence about the requests that
     /// were blocked in it, and one about those that would have been, if there were any.
     pub fn end_minute(&self) -> Vec<String> {
         let policies = self.policies();
@@ -409,7 +409,7 @@ impl Stats {
         lock(&self.history).past(since_boot, most)
     }
 
-    /// How much time is in [`Window::Now`].
+    /// How much time is in [`Minutes::Now`].
     pub fn window(&self) -> Duration {
         lock(&self.windows).0.elapsed()
     }
@@ -476,8 +476,8 @@ impl Minute {
             return;
         }
         self.requests += requests;
-        policy.add_to(&mut self.clients, self.outcome, Window::Last);
-        self.policies.push((name.to_owned(), policy.heaviest(self.outcome, Window::Last)));
+        policy.add_to(&mut self.clients, self.outcome, Minutes::Last);
+        self.policies.push((name.to_owned(), policy.heaviest(self.outcome, Minutes::Last)));
     }
 
     fn in_words(&self) -> Option<String> {
@@ -606,7 +606,7 @@ mod tests {
             }
         });
         let found = |outcome| {
-            let found = policy.heaviest(outcome, Window::Now);
+            let found = policy.heaviest(outcome, Minutes::Now);
             assert!(found.complete);
             let pair = |heavy: HeavyClient| (heavy.client, heavy.requests);
             found.heaviest.into_iter().map(pair).collect::<Vec<_>>()
@@ -632,18 +632,18 @@ mod tests {
             }
         };
         ask(0..1_000_000);
-        let named = |window| policy.heaviest(Outcome::Blocked, window).heaviest;
-        assert_eq!(named(Window::Now), []);
+        let named = |minutes| policy.heaviest(Outcome::Blocked, minutes).heaviest;
+        assert_eq!(named(Minutes::Now), []);
         assert_eq!(
             stats.end_minute(),
             ["1000000 requests from at least 128 clients were blocked in the last minute; no \
                  client had many of them"]
         );
-        assert_eq!(named(Window::Last), []);
+        assert_eq!(named(Minutes::Last), []);
         // Not at the beginning of a minute either.
         for more in [1_001_000, 1_003_000, 1_100_000] {
             ask(1_000_000..more);
-            assert_eq!(named(Window::Now), [], "{more}");
+            assert_eq!(named(Minutes::Now), [], "{more}");
         }
     }
 
@@ -670,7 +670,7 @@ mod tests {
                 write!(name, "{client}").unwrap();
             });
         }
-        let found = policy.heaviest(Outcome::Allowed, Window::Now);
+        let found = policy.heaviest(Outcome::Allowed, Minutes::Now);
         assert!(!found.complete);
         let [first, second] = &found.heaviest[..] else { panic!("{found:?}") };
         assert_eq!((&*first.client, &*second.client), ("1", "2"));
@@ -696,7 +696,7 @@ mod tests {
             ["3 requests from 1 client were blocked in the last minute; most came from a: 3 \
                  requests (policy login)"]
         );
-        let blocked = || policy.heaviest(Outcome::Blocked, Window::Now).heaviest;
+        let blocked = || policy.heaviest(Outcome::Blocked, Minutes::Now).heaviest;
         assert_eq!(blocked().len(), 1);
         count(&policy, lane, Outcome::WouldBlock, key, |name| name.push('a'));
         assert_eq!(
@@ -729,7 +729,7 @@ mod tests {
                  from a: 2 requests (policy api.observe)"]
         );
         assert_eq!(policy.counts(), [0, 12, 0, 0, 2]);
-        let listed = policy.heaviest(Outcome::WouldBlock, Window::Now).heaviest;
+        let listed = policy.heaviest(Outcome::WouldBlock, Minutes::Now).heaviest;
         assert_eq!(listed[0].requests, 2);
     }
 

@@ -26,7 +26,7 @@ use arc_swap::ArcSwap;
 use clap::Parser as _;
 use gcra_inspect::explanation::{Explanation, RuleKind, SharedSources, explain};
 use gcra_inspect::key_meanings::named;
-use gcra_limiter::heaviest::Window;
+use gcra_limiter::heaviest::Minutes;
 use gcra_limiter::limiter::Limiter;
 use gcra_limiter::policies_in_force::{DecisionPath, InForce};
 use gcra_limiter::question::Question;
@@ -209,7 +209,7 @@ async fn a_client_has_one_name_with_lowercase() {
     for host in ["SHOP.Example.com", "shop.example.com", "Shop.example.COM"] {
         scenario.ask(&[("host", host.into())]).await;
         // Names are made when somebody looks.
-        listed = scenario.stats.policy("api").heaviest(Outcome::Allowed, Window::Now).heaviest;
+        listed = scenario.stats.policy("api").heaviest(Outcome::Allowed, Minutes::Now).heaviest;
     }
     let [client] = &listed[..] else { panic!("{listed:?}") };
     assert!(client.client.starts_with("shop…(16)#"), "{}", client.client);
@@ -981,7 +981,7 @@ proptest! {
                 ));
             }
             let trial = with.stats.policy("api.observe");
-            let listed = trial.heaviest(Outcome::WouldBlock, Window::Now);
+            let listed = trial.heaviest(Outcome::WouldBlock, Minutes::Now);
             let listed: u64 = listed.heaviest.iter().map(|client| client.requests).sum();
             let newly_blocked = [with.newly_blocked("api.observe"), listed];
             (answers, [with.counts("api.observe"), beside.counts("api")], newly_blocked)
