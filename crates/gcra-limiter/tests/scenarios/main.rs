@@ -13,6 +13,7 @@ mod debts_in_the_store;
 mod fleet;
 mod limits_of_messages;
 mod same_limit;
+mod settings;
 mod settled;
 mod unasked;
 
