@@ -78,7 +78,6 @@ macro_rules! values_help {
     };
 }
 
-/// What a KEY is.
 macro_rules! key_help {
     () => {
         concat!(

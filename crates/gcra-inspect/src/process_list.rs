@@ -32,7 +32,6 @@ pub fn pid_namespace(process: &Process) -> &'static str {
     }
 }
 
-/// Whether a process is the one that looks.
 pub fn is_this_process(process: &Process) -> bool {
     // The namespace is unknown where there is no /proc.
     process.pid == std::process::id() && process.pid_namespace != PidNamespace::Another

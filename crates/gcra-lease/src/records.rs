@@ -155,7 +155,6 @@ impl Records {
     }
 }
 
-/// A record that is opened.
 struct Opened<'r> {
     /// What is owed by itself.
     own: Units,

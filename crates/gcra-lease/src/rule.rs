@@ -44,7 +44,6 @@ pub(crate) enum Rule {
     SpentStaysCounted,
     /// Only a reply to the latest ask is taken.
     LatestOnly,
-    /// A reply is taken once.
     TakenOnce,
     /// Giving back takes the cells away when the ask is sent.
     GiveBackAtSending,
@@ -55,7 +54,6 @@ pub(crate) enum Rule {
     // The host around them.
     /// A host that lost its memory is another host.
     AnotherHostAfterLoss,
-    /// A reply that is void counts as none.
     VoidCountsAsNone,
     /// Several limits are asked for in one order on all hosts.
     OneOrder,

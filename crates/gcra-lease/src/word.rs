@@ -352,7 +352,6 @@ impl Advice {
         blocks.then(|| base.time(come_back))
     }
 
-    /// When to come back.
     const fn come_back(self) -> Tick {
         Tick(COME_BACK.get_u32(self.0))
     }

@@ -139,7 +139,6 @@ impl Standings {
     }
 }
 
-/// What variables are set in.
 pub trait SetVars {
     /// Sets a variable, or unsets it without a value.
     ///
@@ -214,7 +213,6 @@ pub fn write(
     }
 }
 
-/// Sets a variable of a request that was decided.
 fn set_decided(
     policies: &Policies,
     var: Var,

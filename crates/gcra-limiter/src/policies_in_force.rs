@@ -26,7 +26,6 @@ pub struct InForce {
     pub earlier: Earlier,
     /// The clients that are not limited for a while, as the table has them.
     pub exemptions: Vec<Exemption>,
-    /// What belongs to each policy.
     pub each: Vec<Each>,
     /// Whether all policies are decided by the table alone, so that no request asks for more.
     pub is_plain: bool,
@@ -129,7 +128,6 @@ impl Hashing {
 pub struct Usual {
     salt: LimitSalt,
     pub quota: Quota,
-    /// Whether the policy only observes.
     pub(crate) observes: bool,
     /// Those of its leases, if the policy is shared.
     numbers: LeaseNumbers,

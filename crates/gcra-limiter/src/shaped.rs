@@ -156,7 +156,6 @@ fn is_answered(in_force: &InForce, policy: usize) -> bool {
     }
 }
 
-/// A shape, and what is in force for its requests.
 struct ShapeInForce<'r> {
     known: &'r KnownShape,
     path: &'r DecisionPath,

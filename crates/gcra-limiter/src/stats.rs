@@ -51,7 +51,6 @@ impl Lane {
     }
 }
 
-/// The counters of one policy.
 #[derive(Debug)]
 pub struct PolicyStats {
     /// One for each worker.
@@ -214,7 +213,6 @@ impl PolicyStats {
         self.delayed.load(Ordering::Relaxed)
     }
 
-    /// Counts a message that has settled a request.
     pub(crate) fn count_settled(&self, outcome: Settlement, cells: SettledCells) {
         let (outcomes, counts) = &*self.settled;
         outcomes[outcome as usize].fetch_add(1, Ordering::Relaxed);
@@ -279,7 +277,6 @@ impl PolicyStats {
         }
     }
 
-    /// What was counted since the last call.
     fn since_last_call(&self) -> [u64; COUNTS] {
         let counts = self.counts();
         let mut reported = lock(&self.reported);

@@ -120,7 +120,6 @@ impl UnaskedFlags {
     }
 }
 
-/// What `--rate` may be.
 #[derive(Clone, Debug)]
 pub enum RateArg {
     Deny,
@@ -182,12 +181,10 @@ pub fn parse_burst(text: &str) -> Result<u64, String> {
     parse_count(text, "requests", MAX_BURST.into(), 20)
 }
 
-/// A value of `--unasked`.
 fn parse_unasked(text: &str) -> Result<u32, String> {
     parse_count(text, "requests", MAX_BURST.into(), 7)
 }
 
-/// A value of `--asked-by`.
 fn parse_asked_by(text: &str) -> Result<u32, String> {
     parse_count(text, "processes", *PROCESSES.end(), 2)
 }
@@ -200,7 +197,6 @@ fn parse_count<T: TryFrom<u64>>(text: &str, of: &str, most: u64, like: u32) -> R
     })
 }
 
-/// A value of `--reload-every`.
 fn parse_reload_every(text: &str) -> Result<Duration, String> {
     duration::parse_in(text, RELOADS, "10m")
 }
@@ -267,12 +263,10 @@ pub(crate) fn parse_variable(text: &str) -> Result<String, String> {
     if is_variable(text) { Ok(text.to_owned()) } else { Err(VARIABLE_RULE.to_owned()) }
 }
 
-/// A value of `--store-wait`.
 pub fn parse_store_wait(text: &str) -> Result<Duration, String> {
     duration::parse_in(text, WAITS, "20ms")
 }
 
-/// A value of `--without-store`.
 pub fn parse_without_store(text: &str) -> Result<WithoutStore, String> {
     let words = WORDS.join(", ");
     let wrong = || format!("'{text}' is not a way to do without the store; write one of {words}");

@@ -24,7 +24,6 @@ pub struct Key {
     pub parts: Vec<WrittenPart>,
 }
 
-/// A part of a key, as it is written.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct WrittenPart {
     /// The number of the fallback that the value came from, or 0.

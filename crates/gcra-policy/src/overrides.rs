@@ -158,7 +158,6 @@ impl Override {
     }
 }
 
-/// What an override is for.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub enum OverrideKey {
     Net(IpNet),

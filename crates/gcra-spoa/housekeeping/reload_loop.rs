@@ -191,7 +191,6 @@ struct Work {
     looks: u32,
 }
 
-/// What the work has found.
 pub(super) enum Found {
     Looked(Vec<SeenFile>),
     /// And the files that were looked at for it.

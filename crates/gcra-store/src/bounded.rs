@@ -27,7 +27,6 @@ pub(crate) struct Bound {
     /// How many bytes may be read until something else is sent.
     left: AtomicUsize,
     exceeded: AtomicBool,
-    /// Something was answered.
     answered: AtomicBool,
     /// What was read first.
     first: OnceLock<Box<[u8]>>,
@@ -58,12 +57,10 @@ impl Bound {
         self.exceeded.load(Ordering::Relaxed)
     }
 
-    /// Notes that there was an answer.
     pub(crate) fn note_answer(&self) {
         self.answered.store(true, Ordering::Relaxed);
     }
 
-    /// Whether there was an answer at all.
     pub(crate) fn has_answered(&self) -> bool {
         self.answered.load(Ordering::Relaxed)
     }

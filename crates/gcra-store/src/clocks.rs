@@ -31,7 +31,6 @@ struct Server {
     told: Option<(u16, HostTime)>,
 }
 
-/// A clock that leapt.
 #[derive(Debug, Eq, PartialEq)]
 pub(crate) struct Leapt {
     pub(crate) leap: Leap,

@@ -96,7 +96,6 @@ pub enum Password {
 }
 
 impl Password {
-    /// Reads it.
     pub(crate) fn read(&self) -> io::Result<Option<String>> {
         let about = |what: String| move |error| io::Error::other(format!("{what}: {error}"));
         match self {

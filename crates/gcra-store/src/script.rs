@@ -16,7 +16,6 @@ pub const ASK_SOURCE: &str = concat!(include_str!("open.lua"), include_str!("ask
 /// The source of the script for a charge.
 pub const CHARGE_SOURCE: &str = concat!(include_str!("open.lua"), include_str!("charge.lua"));
 
-/// One of the scripts.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Script {
     Ask,
@@ -93,7 +92,6 @@ pub struct StoreKind {
     pub is_cluster: bool,
 }
 
-/// A call of a script for a bucket.
 fn call(script: Script, by: By, bucket: &Bucket, kind: StoreKind, numbers: &[u8]) -> redis::Cmd {
     let (hash, source) = match script {
         Script::Ask => (&ASK_HASH, ASK_SOURCE),

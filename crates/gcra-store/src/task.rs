@@ -41,7 +41,6 @@ const TOLD_MOVING_EVERY: Duration = Duration::from_secs(60);
 /// Servers are looked at more often until they could be used for this long.
 const CALM_AFTER: Duration = Duration::from_secs(3);
 
-/// Sends and receives.
 pub(crate) struct Task {
     connector: Arc<Connector>,
     shared: Arc<Shared>,
@@ -75,7 +74,6 @@ type Looked = (Finder, Result<Seen, Fault>);
 /// What waits until it is sent again: to which server, and if with `ASKING`.
 type Paused = (Address, bool, Pending);
 
-/// Looking for servers.
 enum Look {
     /// The next one begins then.
     At(Instant, Finder),
@@ -119,10 +117,8 @@ struct Link {
     replicas: u32,
 }
 
-/// What came of an ask or a charge.
 enum Came {
     Reply(Reply),
-    /// The ask is ignored.
     Ignored,
     Charged(Charged),
     /// The store may have taken it.
@@ -140,7 +136,6 @@ struct Call {
     asking: bool,
 }
 
-/// A call and what came of it.
 struct Called {
     call: Call,
     answers: Result<Vec<Value>, Fault>,
@@ -275,7 +270,6 @@ impl Task {
         }));
     }
 
-    /// Takes what came of a call.
     fn called(&mut self, Called { call, answers }: Called) {
         let Call { address, link, asks, asking } = call;
         let stride = if asking { 2 } else { 1 };
@@ -689,7 +683,6 @@ impl Task {
         }
     }
 
-    /// Begins the next look.
     fn begin_look(&mut self) {
         match core::mem::replace(&mut self.look, Look::None) {
             Look::At(_, mut finder) => {

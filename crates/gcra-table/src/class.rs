@@ -22,7 +22,6 @@ pub(crate) struct Class {
 /// How many bits below it a fingerprint has.
 pub(crate) const IN_FINGERPRINT: u32 = 60;
 
-/// How many classes there are.
 pub(crate) const CLASSES: u8 = 64;
 
 /// What a bucket owes that owes its whole limit, if that is the smallest of its class.

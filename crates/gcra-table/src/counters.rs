@@ -15,7 +15,6 @@ pub struct Evictions {
     pub forgiven: Nanos,
 }
 
-/// The counters.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(crate) struct Counters {
@@ -24,7 +23,6 @@ pub(crate) struct Counters {
     gave_up: AtomicU64,
 }
 
-/// What [`Counters`] have counted.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Counted {
     pub(crate) evictions: Evictions,
@@ -47,7 +45,6 @@ impl Counted {
 }
 
 impl Counters {
-    /// A bucket was evicted that owed this.
     pub(crate) fn evicted(&self, owed: Nanos) {
         self.evicted_live.fetch_add(1, Ordering::Relaxed);
         self.forgiven_ns.fetch_add(owed.0, Ordering::Relaxed);

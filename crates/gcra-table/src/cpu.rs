@@ -15,7 +15,6 @@ pub(crate) struct Loads {
 }
 
 impl Loads {
-    /// Asks the CPU.
     #[inline(always)]
     pub(crate) fn of_this_cpu() -> Self {
         Self {

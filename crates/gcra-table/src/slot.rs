@@ -226,7 +226,6 @@ impl Word {
         if self.halves().0 & TAGS == 0 { Some(self.value()) } else { None }
     }
 
-    /// The ticket of an announcement.
     pub(crate) const fn ticket(self) -> Option<u64> {
         let (high, low) = self.halves();
         if high & PENDING == 0 { None } else { Some(low) }

@@ -119,7 +119,6 @@ pub(crate) struct Bad {
     pub(crate) excerpt: String,
 }
 
-/// What the lines of a block are.
 #[derive(Debug, Default)]
 pub(crate) struct Block {
     /// Requests in the order of time, then of lines.
@@ -131,7 +130,6 @@ pub(crate) struct Block {
 }
 
 impl Block {
-    /// Reads the lines of a block.
     pub(crate) fn read(text: &Text, parser: &mut Lines<'_>, max_line: usize) -> Self {
         let mut block = Self::default();
         block.items.reserve(text.bytes.len() / 160);

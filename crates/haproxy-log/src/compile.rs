@@ -9,7 +9,6 @@ pub(crate) enum Node {
     Space,
     /// Literal text without spaces.
     Text(Vec<u8>),
-    /// A value.
     Value(Value),
 }
 

@@ -113,7 +113,6 @@ impl Input {
         }
     }
 
-    /// Opens the log.
     pub(crate) fn open(&self) -> io::Result<Opened> {
         let count = Arc::new(Count::default());
         let raw = Counted { reader: self.open_raw()?, count: count.clone() };

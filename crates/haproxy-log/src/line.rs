@@ -10,7 +10,6 @@ use crate::prefix;
 use crate::scan::{Mismatch, Span};
 use crate::selection::{JsonReader, Reader, Selection, TextReader};
 
-/// What a line is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Parsed {
     /// A request at this time. If it is not whole, the line ends within a string.
@@ -61,7 +60,6 @@ impl Values {
         self.ends.push(u32::try_from(self.bytes.len()).unwrap_or(0) | flag);
     }
 
-    /// The value with this number.
     pub(crate) fn get(&self, number: usize) -> Option<&[u8]> {
         let end = *self.ends.get(number)?;
         if end & ABSENT != 0 {
@@ -92,7 +90,6 @@ fn is_absent(value: &[u8]) -> bool {
 /// Where messages can begin: after at most that many words.
 const PREFIX_WORDS: usize = 24;
 
-/// Reads the lines of a log.
 #[derive(Debug)]
 pub(crate) struct Lines<'a> {
     reader: &'a Reader,

@@ -88,7 +88,6 @@ impl<'a> Merge<'a> {
         }
     }
 
-    /// Takes the next block of an input.
     pub(crate) fn add(&mut self, input: usize, name: &str, block: Block) {
         if self.lines.len() <= input {
             self.lines.resize(input + 1, 0);

@@ -4,7 +4,6 @@ use memchr::{memchr, memrchr};
 
 use crate::compile::{Source, Value};
 
-/// Which part of a value is wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Part {
     Whole,
@@ -140,7 +139,6 @@ impl Decode {
         }
     }
 
-    /// Appends the decoded value.
     pub(crate) fn append(self, value: &[u8], out: &mut Vec<u8>) {
         match self {
             Self::Plain => out.extend_from_slice(value),

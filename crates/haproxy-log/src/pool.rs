@@ -114,7 +114,6 @@ impl<'a> Pool<'a> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many logs are read at once at most.
     pub(crate) fn logs_at_once(&self) -> usize {
         self.threads + 2
     }
@@ -259,7 +258,6 @@ impl<'a> Pool<'a> {
         (text, source, failed)
     }
 
-    /// Reads the lines of a block.
     fn finish(&self, text: &Text, failed: bool, parser: &mut Lines<'_>) -> Done {
         let mut block = Block::read(text, parser, self.max_line);
         self.progress.lines.fetch_add(block.lines, Ordering::Relaxed);

@@ -3,7 +3,6 @@
 use crate::compile::{Source, Value};
 use crate::date::Dates;
 
-/// How a date is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Notation {
     Milliseconds,

@@ -193,7 +193,6 @@ impl Counters {
         self.handler_panics.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts the end of a connection.
     pub(crate) fn ended(&self, end: &End) {
         let counter = match end {
             End::HealthCheck => &self.health_checks,

@@ -5,7 +5,6 @@ use std::{fmt, io};
 
 use spop_codec::{ProtocolError, Status};
 
-/// How a connection ended.
 #[derive(Debug)]
 pub(crate) enum End {
     /// The peer closed between two frames, or reset the connection, as HAProxy from 3.1 on
@@ -27,7 +26,6 @@ pub(crate) enum End {
     NoMemory,
     /// The agent stops.
     Stopped,
-    /// The socket failed.
     Failed(io::Error),
 }
 

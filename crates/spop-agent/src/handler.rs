@@ -174,7 +174,6 @@ pub struct Reply<'a> {
     later: &'a mut Option<LateFuture>,
 }
 
-/// The future of a late reply.
 pub(crate) type LateFuture = Pin<Box<dyn Future<Output = LateReply> + Send>>;
 
 impl<'a> Reply<'a> {

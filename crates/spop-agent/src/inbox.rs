@@ -17,7 +17,6 @@ pub(crate) enum Inbox {
 }
 
 impl Inbox {
-    /// The bytes.
     #[inline]
     pub(crate) fn bytes(&self) -> &[u8] {
         match self {
@@ -86,7 +85,6 @@ impl Inbox {
         }
     }
 
-    /// Appends bytes that were read.
     pub(crate) fn append(&mut self, more: &[u8], may_be_whole: bool) {
         let may_be_whole = may_be_whole || self.is_whole();
         let mut bytes = self.take();

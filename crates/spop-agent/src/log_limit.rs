@@ -28,7 +28,6 @@ pub(crate) struct LogLimit {
 }
 
 impl LogLimit {
-    /// Logs that a connection has ended.
     pub(crate) fn ended(&self, peer: &dyn fmt::Display, Ended { end, greeted }: &Ended) {
         if end.is_ordinary() {
             log::debug!("connection from {peer} ended: {end}");

@@ -65,7 +65,6 @@ impl<'r, H: Handler> Round<'r, H> {
         &mut self.output[self.written..]
     }
 
-    /// Appends these bytes.
     pub(crate) fn append(&mut self, bytes: &[u8]) {
         self.space(bytes.len())[..bytes.len()].copy_from_slice(bytes);
         self.written += bytes.len();

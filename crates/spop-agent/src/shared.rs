@@ -18,7 +18,6 @@ pub(crate) struct Shared<H> {
     pub(crate) counters: Arc<Counters>,
     pub(crate) log: LogLimit,
     pub(crate) busy: Option<Busy>,
-    /// The [`Stage`].
     stage: AtomicU8,
     /// For each stage, who waits for it.
     reached: [Notify; Stage::COUNT],
@@ -48,7 +47,6 @@ impl<H> Shared<H> {
         Self { handler, settings, counters, log, busy, stage, reached }
     }
 
-    /// Enters a stage.
     pub(crate) fn enter(&self, stage: Stage) {
         self.stage.store(stage as u8, Ordering::Release);
         self.reached[..=stage as usize].iter().for_each(Notify::notify_waiters);

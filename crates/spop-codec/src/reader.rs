@@ -48,7 +48,6 @@ impl<'a> Reader<'a> {
         Ok(*bytes)
     }
 
-    /// Reads one varint.
     #[inline]
     pub(crate) fn varint(&mut self) -> Result<u64, DecodeError> {
         match self.byte() {

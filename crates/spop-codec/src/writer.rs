@@ -28,7 +28,6 @@ impl<'b> Writer<'b> {
         Self { out, used: 0 }
     }
 
-    /// The bytes that are written.
     pub(crate) fn into_written(self) -> &'b [u8] {
         self.out.get(..self.used).unwrap_or_default()
     }

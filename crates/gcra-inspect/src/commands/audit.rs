@@ -112,7 +112,6 @@ struct Excess {
     too_many: u64,
     /// By how much the key was at most ahead of what the limit allows.
     ahead_ns: i128,
-    /// When that was.
     at: i64,
 }
 

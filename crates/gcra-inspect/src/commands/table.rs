@@ -182,7 +182,6 @@ fn trouble_in_words(path: &Path, table: &Table, interrupted: Option<Slots>) -> V
     lines
 }
 
-/// The processes that use the table.
 fn users_in_words(
     table: &Table,
     processes: &[Process],

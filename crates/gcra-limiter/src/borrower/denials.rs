@@ -42,7 +42,6 @@ pub(crate) struct Denial {
 }
 
 impl Denials {
-    /// Notes that a charge was denied.
     pub(crate) fn note(
         &self,
         key: LeaseKey,

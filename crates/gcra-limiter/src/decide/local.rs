@@ -136,7 +136,6 @@ pub fn foresee<'p>(
     (Verdict::new(question.policy, policy.observes, reason).after(delay), foreseen)
 }
 
-/// The charge of one message.
 pub struct LocalCharge<'t, 'p, 'm> {
     table: &'t Table,
     now: &'t mut Reading,

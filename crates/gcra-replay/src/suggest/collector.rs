@@ -33,7 +33,6 @@ pub(crate) struct Collector {
     pub(super) resolution: Resolution,
 }
 
-/// One client.
 pub(super) struct FollowedClient {
     pub(super) hash: u64,
     /// The time of its last request, in microseconds since 1970.

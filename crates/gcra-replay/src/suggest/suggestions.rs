@@ -77,7 +77,6 @@ struct Scope {
 /// A limit of the grid, by its position.
 type Place = (usize, usize);
 
-/// Finds limits for what was collected.
 pub(crate) fn find(mut collected: Collector) -> Suggestions {
     let blocked = *collected.blocked.requests();
     let touched = collected.touched();

@@ -25,7 +25,6 @@ use crate::quota::{Admission, Quota};
 use crate::slot::{Line, Slot, Word};
 use crate::time::{Nanos, Reading, Time};
 
-/// What a key is to be charged.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ToCharge<'q> {
     /// By reference, because it is larger than what is needed of it.

@@ -57,7 +57,6 @@ impl Look {
         positions(self.announcements).map(|position| (position, self.words[position]))
     }
 
-    /// Whether one of the slots is sealed.
     #[inline]
     pub(crate) fn has_seals(&self) -> bool {
         self.sealed != 0

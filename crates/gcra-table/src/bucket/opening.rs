@@ -65,7 +65,6 @@ use crate::slot::Word;
 use crate::sync::{Ordering, fence};
 use crate::time::{Reading, Time};
 
-/// What came of opening a bucket.
 pub(crate) enum Opening<D> {
     /// It was opened with this TAT.
     Opened(Time),

@@ -38,7 +38,6 @@ impl Announcer {
         Self { attachment, count: AtomicU32::new(0) }
     }
 
-    /// The number of the attachment.
     pub(crate) const fn attachment(&self) -> u16 {
         self.attachment
     }

@@ -163,7 +163,6 @@ impl Tally {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct WindowOver;
 
-/// What is to be counted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Count {
     pub(crate) window: Window,

@@ -21,7 +21,6 @@ pub(crate) struct Checked<const WORDS: usize> {
     words: [AtomicU64; WORDS],
 }
 
-/// How a checksum is computed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Checksum {
     /// With the hash key of the table.

@@ -175,13 +175,11 @@ impl<const HEADER: usize> Region<HEADER> {
         self.map.len()
     }
 
-    /// All lines of a table.
     #[inline]
     pub(crate) fn lines(&self) -> &[Line] {
         self.after_header()
     }
 
-    /// All sets of leases.
     #[inline]
     pub(crate) fn sets(&self) -> &[Set] {
         self.after_header()

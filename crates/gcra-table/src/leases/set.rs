@@ -320,7 +320,6 @@ impl<'a> Place<'a> {
         self.holding(now).look(now, cells, patience)
     }
 
-    /// What the entry holds.
     pub(crate) fn holding(&self, now: HostTime) -> Holding {
         let base = self.memory.base;
         self.packed(now).map_or_else(Holding::new, |(_, packed)| packed.holding(base, now))
