@@ -173,7 +173,7 @@ bench-haproxy: ## what limiting costs HAProxy, with wrk; BENCH_ARGS= writes noth
 
 guard: valkey ## instructions per NOTIFY against their bounds; GUARD=--write writes the page
 	@tests/install.sh valgrind valgrind
-	$(CARGO) bench --locked --profile guard -p guard -- $(GUARD)
+	CARGO_INCREMENTAL=0 $(CARGO) bench --locked --profile guard -p guard -- $(GUARD)
 
 # HAPROXY_VERSIONS="2.6 3.4" counts with these.
 guard-haproxy: ## HAProxy's instructions per request against their bounds; GUARD=--write, too
