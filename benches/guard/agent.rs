@@ -1,5 +1,5 @@
-//! The agent whose instructions are counted: the program's, without its commands, which would take a
-//! third of the time that linking with all optimization takes.
+//! The agent whose instructions are counted: the program's, without its commands, which would take
+//! a third of the time that linking with all optimization takes.
 
 use std::process::ExitCode;
 

@@ -38,8 +38,8 @@ pub fn command() -> clap::Command {
     cli::command()
 }
 
-/// Runs an agent by the flags of a command line, as the program does. Commands are refused, so that
-/// what they are made of is not linked.
+/// Runs an agent by the flags of a command line, as the program does. Commands are refused, so
+/// that what they are made of is not linked.
 pub fn run_agent(flags: impl IntoIterator<Item = OsString>) -> ExitCode {
     logging::start();
     match cli::parse(flags) {
