@@ -14,13 +14,14 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "%-14s %s\n", $$1, $$2 }' Makefile
 
+# Without optimization, which would take three times as long to build and show the same.
 demo: haproxy ## two agents on one table behind a real HAProxy, and two clients over their limit
-	$(CARGO) build --release --locked --bin gcra-spoa --example demo
-	$(CARGO) run --quiet --release --locked --example demo
+	$(CARGO) build --locked --bin gcra-spoa --example demo
+	$(CARGO) run --quiet --locked --example demo
 
 demo-cluster: haproxy valkey ## three hosts that share a limit, and a store that is killed
-	$(CARGO) build --release --locked --bin gcra-spoa --example demo_cluster
-	$(CARGO) run --quiet --release --locked --example demo_cluster
+	$(CARGO) build --locked --bin gcra-spoa --example demo_cluster
+	$(CARGO) run --quiet --locked --example demo_cluster
 
 # A program that cannot be installed is no reason to stop: the tests that need it are skipped, and
 # the last line says so.

@@ -21,23 +21,35 @@ pub struct Waiting {
     /// How long it takes until one is allowed. `None` if it is allowed now, or if that is not
     /// known.
     pub wait: Option<Nanos>,
-    /// Why it is blocked: "limit", with a wait; "denied"; or "store", because the store is away
-    /// and the policy is closed without it. "share" is for a client of which it is not known,
-    /// because a share of the limit decides. `None` if it is allowed.
-    pub reason: Option<&'static str>,
+    /// Why it is blocked. `None` if it is allowed.
+    pub reason: Option<WaitReason>,
+}
+
+gcra_text::words! {
+    /// Why the clients in a list wait.
+    #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+    pub enum WaitReason {
+        Denied = "denied",
+        /// The only one with a wait.
+        Limit = "limit",
+        /// It is not known whether it is blocked, because a share of the limit decides.
+        Share = "share",
+        /// The store is away, and the policy is closed without it.
+        Store = "store",
+    }
 }
 
 impl Waiting {
     const NOT: Self = Self { wait: None, reason: None };
 
-    const fn by(reason: &'static str) -> Self {
+    const fn by(reason: WaitReason) -> Self {
         Self { wait: None, reason: Some(reason) }
     }
 
     fn of(wait: Nanos) -> Self {
         match wait {
             Nanos::ZERO => Self::NOT,
-            wait => Self { wait: Some(wait), reason: Some("limit") },
+            wait => Self { wait: Some(wait), reason: Some(WaitReason::Limit) },
         }
     }
 }
@@ -70,7 +82,7 @@ impl Of<'_> {
         let is_known = under.rules == self.in_force.each[self.place].rules;
         let rules: Vec<_> = if is_known { vec![policy.rule(under.rule)] } else { all() };
         if rules.iter().all(|rule| **rule == Rule::Deny) {
-            return Waiting::by("denied");
+            return Waiting::by(WaitReason::Denied);
         }
         let rules = rules.into_iter().map(Rule::limits);
         match (policy.shared, self.leases) {
@@ -160,8 +172,8 @@ impl Of<'_> {
             return Waiting::of(blocked);
         }
         match without_store {
-            WithoutStore::Closed => Waiting::by("store"),
-            WithoutStore::Share | WithoutStore::Open { .. } => Waiting::by("share"),
+            WithoutStore::Closed => Waiting::by(WaitReason::Store),
+            WithoutStore::Share | WithoutStore::Open { .. } => Waiting::by(WaitReason::Share),
         }
     }
 }

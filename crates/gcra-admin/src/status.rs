@@ -339,7 +339,7 @@ impl OfPolicy<'_> {
                 requests: *requests,
                 per_second: Amount(float(*requests) / self.window.as_secs_f64()),
                 wait_ms: wait.map(Nanos::millis_ceil),
-                reason: reason.map(str::to_owned),
+                reason: reason.map(|reason| reason.as_str().to_owned()),
             }
         };
         found.heaviest.iter().take(TOP).map(row).collect()

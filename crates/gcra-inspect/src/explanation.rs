@@ -83,7 +83,7 @@ pub struct Decided {
     /// The value of the variable `would_block`.
     pub would_block: bool,
     /// The value of the variable `reason`.
-    pub reason: Option<String>,
+    pub reason: Option<Reason>,
     /// How long a request now would have to wait before it goes on, if it is not blocked.
     pub delay_ms: u64,
     /// How long the client has to wait, if it sends no request in that time.
@@ -345,7 +345,7 @@ pub fn decided(
         observed_held,
         blocked: is_limited && verdict.is_blocked(),
         would_block: is_limited && (verdict.would_block() || on_trial),
-        reason: reason.filter(|_| is_limited).map(Reason::as_str).map(str::to_owned),
+        reason: reason.filter(|_| is_limited),
         blocked_otherwise: !is_limited && verdict.is_blocked(),
         delay_ms: if is_limited { own.verdict.delay_ms().into() } else { 0 },
         retry_after_ms: own.wait.millis_ceil(),

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use gcra_limiter::verdict::Reason;
 use gcra_text::count::Count;
 use gcra_text::duration::Left;
 use gcra_text::visible::quoted;
@@ -143,7 +144,7 @@ impl Decided {
         if let Some(away) = &self.away {
             return away.in_words(self.blocked, self.would_block, self.retry_after_ms);
         }
-        let Some(reason) = &self.reason else {
+        let Some(reason) = self.reason else {
             return match (self.rule, self.cells, self.retry_after_ms) {
                 (RuleKind::Unlimited, ..) => {
                     "every request is allowed, by \"unlimited\"".to_owned()
@@ -201,9 +202,9 @@ impl Decided {
                       blocked"
                 .to_owned(),
         };
-        let _ = match &**reason {
-            "denied" => write!(words, ", because the limit is \"deny\""),
-            "oversize" => {
+        let _ = match reason {
+            Reason::Denied => write!(words, ", because the limit is \"deny\""),
+            Reason::Oversize => {
                 write!(words, ", because it costs more than a burst, so it can never be allowed")
             }
             _ if self.held.iter().any(|held| !held.at_once) => {

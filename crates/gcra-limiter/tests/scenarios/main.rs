@@ -33,7 +33,7 @@ use gcra_limiter::policies_in_force::{DecisionPath, InForce};
 use gcra_limiter::question::Question;
 use gcra_limiter::stats::Stats;
 use gcra_limiter::undecided::Undecided;
-use gcra_limiter::verdict::{NEWLY_BLOCKED, Outcome};
+use gcra_limiter::verdict::{NEWLY_BLOCKED, Outcome, Reason};
 use gcra_limiter::written_message::WrittenMessage;
 use gcra_policy::answers::Answers;
 use gcra_policy::file::document;
@@ -1543,7 +1543,7 @@ fn difference(explanation: &Explanation, answer: &Answer) -> Option<&'static str
     if explanation.policy != text("policy") {
         return Some("policy");
     }
-    (decided.reason != text("reason")).then_some("reason")
+    (decided.reason.map(Reason::as_str) != text("reason").as_deref()).then_some("reason")
 }
 
 const FAILED_LOGINS: &str = "answer = [\"remaining\", \"retry_after\"]\n[policy.api]\nlimits = \
