@@ -356,6 +356,61 @@ fn a_debt_by_former_groups_is_shown_without_asking_the_agents() {
     assert!(is_blocked(&scene));
     scene.restart();
     assert!(!is_blocked(&scene) && !scene.is_blocked("check", &args));
+    // Nor does it after a reload of its own, which has another debt.
+    reload(&scene, &config(30));
+    assert!(!is_blocked(&scene) && !scene.is_blocked("check", &args));
+}
+
+/// Agents of which one was started after a change: the others count what that does not.
+#[test]
+fn a_younger_agent_is_said_not_to_count_former_debts() {
+    let config = |key: &str| format!("[policy.check]\nlimits = \"5/d\"\nkey = [\"{key}\"]\n");
+    let mut scene = Scene::new(&config("user"));
+    let args = [("ip", ip("192.0.2.1")), ("user", "alice".into())];
+    assert_eq!(scene.exhaust("check", &args), 5);
+    reload(&scene, &config("ip"));
+    let explain = || all_said(&scene.run(&["explain"], &["ip=192.0.2.1", "user=alice"])).0;
+    let blocked = "a request now is blocked";
+    assert!(explain().contains(blocked) && !explain().contains("started later"));
+    let file = scene.path("gcra.toml");
+    let younger = Agent::start(&scene.path("table"), &["--config", file.to_str().unwrap()]);
+    let about = format!("agent {} started later and may allow more", younger.process.id());
+    wait_until("the younger one has written", || explain().contains(&about));
+    assert!(explain().contains(blocked));
+}
+
+/// A KEY that is that of a fallback does not tell whether the other arg was there.
+#[test]
+fn a_debt_by_a_former_key_with_fallbacks_is_not_silent() {
+    let config = |key: &str| format!("[policy.check]\nlimits = \"5/d\"\nkey = [{key}]\n");
+    let (fallbacks, plain) = ("\"user\", \"else ip\"", "\"ip\"");
+    let args = [("ip", ip("192.0.2.1")), ("user", "alice".into())];
+    for (before, after, key, lacks) in [
+        (fallbacks, plain, "ip=192.0.2.1", "user=..."),
+        (plain, fallbacks, "user=alice", "ip=..."),
+    ] {
+        let mut scene = Scene::new(&config(before));
+        assert_eq!(scene.exhaust("check", &args), 5);
+        reload(&scene, &config(after));
+        assert!(scene.is_blocked("check", &args));
+        let may_owe = format!("which 'gcra-spoa explain' shows with {lacks}");
+        for command in [&["explain"][..], &["table", "get"]] {
+            let (words, _) = all_said(&scene.run(command, &[key]));
+            assert!(words.contains(&may_owe), "{words}");
+        }
+        let (_, status) = scene.reset(&[key]);
+        assert_eq!(status, 1, "{key} does not say which client that was");
+        let both = scene.said(&["explain"], &["ip=192.0.2.1", "user=alice"]).0;
+        assert!(both.contains("a request now is blocked"), "{both}");
+    }
+    // The key that a policy has now says all of itself.
+    let mut scene = Scene::new(&config(fallbacks));
+    assert_eq!(scene.exhaust("check", &args), 5);
+    reload(&scene, &config(&format!("{fallbacks}]\nlowercase = true\n#")));
+    for key in ["ip=192.0.2.1", "user=alice"] {
+        let (words, _) = all_said(&scene.run(&["table", "get"], &[key]));
+        assert!(!words.contains("had another key"), "{words}");
+    }
 }
 
 /// By a former key with other args a KEY says too little, and the args of a message may not.
@@ -1398,7 +1453,7 @@ fn a_client_whose_address_haproxy_cuts_is_named_by_its_network() {
 
 #[test]
 fn an_exemption_that_helps_no_client_is_refused() {
-    let scene = Scene::new(
+    let mut scene = Scene::new(
         "[policy.check]\nlimits = \"5/d\"\nkey = [\"ip\"]\nipv4_prefix = 24\n\
          [policy.user]\nlimits = \"5/d\"\nkey = [\"user\", \"ip\"]\n",
     );
@@ -1409,6 +1464,9 @@ fn an_exemption_that_helps_no_client_is_refused() {
         "{sentence}"
     );
     assert_eq!(scene.said(&exempt, &["str:office"]).1, 0);
+    // One that has a bucket is a client.
+    assert!(!scene.is_blocked("check", &[("ip", "bob".into())]));
+    assert_eq!(scene.said(&exempt, &["bob"]).1, 0);
     assert_eq!(scene.said(&exempt, &["192.0.2.0/24"]).1, 0, "a group is a client");
     let sentence = scene.complaint(&exempt, &["192.0.0.0/16"]);
     assert!(sentence.contains("; an exemption is for one client: for the network"), "{sentence}");

@@ -248,9 +248,12 @@ impl Inspected {
         let remembered = unseen_debts::remembered(&table);
         let (history, is_whole) = match (remembered, &kept) {
             (None, _) => (Vec::new(), true),
-            (Some(_), Ok(kept)) => kept.history(table.now()),
+            (Some((agents, _)), Ok(kept)) => kept.history(table.now(), &agents),
             (Some(_), Err(_)) => (Vec::new(), false),
         };
+        let about_younger = history.first().zip(kept.as_ref().ok());
+        let about_younger =
+            about_younger.and_then(|((_, first), kept)| kept.note_about_younger(&table, *first));
         let in_force = Arc::new(InForce::of_history(history, policies, &table));
         let (leases, table) = (leases_of(&table), Arc::new(table));
         let inspected = Self {
@@ -259,7 +262,8 @@ impl Inspected {
             ..Self::of_parts(table, path, in_force, leases, file)
         };
         let differs = if is_given { inspected.note() } else { None };
-        for note in [inspected.note_about_users(), differs].into_iter().flatten() {
+        let notes = [inspected.note_about_users(), differs, about_younger];
+        for note in notes.into_iter().flatten() {
             print_note(&note);
         }
         Ok(inspected)
@@ -301,8 +305,8 @@ impl Inspected {
     /// tell that.
     pub(crate) fn note_about_former_args(&self, client: &InspectedClient) -> Option<String> {
         let policy = self.policy(client);
-        let has = |arg: &[u8]| policy.key.names().any(|name| *name == *arg);
-        unseen_debts::note_about_former_args(&self.table, &self.in_force, policy, has)
+        let args = &client.meaning.args;
+        unseen_debts::note_about_former_args(&self.table, &self.in_force, policy, args)
     }
 
     /// Whether a client may owe something by a key that it had before and that is not known here.

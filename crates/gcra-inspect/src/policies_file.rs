@@ -11,7 +11,7 @@ use std::fs::{self, File, Metadata};
 use std::io::{self, Read as _};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -145,6 +145,17 @@ pub struct Kept {
     entries: Vec<KeptEntry>,
     /// Until when an entry would matter that there was no space for.
     lacks_until_ns: u64,
+    /// The agents that have written.
+    agents: Vec<KeptAgent>,
+}
+
+/// An agent that has written what it has in force.
+#[derive(Debug, Deserialize, Serialize)]
+struct KeptAgent {
+    /// As in [`Process`].
+    attachment: u32,
+    /// Since when it runs, by the table's clock. It remembers nothing that ended before.
+    since_ns: u64,
 }
 
 /// Why a command cannot use the file.
@@ -298,11 +309,12 @@ impl Kept {
         others.filter_map(|entry| entry.policies().ok().flatten())
     }
 
-    /// What agents remember that was in force before, each until a moment, the earliest first; and
-    /// whether that is all of it.
-    pub(crate) fn history(&self, now: Time) -> (Vec<(Policies, Time)>, bool) {
+    /// What these agents remember that was in force before, each until a moment, the earliest
+    /// first; and whether that is all of it.
+    pub(crate) fn history(&self, now: Time, agents: &[Process]) -> (Vec<(Policies, Time)>, bool) {
+        let first = agents.iter().map(|agent| self.since_ns(agent)).min().unwrap_or(0);
         let ended = self.entries.iter().filter(|it| it.ended_ns > 0 && it.until_ns > now.0);
-        let mut ended: Vec<_> = ended.collect();
+        let mut ended: Vec<_> = ended.filter(|entry| entry.ended_ns >= first).collect();
         ended.sort_by_key(|entry| entry.ended_ns);
         let policies = |entry: &&KeptEntry| {
             let policies = entry.policies().ok().flatten()?;
@@ -311,6 +323,27 @@ impl Kept {
         let history: Vec<_> = ended.iter().filter_map(policies).collect();
         let is_whole = history.len() == ended.len() && self.lacks_until_ns <= now.0;
         (history, is_whole)
+    }
+
+    /// Since when an agent runs; 0 if the file does not tell.
+    fn since_ns(&self, agent: &Process) -> u64 {
+        let kept = self.agents.iter().find(|kept| kept.attachment == agent.attachment);
+        kept.map_or(0, |kept| kept.since_ns)
+    }
+
+    /// Says that some agents do not count debts that others do, if the earliest of these is from
+    /// before a change at the moment `changed`.
+    pub(crate) fn note_about_younger(&self, table: &Table, changed: Time) -> Option<String> {
+        let mut younger = living(table);
+        younger.retain(|agent| self.since_ns(agent) > changed.0);
+        let names: Vec<_> = younger.iter().map(process_list::name).collect();
+        (!names.is_empty()).then(|| {
+            format!(
+                "agents that ran when the policies were changed by a reload count what clients \
+                 owed before, as shown here; {} started later and may allow more",
+                process_list::agents(&names).0
+            )
+        })
     }
 
     /// The flags of agents without a file, if the entry that is chosen has some.
@@ -361,6 +394,8 @@ fn must_be_of(metadata: &Metadata, owner: u32) -> Result<(), String> {
 #[derive(Debug)]
 pub struct Keeper {
     table: PathBuf,
+    /// When the agent wrote first.
+    since: OnceLock<Time>,
     seen: Mutex<Option<OwnEntry>>,
 }
 
@@ -393,7 +428,7 @@ fn stamp(path: &Path) -> io::Result<Stamp> {
 impl Keeper {
     /// For the table at `path`.
     pub fn new(path: &Path) -> Self {
-        Self { table: path.to_owned(), seen: Mutex::new(None) }
+        Self { table: path.to_owned(), since: OnceLock::new(), seen: Mutex::new(None) }
     }
 
     /// Whether the file is still the one that has these policies, or it is being written.
@@ -448,6 +483,11 @@ impl Keeper {
         else {
             return Ok(());
         };
+        let since_ns = self.since.get_or_init(|| now).0;
+        // One for which the table's list has no space would be taken out by the others.
+        let is_alive = |own: &u32| living(table).iter().any(|agent| agent.attachment == *own);
+        let agent = table.attachment().filter(is_alive);
+        let agent = agent.map(|attachment| KeptAgent { attachment, since_ns });
         // Another thread of this process may be at it.
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let beside = Beside::lock(name)?;
@@ -458,11 +498,14 @@ impl Keeper {
         let has_own =
             |entry: &KeptEntry| (entry.limits, &entry.switched) == (own.limits, &own.switched);
         let has_history = history.iter().all(|former| kept.tells_of(former));
-        if is_new || stops || !has_history || !kept.entries.iter().any(has_own) {
+        let is_listed = agent.as_ref().is_none_or(|agent| kept.lists(agent));
+        let is_whole = has_history && is_listed && kept.entries.iter().any(has_own);
+        if is_new || stops || !is_whole {
             if let Some(entry) = kept.entries.iter().find(|entry| stops && entry.is_same(&own)) {
                 own.since_ns = entry.since_ns;
             }
             kept.put(own, history, table);
+            kept.put_agent(agent, table);
             beside.put(&kept.bounded(table), name)?;
         }
         *seen = Some(OwnEntry {
@@ -503,6 +546,23 @@ impl Kept {
         // The newest come first, and leave last.
         self.entries.sort_by_key(|entry| Reverse(entry.last_ns));
         self.keep_first(MOST_ENTRIES);
+    }
+}
+
+impl Kept {
+    fn lists(&self, agent: &KeptAgent) -> bool {
+        let own = (agent.attachment, agent.since_ns);
+        self.agents.iter().any(|kept| (kept.attachment, kept.since_ns) == own)
+    }
+
+    /// Lists an agent, and of the others those that are alive.
+    fn put_agent(&mut self, agent: Option<KeptAgent>, table: &Table) {
+        let alive: BTreeSet<_> = living(table).iter().map(|process| process.attachment).collect();
+        let own = agent.as_ref().map(|agent| agent.attachment);
+        let stays =
+            |kept: &KeptAgent| alive.contains(&kept.attachment) && Some(kept.attachment) != own;
+        self.agents.retain(stays);
+        self.agents.extend(agent);
     }
 }
 
@@ -591,7 +651,11 @@ mod tests {
     fn kept() -> Kept {
         let text = "[policy.api]\nlimits = \"3/d\"\nkey = [\"ip\"]\n";
         let policies = document::parse(Path::new("/etc/gcra-spoa.toml"), text).unwrap();
-        Kept { entries: vec![KeptEntry::new(&policies, Time(7)).unwrap()], lacks_until_ns: 0 }
+        Kept {
+            entries: vec![KeptEntry::new(&policies, Time(7)).unwrap()],
+            lacks_until_ns: 0,
+            agents: Vec::new(),
+        }
     }
 
     #[test]
@@ -661,7 +725,8 @@ mod tests {
                     file = \"list\"\nlimits = \"4/d\"\n";
         let policies = document::parse(&path, text).unwrap();
         let own = KeptEntry::new(&policies, Time(7)).unwrap();
-        let mut kept = Kept { entries: vec![own.clone(), own], lacks_until_ns: 0 };
+        let mut kept =
+            Kept { entries: vec![own.clone(), own], lacks_until_ns: 0, agents: Vec::new() };
         let read = Kept::from_bytes(&table, &kept.bounded(&table)).unwrap();
         assert_eq!(read.entries.len(), 1);
         assert!(read.entries[0].policies().unwrap().is_none(), "the path is left");
@@ -693,7 +758,7 @@ mod tests {
     fn what_agents_remember_stays_with_the_time_when_it_ended() {
         let (table, mut kept) = (table(), Kept::default());
         let prefixes = |kept: &Kept| {
-            let (history, is_whole) = kept.history(table.now());
+            let (history, is_whole) = kept.history(table.now(), &[]);
             let prefix = |(policies, _): &(Policies, Time)| policies.list[0].key.ipv4_prefix;
             (history.iter().map(prefix).collect::<Vec<_>>(), is_whole)
         };
@@ -702,7 +767,8 @@ mod tests {
         put(&mut kept, &table, &agent);
         assert_eq!(prefixes(&kept), (vec![16, 24], true));
         let ended: Vec<_> = agent.earlier.history().iter().map(|(_, ended)| *ended).collect();
-        let told: Vec<_> = kept.history(table.now()).0.iter().map(|(_, ended)| *ended).collect();
+        let told: Vec<_> =
+            kept.history(table.now(), &[]).0.iter().map(|(_, ended)| *ended).collect();
         assert_eq!(told, ended);
         // Others take nothing of it away: one that was started since, and one that has what this
         // one had before.

@@ -8,6 +8,7 @@
 use std::collections::BTreeSet;
 
 use gcra_limiter::policies_in_force::InForce;
+use gcra_policy::key::{NamedValue, OwnedValue};
 use gcra_policy::key_parts::KeyArg;
 use gcra_policy::{Limit, Policy};
 use gcra_table::{Nanos, Process, Quota, Table, Time};
@@ -78,19 +79,19 @@ pub(crate) fn note<'p>(
 }
 
 /// Says that a client of this policy may owe more by the key that the policy had before a change,
-/// if a message needs other args for that. `has` says which args are known.
+/// if a message needs other args for that than these.
 pub(crate) fn note_about_former_args(
     table: &Table,
     in_force: &InForce,
     policy: &Policy,
-    has: impl Fn(&[u8]) -> bool,
+    args: &[NamedValue],
 ) -> Option<String> {
     let left = in_force.earlier.remembered_until().saturating_since(table.now());
     let former = in_force.earlier.history().iter().flat_map(|(former, _)| &former.list);
     let former = former.filter(|former| former.name == policy.name);
-    let lacks = |arg: &&KeyArg| !arg.names().any(&has);
-    let lacking = former.flat_map(|former| &former.key.args).filter(lacks);
-    let names = lacking.map(|arg| format!("{}=...", String::from_utf8_lossy(&arg.name)));
+    let lacking = former.flat_map(|former| &former.key.args);
+    let lacking = lacking.filter_map(|arg| lacking_name(arg, &policy.key.args, args));
+    let names = lacking.map(|name| format!("{}=...", String::from_utf8_lossy(name)));
     let names: BTreeSet<_> = names.collect();
     (!names.is_empty() && left > Nanos::ZERO).then(|| {
         format!(
@@ -101,4 +102,26 @@ pub(crate) fn note_about_former_args(
             Vec::from_iter(names).join(" ")
         )
     })
+}
+
+/// The arg that must be known to say which value this arg of a former key had. `key` is the key
+/// that the policy has now: where that takes a fallback, the args before it were not there.
+fn lacking_name<'a>(arg: &'a KeyArg, key: &[KeyArg], args: &[NamedValue]) -> Option<&'a [u8]> {
+    let given = |name: &[u8]| args.iter().find(|given| given.name.as_bytes() == name);
+    let was_passed_over = |name: &[u8]| {
+        let others = key.iter().filter(|now| now.names().any(|known| *known == *name));
+        others
+            .flat_map(KeyArg::names)
+            .skip_while(|known| **known != *name)
+            .any(|it| given(it).is_some())
+    };
+    for name in arg.names() {
+        match given(name) {
+            Some(given) if given.value != OwnedValue::Null => return None,
+            Some(_) => {}
+            None if was_passed_over(name) => {}
+            None => return Some(name),
+        }
+    }
+    None
 }

@@ -107,6 +107,10 @@ impl Attachment {
         }
     }
 
+    pub(crate) fn number(&self) -> u32 {
+        self.number
+    }
+
     /// Writes down that the process is alive. A process that has no entry takes a free one. If
     /// there is none, the process still works, and its beat is counted in `unlisted`.
     pub(crate) fn beat(&self, entries: &[ProcessEntry], unlisted: &AtomicU64, now: Time) {

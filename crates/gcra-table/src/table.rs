@@ -670,6 +670,12 @@ impl Table {
         mine.has_to_answer(asked).then_some(asked)
     }
 
+    /// The number of this process's attachment, as in [`Process`](crate::Process). `None` if it
+    /// only looks at the table, or the table has no file.
+    pub fn attachment(&self) -> Option<u32> {
+        self.attachment.as_ref().map(Attachment::number)
+    }
+
     /// Answers a request to reload. Other processes can read the answer.
     pub fn answer_reload(&self, asked: u64, answer: &ReloadAnswer) {
         if let Some(attachment) = &self.attachment {

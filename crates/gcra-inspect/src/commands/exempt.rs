@@ -230,6 +230,7 @@ pub fn check(
     let has_fallback = |client: &InspectedClient| inspected.policy(client).key.names().count() > 1;
     if let Some(client) = clients.first()
         && clients.iter().all(|it| is_for_addresses(&it) && !has_fallback(it))
+        && !clients.iter().any(|it| is_known(inspected, it))
     {
         bail!(WrongUsage(format!(
             "'{text}' is a string, and policy '{}' has groups or overrides of addresses; write an \

@@ -123,11 +123,11 @@ pub fn run(command: &Explain) -> anyhow::Result<ExitCode> {
     let policies = meant(command, &inspected);
     let unseen = unseen_debts::note(table, inspected.misses_history(), policies);
     let mut unseen = Vec::from_iter(unseen);
-    let is_given = |arg: &[u8]| args.iter().any(|given| *given.name.as_bytes() == *arg);
-    unseen.extend(meant(command, &inspected).filter_map(|policy| {
-        let has = |arg: &[u8]| is_given(arg) || policy.key.names().any(|name| *name == *arg);
-        unseen_debts::note_about_former_args(table, in_force, policy, has)
-    }));
+    unseen.extend(
+        meant(command, &inspected).filter_map(|policy| {
+            unseen_debts::note_about_former_args(table, in_force, policy, args)
+        }),
+    );
     let is_decided = |explanation: &Explanation| explanation.decided.is_some();
     let any_is_decided = explanations.iter().any(is_decided);
     explanations.sort_by_key(|explanation| !is_decided(explanation));
