@@ -1464,7 +1464,9 @@ fn an_exemption_that_helps_no_client_is_refused() {
         "{sentence}"
     );
     assert_eq!(scene.said(&exempt, &["str:office"]).1, 0);
-    // One that has a bucket is a client.
+    // That is what explain writes, and one that has a bucket is a client in any case.
+    let explanation = scene.json(&["explain"], &["--message", "check", "ip=bob"]).remove(0);
+    assert_eq!(explanation["written_key"], "str:bob");
     assert!(!scene.is_blocked("check", &[("ip", "bob".into())]));
     assert_eq!(scene.said(&exempt, &["bob"]).1, 0);
     assert_eq!(scene.said(&exempt, &["192.0.2.0/24"]).1, 0, "a group is a client");

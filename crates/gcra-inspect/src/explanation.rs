@@ -634,9 +634,15 @@ pub(crate) fn of_a_group<T>(
 
 /// The key of a message as a command takes it.
 pub(crate) fn written_key(policy: &Policy, message: &Message<'_>) -> String {
+    // Where an address is expected, exempt takes a string only if it is said to be one.
+    let expects_address = policy.is_for_addresses() && policy.key.names().count() == 1;
     let mut values = Vec::new();
     let _ = policy.for_each_value(message, |value, fallback| {
-        values.push((fallback, InKey(value).to_string()));
+        let text = InKey(value).to_string();
+        let is_marked = text.starts_with(VALUE) || text.starts_with("strhex:");
+        let is_plain_string = matches!(value, Value::String(_)) && !is_marked;
+        let mark = if expects_address && is_plain_string { VALUE } else { "" };
+        values.push((fallback, format!("{mark}{text}")));
     });
     exact_key(&policy.key.args, values)
 }

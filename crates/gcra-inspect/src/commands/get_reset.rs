@@ -271,8 +271,7 @@ pub fn reset(reset: &Reset) -> anyhow::Result<ExitCode> {
     let settings = store.settings().map_err(WrongUsage)?;
     let limits = LimitsFrom::of(of.config.as_deref());
     let inspected = Inspected::open(at.path(), limits, "gcra-spoa table reset")?;
-    let has_local = || inspected.in_force.policies.list.iter().any(|it| it.shared.is_none());
-    if unseen_debts::remembered(&inspected.table).is_some() && has_local() {
+    if unseen_debts::remembered(&inspected.table).is_some() && clears_networks(&inspected) {
         print_note(
             "the policies were changed by a reload lately, so what the former networks around an \
              address owed on this machine is cleared, too, and other clients may share that",
@@ -299,6 +298,18 @@ pub fn reset(reset: &Reset) -> anyhow::Result<ExitCode> {
     }
     let is_whole = found && !has_failed && !misses;
     Ok(if is_whole { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Whether a policy of this machine had other networks before a reload, or may have had.
+fn clears_networks(inspected: &Inspected) -> bool {
+    let (policies, earlier) = (&inspected.in_force.policies.list, &inspected.in_force.earlier);
+    let prefixes = |policy: &Policy| (policy.key.ipv4_prefix, policy.key.ipv6_prefix);
+    let has_changed = |policy: &&Policy| {
+        let former = earlier.history().iter().flat_map(|(former, _)| &former.list);
+        let mut former = former.filter(|former| former.name == policy.name);
+        inspected.misses_history() || former.any(|former| prefixes(former) != prefixes(policy))
+    };
+    policies.iter().filter(|policy| policy.shared.is_none()).any(|policy| has_changed(&policy))
 }
 
 /// How machines may decide after a client's debt under a shared limit was cleared. What is greater
