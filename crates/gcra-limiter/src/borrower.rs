@@ -192,11 +192,13 @@ impl Borrower {
         }
     }
 
+    #[inline]
     pub fn leases(&self) -> Guard<Arc<Leases>> {
         self.leases.load()
     }
 
     /// How long a request waits for the store at most.
+    #[inline]
     pub fn wait(&self) -> Micros {
         self.wait
     }
@@ -247,6 +249,7 @@ impl Borrower {
     }
 
     /// For how long an ask counts as under way.
+    #[inline]
     pub fn patience(&self) -> Micros {
         self.patience
     }

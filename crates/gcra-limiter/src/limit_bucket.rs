@@ -22,6 +22,7 @@ pub struct LimitBucket {
 impl LimitBucket {
     /// The bucket of a limit for a message whose key by the policy has the hash `key`. Without the
     /// message, the one that a limit has by the policy's key, and by its own numbers.
+    #[inline]
     pub fn of(table: &Table, limit: &Limit, key: KeyHash, message: Option<&Message<'_>>) -> Self {
         let key = match (&limit.key, message) {
             // `Question` has seen that it has a value, or that the client is exempt.
@@ -48,6 +49,7 @@ impl LimitBucket {
     }
 
     /// Starts to fetch the memory that a charge of the bucket of this limit will need.
+    #[inline]
     pub fn prefetch(self, table: &Table, limit: &Limit) {
         match limit.calendar() {
             None => table.prefetch(self.key, self.quota),

@@ -93,6 +93,7 @@ impl Handler for Limiter {
     /// The question about the first message. Its buckets are on their way from memory.
     type Prepared = Result<Question, Unanswerable>;
 
+    #[inline]
     fn round(&self) -> Round {
         let table = self.table.load();
         let now = table.reading();

@@ -70,6 +70,7 @@ pub enum DecisionPath {
 
 impl Each {
     /// Whether a key of the policy is exempt.
+    #[inline]
     pub fn is_exempt(&self, key: KeyHash, now: Time) -> bool {
         self.exempt.iter().any(|(exempt, until)| *exempt == key && now < *until)
     }
@@ -182,11 +183,13 @@ impl Usual {
     }
 
     /// The key by which the limit counts, for a key of its policy.
+    #[inline]
     pub(crate) fn key(&self, key: KeyHash) -> KeyHash {
         key.under(self.salt)
     }
 
     /// The key of what is lent, for a key of its policy.
+    #[inline]
     pub(crate) fn lease_key(&self, key: KeyHash) -> LeaseKey {
         LeaseKey::new(self.key(key), self.numbers)
     }

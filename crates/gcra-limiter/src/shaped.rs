@@ -129,6 +129,7 @@ impl KnownShapes {
     }
 
     /// Adds the shapes to a list, with what is in force for them.
+    #[inline]
     fn add_to<'r>(
         &'r self,
         list: &mut ArrayVec<ShapeInForce<'r>, MOST_SHAPES>,

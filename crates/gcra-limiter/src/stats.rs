@@ -35,6 +35,7 @@ pub struct Lane {
 }
 
 impl Lane {
+    #[inline]
     pub fn of_this_thread() -> Self {
         const NONE: usize = usize::MAX;
         static NEXT: AtomicUsize = AtomicUsize::new(0);

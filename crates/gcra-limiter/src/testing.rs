@@ -21,6 +21,7 @@ pub struct WorkerLane(stats::Lane);
 impl WorkerLane {
     /// The lane of the calling thread.
     #[must_use]
+    #[inline]
     pub fn of_this_thread() -> Self {
         Self(stats::Lane::of_this_thread())
     }

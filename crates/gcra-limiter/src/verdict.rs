@@ -15,6 +15,7 @@ pub enum Outcome {
 
 impl Outcome {
     /// Its index in [`OUTCOMES`].
+    #[inline]
     pub const fn index(self) -> usize {
         match self {
             Self::Allowed => 0,
@@ -73,6 +74,7 @@ pub struct Verdict {
 impl Verdict {
     /// The verdict of the policy with this index: `reason` is why it denies the message, if it
     /// does.
+    #[inline]
     pub const fn new(policy: usize, observes: bool, reason: Option<Reason>) -> Self {
         let outcome = match (reason, observes) {
             (None, _) => Outcome::Allowed,
@@ -84,11 +86,13 @@ impl Verdict {
     }
 
     /// The same for a request that has to wait before it may go on.
+    #[inline]
     pub fn after(self, delay: Nanos) -> Self {
         Self { delay, ..self }
     }
 
     /// The same of a policy that delays requests, if `delays` says so.
+    #[inline]
     pub fn delaying(self, delays: bool) -> Self {
         Self { delays, ..self }
     }
@@ -109,6 +113,7 @@ impl Verdict {
     }
 
     /// The value of the variable `blocked`.
+    #[inline]
     pub fn is_blocked(self) -> bool {
         self.outcome == Outcome::Blocked
     }
@@ -127,6 +132,7 @@ impl Verdict {
     }
 
     /// Whether the request is blocked because a rule is `deny`.
+    #[inline]
     pub fn is_denied(self) -> bool {
         self.is_blocked() && self.reason == Some(Reason::Denied)
     }

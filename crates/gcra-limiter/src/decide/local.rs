@@ -264,6 +264,7 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
     }
 
     /// Charges the buckets of all claims, or none.
+    #[inline]
     fn charge_claims(
         &mut self,
         claims: &[LocalClaim<'p>],
