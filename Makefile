@@ -14,7 +14,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "%-14s %s\n", $$1, $$2 }' Makefile
 
-# Without optimization, which would take three times as long to build and show the same.
+# Without optimization, which takes much longer to build and shows the same.
 demo: haproxy ## two agents on one table behind a real HAProxy, and two clients over their limit
 	$(CARGO) build --locked --bin gcra-spoa --example demo
 	$(CARGO) run --quiet --locked --example demo
