@@ -150,7 +150,7 @@ pub struct Kept {
 }
 
 /// An agent that has written what it has in force.
-#[derive(Debug, Deserialize, Serialize)]
+#[derive(Debug, Deserialize, Eq, PartialEq, Serialize)]
 struct KeptAgent {
     /// As in [`Process`].
     attachment: u32,
@@ -485,7 +485,8 @@ impl Keeper {
         };
         let since_ns = self.since.get_or_init(|| now).0;
         // One for which the table's list has no space would be taken out by the others.
-        let is_alive = |own: &u32| living(table).iter().any(|agent| agent.attachment == *own);
+        let alive = living(table);
+        let is_alive = |own: &u32| alive.iter().any(|agent| agent.attachment == *own);
         let agent = table.attachment().filter(is_alive);
         let agent = agent.map(|attachment| KeptAgent { attachment, since_ns });
         // Another thread of this process may be at it.
@@ -498,14 +499,14 @@ impl Keeper {
         let has_own =
             |entry: &KeptEntry| (entry.limits, &entry.switched) == (own.limits, &own.switched);
         let has_history = history.iter().all(|former| kept.tells_of(former));
-        let is_listed = agent.as_ref().is_none_or(|agent| kept.lists(agent));
+        let is_listed = agent.as_ref().is_none_or(|agent| kept.agents.contains(agent));
         let is_whole = has_history && is_listed && kept.entries.iter().any(has_own);
         if is_new || stops || !is_whole {
             if let Some(entry) = kept.entries.iter().find(|entry| stops && entry.is_same(&own)) {
                 own.since_ns = entry.since_ns;
             }
-            kept.put(own, history, table);
-            kept.put_agent(agent, table);
+            kept.put(own, history, table, &alive);
+            kept.put_agent(agent, &alive);
             beside.put(&kept.bounded(table), name)?;
         }
         *seen = Some(OwnEntry {
@@ -520,7 +521,13 @@ impl Keeper {
 
 impl Kept {
     /// Adds the entry of an agent, and those of what it had in force before.
-    fn put(&mut self, mut own: KeptEntry, history: Vec<KeptEntry>, table: &Table) {
+    fn put(
+        &mut self,
+        mut own: KeptEntry,
+        history: Vec<KeptEntry>,
+        table: &Table,
+        agents: &[Process],
+    ) {
         let now = table.now().0;
         for former in history {
             match self.entries.iter_mut().find(|entry| entry.is_same(&former)) {
@@ -529,7 +536,6 @@ impl Kept {
             }
         }
         let exempt_until = table.exemptions().iter().map(|exemption| exemption.until.0).max();
-        let agents = living(table);
         let of_agents = agents.iter().filter_map(|agent| Some(agent.profile?.limits));
         let of_agents: BTreeSet<u64> = of_agents.collect();
         self.entries.retain_mut(|entry| {
@@ -547,21 +553,14 @@ impl Kept {
         self.entries.sort_by_key(|entry| Reverse(entry.last_ns));
         self.keep_first(MOST_ENTRIES);
     }
-}
-
-impl Kept {
-    fn lists(&self, agent: &KeptAgent) -> bool {
-        let own = (agent.attachment, agent.since_ns);
-        self.agents.iter().any(|kept| (kept.attachment, kept.since_ns) == own)
-    }
 
     /// Lists an agent, and of the others those that are alive.
-    fn put_agent(&mut self, agent: Option<KeptAgent>, table: &Table) {
-        let alive: BTreeSet<_> = living(table).iter().map(|process| process.attachment).collect();
+    fn put_agent(&mut self, agent: Option<KeptAgent>, alive: &[Process]) {
         let own = agent.as_ref().map(|agent| agent.attachment);
-        let stays =
-            |kept: &KeptAgent| alive.contains(&kept.attachment) && Some(kept.attachment) != own;
-        self.agents.retain(stays);
+        self.agents.retain(|kept| {
+            let is_alive = alive.iter().any(|process| process.attachment == kept.attachment);
+            is_alive && Some(kept.attachment) != own
+        });
         self.agents.extend(agent);
     }
 }
@@ -751,7 +750,7 @@ mod tests {
 
     fn put(kept: &mut Kept, table: &Table, in_force: &InForce) {
         let own = KeptEntry::new(&in_force.policies, table.now()).unwrap();
-        kept.put(own, KeptEntry::of_history(in_force), table);
+        kept.put(own, KeptEntry::of_history(in_force), table, &[]);
     }
 
     #[test]
@@ -793,7 +792,7 @@ mod tests {
             let in_force = InForce::of_history(Vec::new(), policies, &table);
             let own = KeptEntry::new(&in_force.policies, Time(burst)).unwrap();
             kept.entries.iter_mut().for_each(|entry| entry.until_ns = u64::MAX);
-            kept.put(own, Vec::new(), &table);
+            kept.put(own, Vec::new(), &table, &[]);
         }
         let since: Vec<_> = kept.entries.iter().map(|entry| entry.since_ns).collect();
         assert_eq!(since, (last - most + 1..=last).rev().collect::<Vec<_>>());
@@ -801,7 +800,12 @@ mod tests {
         let text = "[policy.api]\nlimits = \"4/d\"\nkey = [\"ip\"]\n";
         let policies = document::parse(Path::new("/etc/gcra-spoa.toml"), text).unwrap();
         let in_force = InForce::of_history(Vec::new(), policies, &table);
-        kept.put(KeptEntry::new(&in_force.policies, Time(last + 1)).unwrap(), Vec::new(), &table);
+        kept.put(
+            KeptEntry::new(&in_force.policies, Time(last + 1)).unwrap(),
+            Vec::new(),
+            &table,
+            &[],
+        );
         assert_eq!(kept.entries.len(), 1, "no agent has the others");
     }
 }

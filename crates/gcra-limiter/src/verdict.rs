@@ -1,7 +1,7 @@
 //! What comes of a message: whether its request may pass, by which policy, and why.
 
 use gcra_table::Nanos;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 /// Whether a request may pass. Each is stronger than the one before it: of a request with several
 /// messages the strongest counts.
@@ -39,8 +39,7 @@ gcra_text::words! {
     /// Why a request is blocked, or would be, with the word in the variable `reason`. Each is
     /// stronger than the one before it, because less would let the request pass: of several limits
     /// or messages the strongest counts.
-    #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd, Serialize)]
-    #[serde(rename_all = "lowercase")]
+    #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
     pub enum Reason {
         /// The limit is shared, the store could not be asked, and the policy says that requests
         /// are blocked then.
@@ -51,6 +50,12 @@ gcra_text::words! {
         Oversize = "oversize",
         /// The rule is `deny`.
         Denied = "denied",
+    }
+}
+
+impl Serialize for Reason {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
     }
 }
 

@@ -304,12 +304,13 @@ pub fn reset(reset: &Reset) -> anyhow::Result<ExitCode> {
 fn clears_networks(inspected: &Inspected) -> bool {
     let (policies, earlier) = (&inspected.in_force.policies.list, &inspected.in_force.earlier);
     let prefixes = |policy: &Policy| (policy.key.ipv4_prefix, policy.key.ipv6_prefix);
-    let has_changed = |policy: &&Policy| {
+    let has_changed = |policy: &Policy| {
         let former = earlier.history().iter().flat_map(|(former, _)| &former.list);
         let mut former = former.filter(|former| former.name == policy.name);
-        inspected.misses_history() || former.any(|former| prefixes(former) != prefixes(policy))
+        former.any(|former| prefixes(former) != prefixes(policy))
     };
-    policies.iter().filter(|policy| policy.shared.is_none()).any(|policy| has_changed(&policy))
+    let mut local = policies.iter().filter(|policy| policy.shared.is_none());
+    local.any(|policy| inspected.misses_history() || has_changed(policy))
 }
 
 /// How machines may decide after a client's debt under a shared limit was cleared. What is greater
