@@ -16,7 +16,9 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use gcra_policy::{Limit, Overrides, Policies, Policy, Rule, RuleAt};
-use gcra_table::{KeyHash, MAX_REGISTERED, Nanos, Quota, Registered, Table, Time, limit_id};
+use gcra_table::{
+    KeyHash, MAX_REGISTERED, Nanos, Quota, Register, Registered, Table, Time, limit_id,
+};
 use spop_agent::Message;
 
 use crate::limit_bucket::LimitBucket;
@@ -394,11 +396,16 @@ impl PolicyChanges {
             let What::Overrides(registered) = what else { continue };
             let ours =
                 |of: &&Registered| of.limit == limit.id && (of.is_override || rule.is_override());
-            for Registered { quota, .. } in registered.iter().filter(ours) {
+            for Registered { quota, since, .. } in registered.iter().filter(ours) {
                 for (key, until) in keys() {
+                    let changed = (*ended).min(until);
+                    // By a key that it had, it was never counted by numbers that came later. Those
+                    // who still have this key are.
+                    let came_later = key != current.key && changed <= *since;
                     // Without a debt at the change there was no such override for the client.
-                    if table.tat(key, *quota) > *ended && !found.knows_end_of(key, *quota) {
-                        found.add(key, *quota, Some((*ended).min(until)));
+                    let owes = table.tat(key, *quota) > *ended;
+                    if owes && !came_later && !found.knows_end_of(key, *quota) {
+                        found.add(key, *quota, Some(changed));
                     }
                 }
             }
@@ -500,25 +507,26 @@ impl RegisterUse {
     fn put(self, policies: &Policies, table: &Table) -> Vec<Vec<Former>> {
         // It is read once for all limits: it has a thousand entries.
         let mut register = table.register();
-        // What it had before: by limit, the latest first.
-        let mut known: HashMap<u64, Vec<Registered>> = HashMap::new();
-        register.all().for_each(|it| known.entry(it.limit).or_default().push(it));
-        for ours in known.values_mut() {
-            ours.sort_by_key(|registered| std::cmp::Reverse(registered.since));
-        }
-        let mut before = |id: u64, quota: Quota| match self {
+        let known_before: HashSet<u64> = register.all().map(|it| it.limit).collect();
+        let before = |register: &mut Register<'_>, id: u64, quota: Quota| match self {
             Self::Read => register.before(id, quota),
             Self::Write => register.put_in_force(id, quota),
         };
         let mut former: Vec<Vec<Former>> = policies.list.iter().map(|_| Vec::new()).collect();
         for (place, limit, quota) in registered(policies) {
-            for (quota, ended) in before(limit, quota) {
+            for (quota, ended) in before(&mut register, limit, quota) {
                 former[place].push(Former { ended, what: What::Numbers { limit, quota } });
             }
         }
+        // Since when each has its numbers, also those that have come now: by limit, the latest first.
+        let mut known: HashMap<u64, Vec<Registered>> = HashMap::new();
+        register.all().for_each(|it| known.entry(it.limit).or_default().push(it));
+        for ours in known.values_mut() {
+            ours.sort_by_key(|registered| std::cmp::Reverse(registered.since));
+        }
         let mut space = MAX_REGISTERED - registered(policies).count();
         for (policy, former) in policies.list.iter().zip(&mut former) {
-            let is_known = |id: u64| known.contains_key(&id);
+            let is_known = |id: u64| known_before.contains(&id);
             let id = overrides_id(policy);
             // As long as a policy has none, nothing is written about them.
             if (policy.overrides.is_empty() && !is_known(id)) || space == 0 {
@@ -529,9 +537,9 @@ impl RegisterUse {
             let [Some(none), Some(version)] = versions else { continue };
             let had_none = !is_known(id) && policy.limits().any(|limit| is_known(limit.id));
             if had_none {
-                let _ = before(id, none);
+                let _ = before(&mut register, id, none);
             }
-            let earlier = before(id, version).last().map(|(_, ended)| *ended);
+            let earlier = before(&mut register, id, version).last().map(|(_, ended)| *ended);
             if let Some(ended) = earlier.or_else(|| had_none.then(|| table.now())) {
                 former.push(Former { ended, what: What::Overrides(numbers_of(policy, &known)) });
             }

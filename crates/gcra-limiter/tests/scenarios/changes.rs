@@ -272,3 +272,30 @@ async fn an_override_of_another_client_changes_nothing() {
         assert_eq!(agent.spend("api", ip, 101).await, 100, "{entries:?}, {restarts}");
     }
 }
+
+/// A client gets an override and with it a key of its own. What others owe together from then on,
+/// by the key that the client had and by numbers that come at the same time, is not its debt:
+/// neither for an agent that reloads a little later nor for `explain`.
+#[tokio::test]
+async fn what_a_former_group_owes_later_is_not_owed_by_a_client_that_left_it() {
+    let file = |limit: &str, entries: &[(&str, &str)]| {
+        let entries = if entries.is_empty() { String::new() } else { overrides("api", entries) };
+        policy("api", &format!("\"{limit}\""), &format!("ipv4_prefix = 24\n{entries}"))
+    };
+    let (ip, other) = ("192.0.2.1", "192.0.2.7");
+    let with_override = file("2/d", &[(ip, "4/d")]);
+    let before = file("1/d", &[]);
+    let mut agent = Scenario::new(&before).await;
+    let mut later = agent.another(&before).await;
+    agent.advance_ms(10);
+    agent.reload(&with_override);
+    assert_eq!(agent.passed(other, 3).await, 2);
+    agent.advance_ms(10);
+    later.reload(&with_override);
+    let said = agent.explain(&[("ip", address(ip))]).in_words();
+    assert!(said.contains("all 4 are left"), "{said}");
+    for agent in [&mut agent, &mut later] {
+        assert_eq!(agent.passed(ip, 2).await, 2);
+    }
+    assert!(!agent.passes(ip).await);
+}
