@@ -21,8 +21,6 @@ for version in ${HAPROXY_VERSIONS:-2.6 2.8 3.0 3.2 3.4}; do
     # with the installed one.
     more=
     [ "$version" != 3.4 ] || more="examples:: policies::"
-    # `make test` takes twice as long for each file, and `make asks-less` as long as is wanted.
-    export GCRA_ASKS_LESS_SECONDS="${GCRA_ASKS_LESS_SECONDS:-1}"
     # With --workspace, features are those of `make test`, so nothing is built again.
     # shellcheck disable=SC2086 # several arguments, or none
     tests/run --workspace --locked --test daemon --test asks_less -- end_to_end:: settle:: live:: \

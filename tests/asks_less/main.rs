@@ -230,7 +230,7 @@ fn each_of_several_processes_forgets_at_the_expense_of_the_rate() {
 fn no_request_too_many_passes_a_real_haproxy_whatever_fails() {
     needs!(support::haproxy());
     let from_environment = |name| std::env::var(name).ok().map(|value| value.parse().unwrap());
-    let seconds = from_environment("GCRA_ASKS_LESS_SECONDS").unwrap_or(2);
+    let seconds = from_environment("GCRA_ASKS_LESS_SECONDS").unwrap_or(1);
     let seed = from_environment("GCRA_ASKS_LESS_SEED").unwrap_or_else(|| fastrand::u64(..));
     println!("GCRA_ASKS_LESS_SEED={seed}");
     let duration = Duration::from_secs(seconds);

@@ -181,7 +181,7 @@ fn a_request_that_is_blocked_is_never_told_to_wait_for_nothing() {
         for machine in &machines.each {
             let ask = async || {
                 let mut client = Client::connect(&machine.agent.address).await.unwrap();
-                for _ in 0..10_000 {
+                for _ in 0..4_000 {
                     let args = [("ip", address("192.0.2.1"))];
                     let answer = client.ask(&[("api", &args)]).await.unwrap();
                     if is_blocked(&answer) {

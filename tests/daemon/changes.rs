@@ -113,6 +113,7 @@ fn agents_that_read_a_change_one_after_the_other_forgive_nothing() {
         let mut allowed = 0;
         while !stop.load(Ordering::Relaxed) && Instant::now() < latest {
             allowed += peer.allowed(&[("ip", ip("192.0.2.1"))], 50);
+            thread::sleep(Duration::from_millis(2));
         }
         allowed
     };

@@ -392,7 +392,7 @@ fn each_configuration_decides_as_a_naive_replay_does() {
     let folder = directory();
     let (log, file) = (folder.path().join("haproxy.log"), folder.path().join("new.toml"));
     for seed in 1..3 {
-        let lines = lines(seed, 4_000);
+        let lines = lines(seed, 2_000);
         write_log(&log, &lines);
         for (text, policies) in configurations() {
             fs::write(&file, text).unwrap();

@@ -157,6 +157,7 @@ impl Sharing {
         let (before, start) = (self.fallback("allowed"), Instant::now());
         while self.fallback("allowed") <= before && start.elapsed() < time {
             self.ask_all();
+            thread::sleep(Duration::from_millis(10));
         }
         self.fallback("allowed") > before
     }

@@ -43,7 +43,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 /// How long anything may take before a test gives up. Only a test that fails waits for it.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub use valkey::{PATIENCE, wait_until};
 
 /// Whether there is an HAProxy to test with. If `$HAPROXY` names one, it must run.
 pub fn haproxy() -> Result<(), String> {
@@ -93,15 +93,6 @@ pub fn find_promtool() -> Option<PathBuf> {
 /// Whether there is a promtool, which reads metrics, rules and their tests as Prometheus does.
 pub fn promtool() -> Result<(), String> {
     find_promtool().map(drop).ok_or_else(|| "there is no promtool".into())
-}
-
-/// Asks again and again, for at most [`PATIENCE`].
-pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !holds() {
-        assert!(start.elapsed() < PATIENCE, "waited in vain until {what}");
-        thread::sleep(Duration::from_millis(10));
-    }
 }
 
 /// A directory of its own for a table, sockets and lists: in memory, if there is enough of it. A

@@ -35,12 +35,18 @@ pub fn programs() -> Vec<PathBuf> {
     fetched.chain(installed).filter(|path| path.is_file()).collect()
 }
 
-/// Asks again and again, for at most [`PATIENCE`].
+/// Asks again and again, for at most [`PATIENCE`]. The more an answer takes, the less often.
 pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
-    while !holds() {
+    loop {
+        let asked = Instant::now();
+        if holds() {
+            return;
+        }
         assert!(start.elapsed() < PATIENCE, "waited in vain until {what}");
-        thread::sleep(Duration::from_millis(10));
+        // Starting a command takes the processor that the one waited for may need.
+        let pause = asked.elapsed() * 2;
+        thread::sleep(pause.clamp(Duration::from_millis(10), Duration::from_millis(200)));
     }
 }
 

@@ -518,7 +518,7 @@ impl RegisterUse {
                 former[place].push(Former { ended, what: What::Numbers { limit, quota } });
             }
         }
-        // Since when each has its numbers, also those that have come now: by limit, the latest first.
+        // By limit, the latest first, also those that have come now.
         let mut known: HashMap<u64, Vec<Registered>> = HashMap::new();
         register.all().for_each(|it| known.entry(it.limit).or_default().push(it));
         for ours in known.values_mut() {

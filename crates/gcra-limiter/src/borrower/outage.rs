@@ -797,7 +797,7 @@ mod tests {
             ] {
                 for (outage, least) in [(0, 0.95), (3_000, 0.85)] {
                     let mut asked = [0; 2];
-                    for seed in 0..10 {
+                    for seed in 0..5 {
                         let mut store = in_a_rhythm(hang, period);
                         store[2_000..2_000 + outage].fill(false);
                         let done = run(&mut Rng::with_seed(seed), &store);
