@@ -405,8 +405,8 @@ impl Shaper {
 
 proptest! {
     /// With a longest delay the table is a shaper for each key: each delay is the one of the
-    /// queue, to the nanosecond, so nobody overtakes and the outflow keeps to the limit; and who
-    /// is turned away is turned away for as long as the queue is too long, and not longer.
+    /// queue, to the nanosecond, so nobody overtakes and the outflow keeps to the limit; and a
+    /// request is turned away for as long as the queue is too long, and not longer.
     #[test]
     fn with_a_longest_delay_a_table_is_a_queue_for_each_key(
         parameters in quotas(),

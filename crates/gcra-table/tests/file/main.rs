@@ -4,6 +4,9 @@
 //! say so and check less, unless `GCRA_NO_SKIPS` is set.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
+mod refused;
+mod resize;
+
 use std::collections::HashSet;
 use std::fs::{self, OpenOptions, Permissions};
 use std::io::{self, BufRead as _, BufReader, Write as _};
@@ -18,6 +21,7 @@ use gcra_table::{
     ExemptError, Exemption, FaultKind, LimitSalt, Name, Nanos, OpenError, OpenErrorKind, Opened,
     Profile, Quota, Slots, Table, Time, limit_id,
 };
+
 use tempfile::TempDir;
 
 /// Where the lines begin.
@@ -114,107 +118,6 @@ fn two_tables_hash_differently() {
     assert_ne!(open(&first).0.hash(b"a"), open(&second).0.hash(b"a"));
 }
 
-#[test]
-fn a_file_that_is_not_a_table_is_refused() {
-    let (directory, path) = place();
-    for content in [&b""[..], b"short", &[b'x'; 8192], &[0; 5120], &[0xff; 5120]] {
-        fs::write(&path, content).unwrap();
-        fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
-        let error = refused(&path);
-        assert!(matches!(error.kind(), OpenErrorKind::Foreign), "{error:?}");
-        assert_eq!(fs::read(&path).unwrap(), content);
-        // To change the mode of such a file would be wrong advice.
-        fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
-        assert!(matches!(refused(&path).kind(), OpenErrorKind::Foreign));
-    }
-    fs::remove_file(&path).unwrap();
-
-    let kind = |kind: &str| format!("it is {kind}");
-    fs::create_dir(&path).unwrap();
-    assert_eq!(refusal(&path), kind("a directory"));
-    fs::remove_dir(&path).unwrap();
-
-    assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
-    assert_eq!(refusal(&path), kind("not a regular file"));
-    fs::remove_file(&path).unwrap();
-
-    let socket = std::os::unix::net::UnixListener::bind(&path).unwrap();
-    assert_eq!(refusal(&path), kind("a socket or a device"));
-    drop(socket);
-    fs::remove_file(&path).unwrap();
-
-    let real = directory.path().join("real");
-    drop(open(&real));
-    symlink(&real, &path).unwrap();
-    assert_eq!(refusal(&path), "it is a symbolic link");
-    fs::remove_file(&path).unwrap();
-
-    fs::hard_link(&real, &path).unwrap();
-    assert!(matches!(refused(&path).kind(), OpenErrorKind::Links { count: 2 }));
-}
-
-#[test]
-fn a_table_that_others_may_touch_is_refused() {
-    let (_directory, path) = place();
-    drop(open(&path));
-    for (mode, shown) in [(0o620, "0620"), (0o604, "0604"), (0o4600, "4600")] {
-        fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
-        assert_eq!(refusal(&path), format!("it has mode {shown} instead of 0600"));
-    }
-    fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
-    if std::os::unix::fs::chown(&path, Some(12345), None).is_err() {
-        return skip("only root can make a table of another owner");
-    }
-    let user = rustix::process::geteuid().as_raw();
-    assert_eq!(refusal(&path), format!("it belongs to user 12345, and this is user {user}"));
-    // Root may look at it.
-    assert_eq!(Table::inspect(&path).unwrap().slots(), slots());
-}
-
-#[test]
-fn a_table_of_another_size_or_layout_is_refused() {
-    let (_directory, path) = place();
-    drop(open(&path));
-    let error = Table::open_or_create(&path, Some(Slots::new(128).unwrap())).unwrap_err();
-    assert_eq!(without_path(&error), "it has 64 slots, and 128 were asked for");
-    assert_eq!(Table::open_or_create(&path, None).unwrap().0.slots(), slots());
-
-    let file = OpenOptions::new().write(true).open(&path).unwrap();
-    let whole = file.metadata().unwrap().len();
-    for length in [whole - 1, whole + 4096, HEADER_BYTES, 4096, 128] {
-        file.set_len(length).unwrap();
-        let cut = format!("it is {length} bytes long, and its header says {whole}");
-        assert_eq!(refusal(&path), cut);
-    }
-    file.set_len(whole).unwrap();
-
-    let refusal_with = |at: u64, bytes: &[u8]| {
-        let before = fs::read(&path).unwrap();
-        file.write_all_at(bytes, at).unwrap();
-        let sentence = refusal(&path);
-        file.write_all_at(&before, 0).unwrap();
-        sentence
-    };
-    assert_eq!(refusal_with(8, &[9]), "it has layout 9, and this version reads layout 5");
-    assert_eq!(
-        refusal_with(40, &[0; 8]),
-        "it was made by a build that hashes keys differently, or its header is damaged"
-    );
-    let damaged = |how: &str| format!("its header is damaged: {how}");
-    let slots = "no table can have its number of slots";
-    for number in [0, 7, 65, 1 << 40, u64::MAX] {
-        assert_eq!(refusal_with(16, &u64::to_ne_bytes(number)), damaged(slots), "{number}");
-    }
-    for base in [i64::MIN, -i64::MAX / 2, i64::MAX] {
-        assert_eq!(
-            refusal_with(112, &base.to_ne_bytes()),
-            damaged("its time is out of range"),
-            "{base}"
-        );
-    }
-    drop(open(&path));
-}
-
 /// A header with random bytes is refused or used, and does no harm.
 #[test]
 fn a_header_of_random_bytes_does_no_harm() {
@@ -270,44 +173,6 @@ impl Drop for Mount {
     }
 }
 
-#[test]
-fn a_missing_directory_and_a_full_or_read_only_file_system_are_errors() {
-    let (directory, _) = place();
-    let missing = directory.path().join("none/table");
-    let error = refused(&missing);
-    assert_eq!(without_path(&error), "could not create it");
-    let why = std::error::Error::source(&error).unwrap().to_string();
-    let none = directory.path().join("none");
-    assert_eq!(why, format!("the directory {} does not exist", none.display()));
-
-    let Some(mount) = Mount::new(directory.path().join("small"), "size=512k") else {
-        return skip("not allowed to mount a full and a read-only file system");
-    };
-    let path = mount.0.join("table");
-    let error = Table::open_or_create(&path, Some(Slots::DEFAULT)).unwrap_err();
-    assert_eq!(without_path(&error), "could not reserve its space");
-    assert_eq!(cause(&error), io::ErrorKind::StorageFull);
-    assert!(!path.exists());
-    // What fits is all there: filling the rest takes nothing from it.
-    let (table, _) = open(&path);
-    fs::write(mount.0.join("filler"), vec![1; 1 << 20]).unwrap_err();
-    for n in 0..10_000_u32 {
-        let _ = table.charge(table.hash(&n.to_ne_bytes()), hourly(1), 1, &mut table.reading());
-    }
-    assert_eq!(table.occupancy().live, 64);
-    drop(table);
-
-    let mut remount = Command::new("mount");
-    assert!(remount.args(["-o", "remount,ro"]).arg(&mount.0).status().unwrap().success());
-    for (path, doing) in
-        [(path, "could not open it"), (mount.0.join("new"), "could not create it")]
-    {
-        let error = refused(&path);
-        assert_eq!(without_path(&error), doing);
-        assert_eq!(cause(&error), io::ErrorKind::ReadOnlyFilesystem);
-    }
-}
-
 /// What starts the program of these tests again. tests/aarch64 names a script that does it in
 /// qemu.
 fn this_program() -> std::path::PathBuf {
@@ -318,76 +183,13 @@ fn this_program() -> std::path::PathBuf {
 /// What a child that opens the table says, started by `sh -c SETUP; exec CHILD`.
 fn child_under(setup: &str, path: &Path, slots: u64) -> String {
     let binary = this_program();
-    let script =
-        format!("{setup}\nexec \"$0\" --exact opening_child --nocapture --test-threads=1");
+    let script = format!(
+        "{setup}\nexec \"$0\" --exact refused::opening_child --nocapture --test-threads=1"
+    );
     let mut shell = Command::new("sh");
     shell.args(["-c", &script]).arg(binary).stderr(Stdio::null());
     shell.env("GCRA_TABLE_OPEN", path).env("GCRA_TABLE_SLOTS", slots.to_string());
     String::from_utf8(shell.output().unwrap().stdout).unwrap()
-}
-
-/// The other end of [`child_under`].
-#[test]
-fn opening_child() {
-    if let Ok(path) = std::env::var("GCRA_TABLE_OPEN") {
-        let slots =
-            Slots::new(std::env::var("GCRA_TABLE_SLOTS").unwrap().parse().unwrap()).unwrap();
-        if let Ok(left) = std::env::var("GCRA_TABLE_ADDRESS_SPACE") {
-            limit_address_space(left.parse().unwrap());
-        }
-        match Table::open_or_create(Path::new(&path), Some(slots)) {
-            Ok((_, opened)) => println!("opened: {opened:?}"),
-            Err(error) => println!("refused: {error}: {:?}", std::error::Error::source(&error)),
-        }
-    }
-}
-
-/// Leaves this process only `left` more bytes of address space than it uses now.
-fn limit_address_space(left: u64) {
-    let status = fs::read_to_string("/proc/self/status").unwrap();
-    let used = status.lines().find_map(|line| line.strip_prefix("VmSize:")).unwrap();
-    let used_kib: u64 = used.trim().trim_end_matches(" kB").parse().unwrap();
-    let limit = Some(used_kib * 1024 + left);
-    let limit = rustix::process::Rlimit { current: limit, maximum: limit };
-    rustix::process::setrlimit(rustix::process::Resource::As, limit).unwrap();
-}
-
-#[test]
-fn too_little_address_space_is_an_error() {
-    let (_directory, path) = place();
-    // 32 MiB of slots, and half of that left.
-    let setup = format!("export GCRA_TABLE_ADDRESS_SPACE={}", 16 << 20);
-    let said = child_under(&setup, &path, 1 << 21);
-    let sentence = format!("refused: table {}: could not map it: ", path.display());
-    assert!(said.contains(&sentence) && said.contains("code: 12"), "{said}");
-}
-
-#[test]
-fn too_little_memory_in_the_cgroup_is_an_error_before_it_kills() {
-    let (_directory, path) = place();
-    // Version 1 or 2 of the cgroups, whichever this machine has.
-    let setup = "
-        for root in /sys/fs/cgroup/memory /sys/fs/cgroup; do
-            group=$root/gcra-test-$$
-            mkdir $group || continue
-            bytes=33554432
-            if echo $bytes >$group/memory.max || echo $bytes >$group/memory.limit_in_bytes; then
-                (while kill -0 $$; do sleep 0.2; done; sleep 0.2; rmdir $group) >/dev/null &
-                echo $$ >$group/cgroup.procs && break
-            fi
-            rmdir $group
-        done 2>/dev/null
-        test \"$(cat $group/cgroup.procs 2>/dev/null)\" || { echo no cgroup; exit; }";
-    let said = child_under(setup, &path, 1 << 22);
-    if said.contains("no cgroup") {
-        return skip("not allowed to make a cgroup with a memory limit");
-    }
-    let begin = format!(
-        "refused: table {}: it takes 67371008 bytes of memory, and the cgroup's limit leaves ",
-        path.display()
-    );
-    assert!(said.contains(&begin), "{said}");
-    assert!(child_under(setup, &path, 1 << 12).contains("opened: Created"));
 }
 
 /// As [`child_under`], in namespaces of its own. `None` if that is not allowed.
@@ -398,74 +200,14 @@ fn child_unshared(unshare: &str, setup: &str, path: &Path) -> Option<String> {
          {setup}\n\
          echo inside"
     );
-    let script =
-        format!("{setup}\nexec \"$0\" --exact opening_child --nocapture --test-threads=1");
+    let script = format!(
+        "{setup}\nexec \"$0\" --exact refused::opening_child --nocapture --test-threads=1"
+    );
     let mut shell = Command::new("sh");
     shell.args(["-c", &script]).arg(this_program()).stderr(Stdio::null());
     shell.env("inside", &script).env("GCRA_TABLE_OPEN", path).env("GCRA_TABLE_SLOTS", "64");
     let said = String::from_utf8(shell.output().unwrap().stdout).unwrap();
     said.contains("inside").then_some(said)
-}
-
-/// Any difference is refused, however small, and however long the table has not been used.
-///
-/// The kernel refuses an offset that would make a clock negative, so only a machine that has run
-/// for longer could set a clock back. All offsets here are ahead.
-#[test]
-fn another_clock_is_refused() {
-    let (_directory, path) = place();
-    let (table, _) = open(&path);
-    let child =
-        |offset: &str, path: &Path| child_unshared(&format!("-T --boottime {offset}"), "", path);
-    let Some(said) = child("0", &path) else {
-        return skip("not allowed to make a time namespace with another clock");
-    };
-    assert!(said.contains("opened: Joined"), "{said}");
-    let sentence = |theirs: &str, ours: &str| {
-        format!(
-            "it is used with the clock of another time namespace, where CLOCK_BOOTTIME is \
-             {theirs} s ahead of the machine's; here it is {ours} s"
-        )
-    };
-    for offset in ["1", "4", "3600", "25920000"] {
-        let before = fs::read(&path).unwrap();
-        let said = child(offset, &path).unwrap();
-        assert!(said.contains(&sentence("0", offset)), "{offset}: {said}");
-        assert_eq!(fs::read(&path).unwrap(), before, "it was changed");
-    }
-    drop(table);
-    let said = child("25920000", &path).unwrap();
-    assert!(said.contains(&sentence("0", "25920000")), "no process uses it: {said}");
-
-    // And behind the others: the table is made by processes whose clock is ahead.
-    for offset in ["1", "3600"] {
-        fs::remove_file(&path).unwrap();
-        let said = child(offset, &path).unwrap();
-        assert!(said.contains("opened: Created"), "{said}");
-        assert_eq!(refusal(&path), sentence(offset, "0"));
-        assert!(child(offset, &path).unwrap().contains("opened: Joined"));
-    }
-}
-
-#[test]
-fn without_proc_the_missing_file_is_named() {
-    let (_directory, path) = place();
-    drop(open(&path));
-    let sentence = |path: &Path| {
-        let file = "/proc/sys/kernel/random/boot_id";
-        format!("refused: table {}: could not read {file}, which its clock needs", path.display())
-    };
-    for mount in ["mount -t tmpfs none /proc", "mount -t proc -o subset=pid proc /proc"] {
-        let Some(said) = child_unshared("-m", &format!("{mount} || exit"), &path) else {
-            skip(&format!("not allowed to '{mount}'"));
-            continue;
-        };
-        assert!(said.contains(&sentence(&path)), "{mount}: {said}");
-        // And none is made.
-        let other = path.with_extension("other");
-        let said = child_unshared("-m", mount, &other).unwrap();
-        assert!(said.contains(&sentence(&other)) && !other.exists(), "{mount}: {said}");
-    }
 }
 
 /// The time in the header is checked after a boot too: one that is out of range would allow
@@ -654,55 +396,6 @@ fn slots_of_random_bytes_heal() {
     }
 }
 
-#[test]
-fn a_resized_table_keeps_what_is_owed() {
-    let (_directory, path) = place();
-    let (table, _) = open(&path);
-    for n in 0..20_u32 {
-        for _ in 0..=n % 3 {
-            let key = table.hash(&n.to_ne_bytes());
-            assert!(table.charge(key, hourly(3), 1, &mut table.reading()).is_allowed());
-        }
-    }
-    assert!(table.successor().unwrap().is_none());
-    let resize = |slots: u64| Table::resize(&path, Slots::new(slots).unwrap(), Duration::ZERO);
-    let resized = resize(256).unwrap();
-    assert_eq!((resized.from.get(), resized.to.get()), (64, 256));
-    assert_eq!((resized.carried, resized.evicted), (20, 0));
-    assert_eq!(without_path(&resize(256).unwrap_err()), "it has 256 slots already");
-
-    // A process that has the old file open finds the buckets, and the new table.
-    let owed = |table: &Table, n: u32| {
-        let owed = table.owed(table.hash(&n.to_ne_bytes()), hourly(3), table.now());
-        owed.div_ceil(HOUR)
-    };
-    let next = table.successor().unwrap().unwrap();
-    let (joined, opened) = Table::open_or_create(&path, None).unwrap();
-    assert_eq!((opened, joined.slots().get(), joined.generation()), (Opened::Joined, 256, 1));
-    for n in 0..20 {
-        for table in [&table, &*next, &joined] {
-            assert_eq!(owed(table, n), u64::from(n % 3 + 1), "key {n}");
-        }
-        let key = table.hash(&n.to_ne_bytes());
-        let left = (0..3)
-            .filter(|_| table.charge(key, hourly(3), 1, &mut table.reading()).is_allowed())
-            .count();
-        assert_eq!(left, 2 - n as usize % 3);
-        assert!(!joined.charge(key, hourly(3), 1, &mut joined.reading()).is_allowed());
-    }
-    assert!(joined.check().is_empty() && table.check().is_empty());
-
-    // Twice more, while a process still has the first file; to fewer slots than are live.
-    let evicted = resize(8).unwrap().evicted;
-    assert!(evicted >= 12, "{evicted}");
-    assert_eq!(Table::open_or_create(&path, None).unwrap().0.occupancy().live, 8);
-    resize(64).unwrap();
-    let last = table.successor().unwrap().unwrap().successor().unwrap().unwrap();
-    assert_eq!(last.slots().get(), 64);
-    assert_eq!(last.evictions().evicted_live, evicted);
-    assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1, "the old files are gone");
-}
-
 /// A resize that was killed after each of its steps, and what the next one does then.
 #[test]
 fn processes_introduce_themselves_and_exempt_clients() {
@@ -765,256 +458,8 @@ fn what_is_looked_up_has_a_bucket_or_has_none() {
     assert_eq!(table.look_up(key, quota, table.now()), None);
 }
 
-#[test]
-fn an_interrupted_resize_can_be_finished() {
-    let (_directory, path) = place();
-    let (table, _) = open(&path);
-    let key = table.hash(b"a");
-    assert!(table.charge(key, hourly(2), 1, &mut table.reading()).is_allowed());
-    let next = path.with_extension("next");
-
-    // The new file was made, and not announced.
-    let mut leftover = fs::read(&path).unwrap();
-    leftover[48] += 1;
-    fs::write(&next, leftover).unwrap();
-    fs::set_permissions(&next, Permissions::from_mode(0o600)).unwrap();
-    let resize = |slots: u64| Table::resize(&path, Slots::new(slots).unwrap(), Duration::ZERO);
-    assert_eq!(resize(128).unwrap().carried, 1);
-
-    // Announced, and no bucket moved: a file made by hand from the one before it, in which the
-    // flag is set.
-    let current = table.successor().unwrap().unwrap();
-    let mut header = fs::read(&path).unwrap();
-    header[48] += 1;
-    header[16..24].copy_from_slice(&32_u64.to_ne_bytes());
-    header[1024..].fill(0);
-    header.resize(usize::try_from(HEADER_BYTES).unwrap() + 32 * 16, 0);
-    fs::write(&next, header).unwrap();
-    fs::set_permissions(&next, Permissions::from_mode(0o600)).unwrap();
-    OpenOptions::new()
-        .write(true)
-        .open(&path)
-        .unwrap()
-        .write_all_at(&1_u32.to_ne_bytes(), 1044)
-        .unwrap();
-    assert!(current.successor().unwrap().is_none(), "it is not complete");
-    assert!(current.is_being_resized());
-    assert_eq!(current.reset(key, hourly(2), current.now()), None);
-    assert!(
-        current.charge(key, hourly(2), 1, &mut current.reading()).is_allowed(),
-        "the second of two"
-    );
-    assert_eq!(without_path(&resize(64).unwrap_err()), "a resize to 32 slots was interrupted");
-    assert_eq!(resize(32).unwrap().carried, 1);
-    for table in [&table, &*current, &open_any(&path)] {
-        assert!(!table.charge(key, hourly(2), 1, &mut table.reading()).is_allowed());
-    }
-    assert_eq!(resize(64).unwrap().carried, 1);
-}
-
-/// The other end of the tests that interrupt a resize.
-#[test]
-fn resizing_child() {
-    if let Ok(path) = std::env::var("GCRA_TABLE_RESIZE") {
-        let notice = std::env::var("GCRA_TABLE_NOTICE_MS").unwrap().parse().unwrap();
-        let resized = Table::resize(
-            Path::new(&path),
-            Slots::new(128).unwrap(),
-            Duration::from_millis(notice),
-        );
-        println!(
-            "resized: {}",
-            resized.map_or_else(|error| error.to_string(), |_| "done".to_owned())
-        );
-    }
-}
-
-/// Begins to resize `table` to 128 slots in another process, and returns when it waits for the
-/// others to notice.
-fn begin_resize(table: &Table, path: &Path, notice_ms: u64) -> KillOnDrop {
-    let child = Command::new(this_program())
-        .args(["--exact", "resizing_child", "--nocapture", "--test-threads=1"])
-        .env("GCRA_TABLE_RESIZE", path)
-        .env("GCRA_TABLE_NOTICE_MS", notice_ms.to_string())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut child = KillOnDrop(child);
-    while !table.is_being_resized() {
-        assert!(child.0.try_wait().unwrap().is_none(), "it ended without a resize");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    child
-}
-
-struct KillOnDrop(Child);
-
-impl KillOnDrop {
-    fn signal(&self, signal: rustix::process::Signal) {
-        rustix::process::kill_process(rustix::process::Pid::from_child(&self.0), signal).unwrap();
-    }
-}
-
-impl Drop for KillOnDrop {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        self.0.wait().unwrap();
-    }
-}
-
-const FOR_EVER_MS: u64 = 3_600_000;
-
-#[test]
-fn one_resize_runs_at_a_time_and_a_dead_one_is_finished() {
-    let (_directory, path) = place();
-    let (table, _) = open(&path);
-    let key = table.hash(b"a");
-    assert!(table.charge(key, hourly(2), 1, &mut table.reading()).is_allowed());
-    let resize = |slots: u64| Table::resize(&path, Slots::new(slots).unwrap(), Duration::ZERO);
-    let first = begin_resize(&table, &path, FOR_EVER_MS);
-    let busy = "another process is resizing it to 128 slots";
-    for slots in [128, 256] {
-        // It takes the lock a moment after it has announced the new file.
-        loop {
-            let error = resize(slots).expect_err("two at once");
-            match error.kind() {
-                OpenErrorKind::ResizeInterrupted { .. } => {}
-                _ => break assert_eq!(without_path(&error), busy),
-            }
-        }
-    }
-    // The half-made file is not a table yet, also if it is opened by its name.
-    let half = successor(&path);
-    for error in
-        [Table::inspect(&half), Table::open_or_create(&half, None).map(|(table, _)| table)]
-    {
-        let error = error.unwrap_err();
-        assert!(matches!(error.kind(), OpenErrorKind::Unfinished), "{error}");
-    }
-
-    first.signal(rustix::process::Signal::STOP);
-    assert_eq!(without_path(&resize(128).unwrap_err()), busy, "a stopped one can continue");
-    drop(first);
-    let interrupted = "a resize to 128 slots was interrupted";
-    assert_eq!(without_path(&resize(256).unwrap_err()), interrupted);
-    assert_eq!(resize(128).unwrap().carried, 1);
-    assert!(!half.exists());
-    for table in [&table, &open_any(&path)] {
-        let mut now = table.reading();
-        let allowed =
-            (0..3).filter(|_| table.charge(key, hourly(2), 1, &mut now).is_allowed()).count();
-        assert_eq!(allowed, usize::from(table.slots().get() == 64), "the second of two, once");
-    }
-}
-
 fn successor(path: &Path) -> PathBuf {
     path.with_extension("next")
-}
-
-/// The file at the successor's name is renamed only if it is the one to which the buckets were
-/// carried.
-#[test]
-fn a_file_in_the_successors_place_does_not_get_the_name() {
-    for _ in 0..20 {
-        let (_directory, path) = place();
-        let (table, _) = open(&path);
-        let key = table.hash(b"a");
-        assert!(table.charge(key, hourly(1), 1, &mut table.reading()).is_allowed());
-        let inode =
-            |path: &Path| std::os::unix::fs::MetadataExt::ino(&fs::metadata(path).unwrap());
-        let before = inode(&path);
-        let mut child = begin_resize(&table, &path, 1_000);
-        child.signal(rustix::process::Signal::STOP);
-        if inode(&path) != before || !successor(&path).exists() {
-            // This machine was too slow, and the resize had finished. Once more.
-            continue;
-        }
-        let half = fs::read(successor(&path)).unwrap();
-        fs::remove_file(successor(&path)).unwrap();
-        fs::write(successor(&path), half).unwrap();
-        fs::set_permissions(successor(&path), Permissions::from_mode(0o600)).unwrap();
-        child.signal(rustix::process::Signal::CONT);
-        let mut output = String::new();
-        std::io::Read::read_to_string(&mut child.0.stdout.take().unwrap(), &mut output).unwrap();
-        if !output.contains("so the new file did not get its name") {
-            // It was replaced before the other process opened it, so the buckets were carried to
-            // it.
-            assert!(output.contains("resized: done") || output.contains("is gone"), "{output}");
-            let joined = open_any(&path);
-            assert!(
-                !joined.charge(key, hourly(1), 1, &mut joined.reading()).is_allowed(),
-                "a bucket was lost"
-            );
-            continue;
-        }
-        assert_eq!(inode(&path), before);
-        return;
-    }
-    skip("this machine is too slow to replace a file within a second");
-}
-
-/// A table is resized when it is too small, which is when most is evicted.
-#[test]
-fn evictions_during_a_resize_are_counted_once_whichever_process_dies() {
-    let (_directory, path) = place();
-    let (table, _) = open(&path);
-    let mut fresh = 0_u32;
-    let mut charge = |table: &Table, keys: u32| {
-        for _ in 0..keys {
-            fresh += 1;
-            let key = table.hash(&fresh.to_ne_bytes());
-            assert!(table.charge(key, hourly(1), 1, &mut table.reading()).is_allowed());
-        }
-    };
-    // Until every slot is live: from then on each new key costs one.
-    while table.occupancy().live < 64 {
-        charge(&table, 1);
-    }
-    let before = table.evictions().evicted_live;
-    charge(&table, 10);
-    assert_eq!(table.evictions().evicted_live, before + 10);
-    let child = begin_resize(&table, &path, FOR_EVER_MS);
-    charge(&table, 20);
-    assert_eq!(table.evictions().evicted_live, before + 30);
-    drop(child);
-    charge(&table, 30);
-    let during = table.evictions();
-    assert_eq!(during.evicted_live, before + 60);
-    Table::resize(&path, Slots::new(128).unwrap(), Duration::ZERO).unwrap();
-    // 64 were carried to 128 slots; a few may have found all of theirs taken.
-    let joined = open_any(&path);
-    let next = table.successor().unwrap().unwrap();
-    for table in [&table, &joined, &*next] {
-        let evictions = table.evictions();
-        assert!((before + 60..before + 70).contains(&evictions.evicted_live), "{evictions:?}");
-        assert!(evictions.forgiven >= during.forgiven, "the counter went back");
-    }
-    assert_eq!(table.evictions(), joined.evictions());
-    // And once more.
-    let before = joined.evictions();
-    Table::resize(&path, slots(), Duration::ZERO).unwrap();
-    assert!(open_any(&path).evictions().evicted_live >= before.evicted_live);
-    assert_eq!(open_any(&path).evictions(), joined.successor().unwrap().unwrap().evictions());
-}
-
-/// A process that has not noticed the resize yet does not bring back what a reset forgave.
-#[test]
-fn a_reset_after_a_resize_holds_for_processes_on_the_old_file() {
-    let (_directory, path) = place();
-    let (table, _) = open(&path);
-    let key = table.hash(b"a");
-    let allowed = |table: &Table| {
-        let mut now = table.reading();
-        (0..9).filter(|_| table.charge(key, hourly(5), 1, &mut now).is_allowed()).count()
-    };
-    assert_eq!(allowed(&table), 5);
-    Table::resize(&path, Slots::new(128).unwrap(), Duration::ZERO).unwrap();
-    assert_eq!(table.reset(key, hourly(5), table.now()), None, "not in the old file");
-    let inspected = Table::inspect(&path).unwrap();
-    assert!(inspected.reset(key, hourly(5), inspected.now()).unwrap() > Nanos::ZERO);
-    assert_eq!(table.owed(key, hourly(5), table.now()), Nanos::ZERO);
-    assert_eq!(allowed(&table), 5, "the old debt came back");
-    assert_eq!(allowed(&inspected), 0);
 }
 
 /// What tells the limits apart is in no file of the operator, so all processes have to get it from
@@ -1039,38 +484,6 @@ fn a_limit_has_one_salt_in_all_processes_and_after_a_resize() {
     let (_directory, path) = place();
     let other = open(&path).0;
     assert!(ids[1..].iter().all(|id| other.limit_salt(*id) != first.limit_salt(*id)), "a secret");
-}
-
-/// A header that makes a file its own successor does no harm.
-#[test]
-fn a_table_is_not_its_own_successor() {
-    let (_directory, path) = place();
-    for (generation, complete) in [(u64::MAX, 0_u32), (u64::MAX, 1), (7, 1), (0, 0), (1 << 32, 1)]
-    {
-        drop(open(&path));
-        let file = OpenOptions::new().write(true).open(&path).unwrap();
-        file.write_all_at(&generation.to_ne_bytes(), 48).unwrap();
-        file.write_all_at(&[1_u32, complete].map(u32::to_ne_bytes).concat(), 1044).unwrap();
-        let lines = fs::metadata(&path).unwrap().len() - 64 * 16;
-        file.write_all_at(&SEALED.to_ne_bytes().repeat(64), lines).unwrap();
-        if generation == u64::MAX {
-            let damaged = "its header is damaged: no table was resized that often";
-            assert_eq!(refusal(&path), damaged);
-        } else {
-            let (table, _) = open(&path);
-            for n in 0..100_u32 {
-                let key = table.hash(&n.to_ne_bytes());
-                assert!(!table.charge(key, hourly(5), 1, &mut table.reading()).is_allowed());
-                assert!(table.successor().is_err());
-            }
-            let maps = fs::read_to_string("/proc/self/maps").unwrap();
-            assert!(
-                maps.lines().filter(|line| line.ends_with(path.to_str().unwrap())).count() <= 3,
-                "{maps}"
-            );
-        }
-        fs::remove_file(&path).unwrap();
-    }
 }
 
 /// A slot that is sealed and was never used.
@@ -1172,63 +585,6 @@ fn with_any_umask_the_file_can_be_used() {
         assert!(said.contains("opened: Created"), "{umask}: {said}");
         assert_eq!(open(&path).1, Opened::Joined, "{umask}");
     }
-}
-
-#[test]
-fn without_its_successor_a_moved_key_is_denied() {
-    let (_directory, path) = place();
-    let (table, _) = open(&path);
-    let key = table.hash(b"a");
-    assert!(table.charge(key, hourly(2), 1, &mut table.reading()).is_allowed());
-    Table::resize(&path, Slots::new(128).unwrap(), Duration::ZERO).unwrap();
-    fs::remove_file(&path).unwrap();
-    assert!(!table.charge(key, hourly(2), 1, &mut table.reading()).is_allowed());
-    let gone = "it was being resized, and the file that takes over from it is gone";
-    assert_eq!(without_path(&table.successor().unwrap_err()), gone);
-}
-
-/// Its sealed slots stay sealed, and nothing else shows that.
-#[test]
-fn a_table_whose_successor_is_gone_is_at_fault() {
-    let (_directory, path) = place();
-    let (table, _) = open(&path);
-    let child = begin_resize(&table, &path, FOR_EVER_MS);
-    let faults = || {
-        let table = Table::inspect(&path).unwrap();
-        let faults = table.check();
-        assert!(faults.iter().all(|fault| !fault.heals() && fault.slot().is_none()));
-        let texts = faults.iter().map(ToString::to_string).collect::<Vec<_>>();
-        let successor_fault = table.successor_fault().map(|fault| fault.to_string());
-        assert_eq!(successor_fault, texts.first().cloned());
-        texts
-    };
-    assert_eq!(faults(), [""; 0], "the resize runs");
-    drop(child);
-    assert_eq!(faults(), [""; 0], "another resize can finish it");
-
-    let gone = "it is being resized, and the file that takes over from it is gone";
-    // A copy of the table has the table's own generation, so it is not its successor.
-    let whole = fs::read(successor(&path)).unwrap();
-    fs::write(successor(&path), fs::read(&path).unwrap()).unwrap();
-    assert_eq!(faults(), [gone]);
-    fs::remove_file(successor(&path)).unwrap();
-    assert_eq!(faults(), [gone]);
-    symlink("elsewhere", successor(&path)).unwrap();
-    let Some(fault) = Table::inspect(&path).unwrap().successor_fault() else { panic!("a fault") };
-    match fault.kind() {
-        FaultKind::SuccessorUnusable { why } => {
-            assert!(matches!(why.kind(), OpenErrorKind::Symlink), "{why}");
-        }
-        other => panic!("{other:?}"),
-    }
-    let sentence = "it is being resized, and its successor cannot be opened: ";
-    assert!(faults()[0].starts_with(sentence), "{fault}");
-
-    // With the file put back there is no fault.
-    fs::remove_file(successor(&path)).unwrap();
-    fs::write(successor(&path), whole).unwrap();
-    fs::set_permissions(successor(&path), Permissions::from_mode(0o600)).unwrap();
-    assert_eq!(faults(), [""; 0]);
 }
 
 fn open_any(path: &Path) -> Table {
