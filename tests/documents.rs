@@ -678,6 +678,19 @@ fn every_link_between_documents_leads_somewhere() {
     assert!(found > 50, "{found}");
 }
 
+/// A reference is looked things up in, and a guide is read at once.
+#[test]
+fn documents_are_as_long_as_their_readers_have_time() {
+    let lines = |path: &Path| std::fs::read_to_string(path).unwrap().lines().count();
+    assert!(lines(&root().join("docs/CONFIG.md")) <= 700);
+    let guides = std::fs::read_dir(root().join("docs/guides")).unwrap();
+    let guides: Vec<_> = guides.map(|guide| guide.unwrap().path()).collect();
+    assert!(guides.len() > 7, "{guides:?}");
+    for guide in guides {
+        assert!((60..=150).contains(&lines(&guide)), "{}: {}", guide.display(), lines(&guide));
+    }
+}
+
 /// The number before `unit` in the first line of a text that has `words`. Spaces within the number
 /// count for nothing.
 fn figure(text: &str, words: &str, unit: &str) -> f64 {
