@@ -409,7 +409,7 @@ fn killed_stopped_and_resized_no_key_gets_too_much_and_nothing_is_left_unusable(
     while table.occupancy().live > windows.len() as u64 {
         thread::sleep(Duration::from_millis(5));
     }
-    // Whoever has been idle has its whole burst, and a whole queue behind it.
+    // A client that was idle has its whole burst, and a whole queue behind it.
     for key in 0..HOT + WARM {
         let (key, quota) = (hash_of(&table, key), quota_of(key));
         let mut now = table.reading();

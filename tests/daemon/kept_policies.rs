@@ -202,7 +202,7 @@ fn agents_that_differ_are_named_and_the_most_decide() {
     assert!(text.contains("5 per day") && text.contains("no agent uses the table"), "{text}");
 }
 
-/// Whoever can read the table was able to read the configuration.
+/// A user who can read the table was able to read the configuration.
 #[test]
 fn only_the_user_of_the_table_can_read_it_and_no_password_is_in_it() {
     let scene = Scene::new();

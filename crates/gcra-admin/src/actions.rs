@@ -25,12 +25,12 @@ use std::time::{Duration, Instant};
 use anyhow::anyhow;
 use futures_util::future::join_all;
 use gcra_inspect::agent_client::{Unheard, order};
-use gcra_inspect::commands::exempt::LEAST_EXEMPTION;
+use gcra_inspect::client_buckets::is_known;
+use gcra_inspect::commands::exempt::{self, LEAST_EXEMPTION};
 use gcra_inspect::commands::explain::add_list;
-use gcra_inspect::commands::get_reset::Said;
-use gcra_inspect::commands::{exempt, get_reset};
+use gcra_inspect::commands::reset::{self, ResetOutput};
 use gcra_inspect::explanation::{Explanation, SharedSources, decided};
-use gcra_inspect::inspected_table::{Inspected, InspectedClient};
+use gcra_inspect::inspected_table::{Inspected, InspectedClient, PolicySource};
 use gcra_inspect::process_list::{self, is_this_process};
 use gcra_inspect::process_state::stopped_long_ago;
 use gcra_inspect::store_reader::InStore;
@@ -190,7 +190,7 @@ pub struct Done {
     /// Whether all of it was done.
     pub whole: bool,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub agents: Vec<OfAgent>,
+    pub agents: Vec<AgentOutcome>,
     /// In the answer to another agent: what shows that this is the agent that was asked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) proof: Option<String>,
@@ -198,7 +198,7 @@ pub struct Done {
 
 /// The outcome of an action in another agent.
 #[derive(Debug, Serialize)]
-pub struct OfAgent {
+pub struct AgentOutcome {
     pub agent: String,
     pub done: bool,
     /// Why it was not done, or is not known to be.
@@ -208,7 +208,7 @@ pub struct OfAgent {
     pub(crate) may_follow: bool,
 }
 
-impl OfAgent {
+impl AgentOutcome {
     fn in_words(&self) -> Option<String> {
         let Self { agent, why, may_follow, .. } = self;
         let why = why.as_ref()?;
@@ -418,7 +418,7 @@ impl Actions {
                 ..Explanation::default()
             };
             add_list(&mut explanation, &in_force.policies);
-            let is_known = |client: &InspectedClient| get_reset::is_known(&inspected, client);
+            let is_known = |client: &InspectedClient| is_known(&inspected, client);
             let notes = inspected.notes_about_others(client, &key, "a bucket", is_known);
             let words = explanation.in_words_with(&notes);
             Some(Explained { explanation, words })
@@ -432,7 +432,7 @@ impl Actions {
     fn inspected(&self) -> Inspected {
         let leases = self.watched.leases().map(|leases| leases.clone());
         let (table, in_force) = (self.watched.table(), self.watched.in_force());
-        Inspected::of_agent(table, self.path.clone(), in_force, leases, SOURCE)
+        Inspected::of_parts(table, self.path.clone(), in_force, leases, PolicySource::Agent)
     }
 
     /// Switches the mode of a policy in this agent, and then in the others.
@@ -451,7 +451,7 @@ impl Actions {
             1 => format!("policy '{policy}' {mode}{unchanged}"),
             _ => format!("policy '{policy}' {mode}{unchanged}, in {done} of {all} agents"),
         }];
-        said.extend(others.iter().filter_map(OfAgent::in_words));
+        said.extend(others.iter().filter_map(AgentOutcome::in_words));
         Ok(Done { said, whole: done == all, agents: others, proof: None })
     }
 
@@ -533,7 +533,7 @@ impl Actions {
         observe: bool,
         at_ns: u64,
         by: &str,
-    ) -> Vec<OfAgent> {
+    ) -> Vec<AgentOutcome> {
         let (table, path) = (self.watched.table(), self.path.clone());
         let listed = table.clone();
         let listed =
@@ -544,7 +544,7 @@ impl Actions {
             .iter()
             // It may have fallen silent just between the two looks.
             .filter(|process| !is_listed(process))
-            .map(|process| OfAgent {
+            .map(|process| AgentOutcome {
                 agent: process_list::name(process),
                 done: false,
                 why: Some("it is stopped (SIGSTOP), so it was not asked".to_owned()),
@@ -565,7 +565,7 @@ impl Actions {
                 };
                 let (done, asked) = (asked.is_ok(), asked.err());
                 let may_follow = asked.as_ref().is_some_and(|unheard| unheard.is_sent);
-                OfAgent { agent, done, why: asked.map(|unheard| unheard.why), may_follow }
+                AgentOutcome { agent, done, why: asked.map(|unheard| unheard.why), may_follow }
             }
         });
         all.extend(join_all(others).await);
@@ -649,9 +649,6 @@ fn no_order() -> Refused {
     Refused::forbidden(said)
 }
 
-/// Where an agent's policies come from, in sentences: "is not a key of any policy in ...".
-const SOURCE: &str = "the agent's configuration";
-
 /// The decision about a client, in words too.
 #[derive(Debug, Serialize)]
 pub(crate) struct Explained {
@@ -700,10 +697,10 @@ fn forgive(
 ) -> anyhow::Result<Done> {
     let store = inspected.in_force.policies.store.clone().map(InStore::new).transpose()?;
     let mut said = Vec::new();
-    let cleared = get_reset::clear(inspected, policy, key, store.as_ref(), |it| {
+    let cleared = reset::clear(inspected, policy, key, store.as_ref(), |it| {
         match it {
-            Said::Note(note) => said.push(note),
-            Said::Outputs(outputs) => {
+            ResetOutput::Note(note) => said.push(note),
+            ResetOutput::Outputs(outputs) => {
                 said.extend(outputs.into_iter().map(|Output { words, .. }| words));
             }
         }

@@ -26,8 +26,9 @@ pub struct Waiting {
 }
 
 gcra_text::words! {
-    /// Why the clients in a list wait.
-    #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+    /// Why the clients in a list wait. Of what several agents say about a client, the last of
+    /// these counts: it says most.
+    #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
     pub enum WaitReason {
         Denied = "denied",
         /// The only one with a wait.
@@ -36,6 +37,13 @@ gcra_text::words! {
         Share = "share",
         /// The store is away, and the policy is closed without it.
         Store = "store",
+    }
+}
+
+impl WaitReason {
+    /// The reason with this word; `None` if an agent of another version has written it.
+    pub fn from_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|reason| reason.as_str() == word)
     }
 }
 
@@ -56,7 +64,7 @@ impl Waiting {
 
 /// The sources about the clients of the policy at a place in the list of those in force.
 #[derive(Clone, Copy, Debug)]
-pub struct Of<'a> {
+pub struct ClientSources<'a> {
     pub in_force: &'a InForce,
     pub place: usize,
     pub table: &'a Table,
@@ -64,7 +72,7 @@ pub struct Of<'a> {
     pub borrower: Option<&'a Borrower>,
 }
 
-impl Of<'_> {
+impl ClientSources<'_> {
     /// The fate of a request of this client now, as far as the table and the leases know.
     /// `under` is the rule by which its last request was decided. `listed_as` is the outcome for
     /// which it is listed: a client that was blocked waits until a request is allowed, and one
@@ -210,8 +218,13 @@ mod tests {
                 let now = &mut table.reading();
                 decide(&table, now, &in_force, question, None, None, || Some(message.clone()));
             }
-            let of =
-                Of { in_force: &in_force, place: 0, table: &table, leases: None, borrower: None };
+            let of = ClientSources {
+                in_force: &in_force,
+                place: 0,
+                table: &table,
+                leases: None,
+                borrower: None,
+            };
             // As after a reload that has changed the rules.
             let under = Under { rules: u64::MAX, ..Under::own() };
             of.waiting(question.key, under, Outcome::Blocked).wait.map(Nanos::secs_ceil)

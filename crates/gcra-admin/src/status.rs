@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use spop_agent::{Latency as LatencyCounts, Snapshot};
 
 use crate::agreement::differing;
-use crate::client_waits::{Of, Waiting};
+use crate::client_waits::{ClientSources, Waiting};
 use crate::family::{
     Amount, Family, Labels, Metrics, NamedCounts, Samples, Sum, counter, float, gauge, histogram,
     named, part, some, sum,
@@ -57,12 +57,12 @@ impl StatusSource<'_> {
         let window = stats.window().max(SHORTEST);
         let known_as = |name: &str| {
             let place = in_force.policies.list.iter().position(|it| *it.name == *name)?;
-            Some(Of { in_force, place, table, leases, borrower })
+            Some(ClientSources { in_force, place, table, leases, borrower })
         };
         let policies = stats.policies();
         let policy = policies.iter().map(|(name, stats)| {
             let heaviest = |outcome| stats.heaviest(outcome, Minutes::Now);
-            PolicyStatus::of(&OfPolicy {
+            PolicyStatus::of(&PolicyReading {
                 name,
                 stats,
                 counts: stats.counts(),
@@ -222,7 +222,7 @@ part! {
 }
 
 part! {
-    PolicyStatus of it: &OfPolicy<'_>;
+    PolicyStatus of it: &PolicyReading<'_>;
 
     name: String = it.name.to_owned();
     decisions: NamedCounts = named(OUTCOMES.into_iter().zip(it.counts)), sum
@@ -278,7 +278,7 @@ part! {
 }
 
 /// What the status of a policy is read from.
-pub(crate) struct OfPolicy<'a> {
+pub(crate) struct PolicyReading<'a> {
     name: &'a str,
     stats: &'a PolicyStats,
     counts: [u64; NEWLY_BLOCKED + 1],
@@ -288,11 +288,11 @@ pub(crate) struct OfPolicy<'a> {
     window: Duration,
     /// The policy with its limits; `None` if it is no longer in force. What was counted for it
     /// stays.
-    known: Option<Of<'a>>,
+    known: Option<ClientSources<'a>>,
     has_store: bool,
 }
 
-impl OfPolicy<'_> {
+impl PolicyReading<'_> {
     fn policy(&self) -> Option<&Policy> {
         self.known.map(|of| &of.in_force.policies.list[of.place])
     }

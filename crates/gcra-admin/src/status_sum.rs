@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use crate::client_waits::WaitReason;
 use crate::family::{Amount, NamedCounts, Sum as _};
 use crate::status::{
     ClientRow, Connections, ExactLists, LatencyStatus, Notifies, PolicyStatus, Status, TOP,
@@ -42,15 +43,41 @@ impl Together {
     }
 }
 
-/// The requests, the rate, the wait of a client, and why it is blocked.
-type OfClient<'a> = (u64, Amount, Option<u64>, Option<&'a str>);
+/// A client in the lists of several agents.
+#[derive(Default)]
+struct ClientSum<'a> {
+    requests: u64,
+    per_second: Amount,
+    wait_ms: Option<u64>,
+    reason: Option<&'a str>,
+}
+
+impl<'a> ClientSum<'a> {
+    fn add(&mut self, row: &'a ClientRow) {
+        let ClientRow { client: _, requests, per_second, wait_ms, reason } = row;
+        self.requests.add(requests);
+        self.per_second.add(per_second);
+        // All agents look at one table, at slightly different times.
+        self.wait_ms = self.wait_ms.max(*wait_ms);
+        let says = |word: Option<&str>| (word.and_then(WaitReason::from_word), word.is_some());
+        if says(reason.as_deref()) > says(self.reason) {
+            self.reason = reason.as_deref();
+        }
+    }
+
+    fn row(self, client: &str) -> ClientRow {
+        let Self { requests, per_second, wait_ms, reason } = self;
+        let (client, reason) = (client.to_owned(), reason.map(str::to_owned));
+        ClientRow { client, requests, per_second, wait_ms, reason }
+    }
+}
 
 #[derive(Default)]
 struct OnePolicy<'a> {
     agents: usize,
     sum: PolicyStatus,
     /// The lists in the order blocked, would block, allowed.
-    lists: [BTreeMap<&'a str, OfClient<'a>>; 3],
+    lists: [BTreeMap<&'a str, ClientSum<'a>>; 3],
     /// By list: some agent has left clients out.
     is_cut: [bool; 3],
     /// By list: some agent has not counted every request.
@@ -68,28 +95,16 @@ impl<'a> OnePolicy<'a> {
             self.is_cut[at] |= lists[at].len() >= TOP;
         }
         for (sum, list) in self.lists.iter_mut().zip(lists) {
-            for ClientRow { client, requests, per_second, wait_ms, reason } in list {
-                let (all, rate, wait, why) = sum.entry(client).or_default();
-                all.add(requests);
-                rate.add(per_second);
-                // All agents look at one table, at slightly different times.
-                *wait = (*wait).max(*wait_ms);
-                // "store" comes last in the order of words, and says most.
-                *why = (*why).max(reason.as_deref());
+            for row in list {
+                sum.entry(&row.client).or_default().add(row);
             }
         }
     }
 
     fn sum(self, name: &str) -> PolicyStatus {
         let [top_blocked, top_would_block, top_allowed] = self.lists.map(|list| {
-            let row = |(client, of): (&str, OfClient<'_>)| ClientRow {
-                client: client.to_owned(),
-                requests: of.0,
-                per_second: of.1,
-                wait_ms: of.2,
-                reason: of.3.map(str::to_owned),
-            };
-            let mut clients: Vec<_> = list.into_iter().map(row).collect();
+            let rows = list.into_iter().map(|(client, sum)| sum.row(client));
+            let mut clients: Vec<_> = rows.collect();
             // Clients with equally many requests stay in the order of their names.
             clients.sort_by_key(|client| std::cmp::Reverse(client.requests));
             clients.truncate(TOP);

@@ -312,7 +312,7 @@ pub fn decided(
     message: &Message<'_>,
 ) -> Decided {
     let policy = &in_force.policies.list[question.policy];
-    let said = |question| Said::of(in_force, table, shared, question, message);
+    let said = |question| AllLimits::of(in_force, table, shared, question, message);
     let own = said(question);
     let verdict = own.verdict;
     let mut client = String::new();
@@ -357,7 +357,7 @@ pub fn decided(
 }
 
 /// What the limits of a policy say about a message now.
-struct Said {
+struct AllLimits {
     verdict: Verdict,
     /// How long the client has to wait, if it sends no request in that time.
     wait: Nanos,
@@ -372,7 +372,7 @@ struct Said {
     away: Option<OutageWords>,
 }
 
-impl Said {
+impl AllLimits {
     fn of(
         in_force: &InForce,
         table: &Table,

@@ -5,6 +5,7 @@
 //! where that is known, and notes the difference where the policies are similar.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
@@ -39,8 +40,7 @@ pub struct Inspected {
     pub in_force: Arc<InForce>,
     /// What the machine holds of shared limits, if there is anything.
     pub leases: Option<Arc<Leases>>,
-    /// The file that the policies come from; `None` if they come from flags.
-    pub file: Option<PathBuf>,
+    pub source: PolicySource,
     /// What agents keep beside the table, once it was read.
     kept: OnceLock<Kept>,
     /// What they have or had beside the policies here, once it was asked for.
@@ -69,6 +69,37 @@ impl<'c> LimitsFrom<'c> {
     /// Those of the file that the command line names, or else those of the agents.
     pub fn of(config: Option<&'c Path>) -> Self {
         config.map_or(Self::OfAgents, Self::File)
+    }
+}
+
+/// What the policies of a command come from. In sentences: "no key of any policy in ...".
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum PolicySource {
+    File(PathBuf),
+    /// The flags of agents. They make one policy, which nobody has named.
+    Flags,
+    /// The flags or the file of the agent that answers itself.
+    Agent,
+}
+
+impl PolicySource {
+    fn of(file: Option<&Path>) -> Self {
+        file.map_or(Self::Flags, |file| Self::File(file.to_owned()))
+    }
+
+    /// Whether its policies have names that mean something to the operator.
+    pub(crate) fn has_names(&self) -> bool {
+        *self != Self::Flags
+    }
+}
+
+impl fmt::Display for PolicySource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(file) => file.display().fmt(f),
+            Self::Flags => f.write_str("the flags of the agents"),
+            Self::Agent => f.write_str("the agent's configuration"),
+        }
     }
 }
 
@@ -137,26 +168,20 @@ fn check_sources(
 pub(crate) fn policies_of_agents(
     table: &Table,
     path: &Path,
-) -> anyhow::Result<Option<(Policies, Option<PathBuf>)>> {
+) -> anyhow::Result<Option<(Policies, PolicySource)>> {
     let kept = Kept::read(table, path);
     let chosen = kept.as_ref().ok().and_then(|kept| kept.chosen(table, path));
     chosen.map(|chosen| of_agents(&kept, Some(chosen), path, "")).transpose()
 }
 
-/// Where policies come from, in sentences: "is not a key of any policy in ...".
-pub(crate) fn source(file: Option<&Path>) -> String {
-    let file = file.map(|file| file.display().to_string());
-    file.unwrap_or_else(|| "the flags of the agents".to_owned())
-}
-
-/// The policies that the agents keep beside their table, and their file if they have one. `what`
+/// The policies that the agents keep beside their table, and what they come from. `what`
 /// is the command, for the sentence that says what to write.
 fn of_agents(
     kept: &Result<Kept, KeptError>,
     chosen: Option<Chosen<'_>>,
     path: &Path,
     what: &str,
-) -> anyhow::Result<(Policies, Option<PathBuf>)> {
+) -> anyhow::Result<(Policies, PolicySource)> {
     let takes_rate = ["gcra-spoa table get", "gcra-spoa explain"].contains(&what);
     let or_rate = if takes_rate { ", or their --rate" } else { "" };
     if let Err(KeptError::Unusable(why)) = kept {
@@ -173,7 +198,7 @@ fn of_agents(
         )));
     };
     note.iter().for_each(|note| print_note(note));
-    let file = entry.origin().file().map(Path::to_owned);
+    let file = entry.origin().file();
     let unusable = |mut mistakes: Vec<String>| {
         mistakes.push(format!(
             "what the agents of table {} have in force cannot be used by this command; name a \
@@ -182,11 +207,11 @@ fn of_agents(
         ));
         Mistakes(mistakes)
     };
-    Ok(match (entry.policies().map_err(unusable)?, file) {
-        (Some(policies), file) => (policies, file),
-        (None, file) => {
-            let file = file.unwrap_or_default();
-            let policies = read(&file)?;
+    Ok(match entry.policies().map_err(unusable)? {
+        Some(policies) => (policies, PolicySource::of(file)),
+        None => {
+            let file = file.unwrap_or(Path::new(""));
+            let policies = read(file)?;
             print_note(&format!(
                 "the configuration of the agents has more than {} MiB with its lists, so {} is \
                  read as it is now{}",
@@ -194,7 +219,7 @@ fn of_agents(
                 file.display(),
                 if entry.has_limits_of(&policies) { "" } else { "; its limits are others" }
             ));
-            (policies, Some(file))
+            (policies, PolicySource::File(file.to_owned()))
         }
     })
 }
@@ -231,17 +256,17 @@ impl Inspected {
     pub fn open(path: PathBuf, limits: LimitsFrom<'_>, what: &str) -> anyhow::Result<Self> {
         let given = match limits {
             LimitsFrom::OfAgents => None,
-            LimitsFrom::File(file) => Some((read(file)?, Some(file.to_owned()))),
-            LimitsFrom::Flags(policies) => Some((*policies, None)),
+            LimitsFrom::File(file) => Some((read(file)?, PolicySource::of(Some(file)))),
+            LimitsFrom::Flags(policies) => Some((*policies, PolicySource::Flags)),
         };
         let table = Table::inspect(&path).map_err(TableError)?;
         let kept = Kept::read(&table, &path);
         let chosen = kept.as_ref().ok().and_then(|kept| kept.chosen(&table, &path));
         let is_given = given.is_some();
-        let (policies, file) = match given {
-            Some((policies, file)) => {
-                check_sources(&table, &path, chosen.as_ref(), file.is_some(), what)?;
-                (policies, file)
+        let (policies, source) = match given {
+            Some((policies, source)) => {
+                check_sources(&table, &path, chosen.as_ref(), source.has_names(), what)?;
+                (policies, source)
             }
             None => of_agents(&kept, chosen, &path, what)?,
         };
@@ -259,7 +284,7 @@ impl Inspected {
         let inspected = Self {
             kept: kept.unwrap_or_default().into(),
             misses_history: !is_whole,
-            ..Self::of_parts(table, path, in_force, leases, file)
+            ..Self::of_parts(table, path, in_force, leases, source)
         };
         let differs = if is_given { inspected.note() } else { None };
         let notes = [inspected.note_about_users(), differs, about_younger];
@@ -269,29 +294,17 @@ impl Inspected {
         Ok(inspected)
     }
 
-    /// What an agent itself has. The keys of a client are those of its policies, whether they come
-    /// from a file or from its flags; `source` names that in sentences.
-    pub fn of_agent(
+    /// A table, and policies that are known, without the history of agents.
+    pub fn of_parts(
         table: Arc<Table>,
         path: PathBuf,
         in_force: Arc<InForce>,
         leases: Option<Arc<Leases>>,
-        source: &str,
-    ) -> Self {
-        let file = Some(source.into());
-        Self::of_parts(table, path, in_force, leases, file)
-    }
-
-    fn of_parts(
-        table: Arc<Table>,
-        path: PathBuf,
-        in_force: Arc<InForce>,
-        leases: Option<Arc<Leases>>,
-        file: Option<PathBuf>,
+        source: PolicySource,
     ) -> Self {
         let (kept, others) = (OnceLock::new(), OnceLock::new());
         let misses_history = false;
-        Self { table, path, in_force, leases, file, kept, others, misses_history }
+        Self { table, path, in_force, leases, source, kept, others, misses_history }
     }
 
     /// Whether agents count debts from before a change of their limits, of which this does not
@@ -343,7 +356,7 @@ impl Inspected {
         key: &Key,
     ) -> anyhow::Result<Vec<InspectedClient>> {
         let policies = &self.in_force.policies.list;
-        let file = source(self.file.as_deref());
+        let source = &self.source;
         let is_meant = |found: &Policy| match policy {
             Some(name) => *name == *found.name,
             None => !found.is_trial,
@@ -353,7 +366,7 @@ impl Inspected {
             let all = self.in_force.policies.without_trials();
             let names: Vec<_> = all.map(|policy| &*policy.name).collect();
             let names = names.join(", ");
-            bail!(WrongUsage(format!("there is no policy '{name}' in {file}; it has {names}")));
+            bail!(WrongUsage(format!("there is no policy '{name}' in {source}; it has {names}")));
         }
         let client =
             |at: usize| self.client(at, key, key_meanings::named(key, &policies[at].key.args)?);
@@ -362,7 +375,7 @@ impl Inspected {
             return Ok(found.into_iter().filter_map(|(_, client)| client.ok()).collect());
         }
         match &found[..] {
-            [(_, Err(mistake))] if self.file.is_none() => bail!(WrongUsage(mistake.clone())),
+            [(_, Err(mistake))] if !source.has_names() => bail!(WrongUsage(mistake.clone())),
             [(at, Err(mistake))] => {
                 bail!(WrongUsage(format!("policy '{}': {mistake}", policies[*at].name)))
             }
@@ -381,7 +394,7 @@ impl Inspected {
                     })
                     .collect();
                 bail!(WrongUsage(format!(
-                    "'{}' is not a key of any policy in {file}: {}",
+                    "'{}' is not a key of any policy in {source}: {}",
                     key.text,
                     each.join("; ")
                 )))
@@ -482,20 +495,19 @@ impl Inspected {
         let (all, others) = self.agents_with_other_limits();
         let agents = Count(all as u64, "agent", "agents");
         let have = if others == 1 { "has" } else { "have" };
-        match &self.file {
-            None if Sources::of(&self.table).file => Some(format!(
+        match &self.source {
+            PolicySource::Flags if Sources::of(&self.table).file => Some(format!(
                 "some agents of table {path} have their limits from a file; this is not about \
                  their buckets, which a command without --rate finds"
             )),
             _ if others == 0 => None,
-            None => Some(format!(
+            PolicySource::Flags => Some(format!(
                 "{others} of {agents} of table {path} {have} another --rate, --burst, --key or \
                  --cost than this command; write those of the agents, or none of them"
             )),
-            Some(file) => Some(format!(
-                "{others} of {agents} of table {path} {have} other limits than those of {}; was \
-                 it changed and not reloaded, or is it another file?",
-                file.display()
+            source => Some(format!(
+                "{others} of {agents} of table {path} {have} other limits than those of {source}; \
+                 was it changed and not reloaded, or is it another file?"
             )),
         }
     }
@@ -510,7 +522,11 @@ impl Inspected {
         let limits = self.policy(client).limits().filter(|limit| limit.calendar().is_none());
         let mut limits = limits.peekable();
         let has_limits = limits.peek().is_some();
-        self.file.is_some() && all > 0 && others == all && has_limits && !limits.any(is_registered)
+        self.source.has_names()
+            && all > 0
+            && others == all
+            && has_limits
+            && !limits.any(is_registered)
     }
 
     /// How many agents use the table and say which limits they have, and how many of them have
@@ -566,9 +582,9 @@ impl Inspected {
 
     /// "policy 'api'" where the policies come from a file, else nothing.
     pub(crate) fn policy_in_words(&self, client: &InspectedClient) -> String {
-        match &self.file {
-            Some(_) => format!("policy '{}'", self.policy(client).name),
-            None => String::new(),
+        match self.source.has_names() {
+            true => format!("policy '{}'", self.policy(client).name),
+            false => String::new(),
         }
     }
 }

@@ -7,6 +7,7 @@
 )]
 
 pub mod agent_client;
+pub mod client_buckets;
 pub mod commands;
 pub mod explanation;
 mod explanation_words;

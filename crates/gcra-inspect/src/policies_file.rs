@@ -214,7 +214,7 @@ impl Kept {
         serde_json::from_slice(content).map_err(|_| DAMAGED)
     }
 
-    /// At most [`MOST_BYTES`]. The oldest entries are left out for that, and at last the texts.
+    /// At most [`MOST_BYTES`]. For that the oldest entries are left out, and in the end the texts.
     fn bounded(&mut self, table: &Table) -> Vec<u8> {
         loop {
             let bytes = self.to_bytes(table);
@@ -693,7 +693,7 @@ mod tests {
 
     /// So it is whole, too, when its writer is killed at any moment.
     #[test]
-    fn whoever_reads_while_others_write_finds_a_whole_file() {
+    fn a_reader_finds_a_whole_file_while_others_write() {
         let directory = tempfile::tempdir().unwrap();
         let (table, name) = (table(), directory.path().join("table.policies"));
         let bytes = kept().to_bytes(&table);

@@ -12,7 +12,7 @@ pub(crate) enum Rule {
     ChargeAtExpiry,
     /// Cells that were spent are charged when they are reported.
     ChargeOnReport,
-    /// Cells that are lent are not free, whoever holds them.
+    /// Cells that are lent are not free, whichever host holds them.
     LentIsNotFree,
     /// An ask whose number is not above the last one is ignored.
     Numbers,

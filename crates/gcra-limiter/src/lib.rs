@@ -19,6 +19,7 @@ pub(crate) mod known_shapes;
 pub mod limit_bucket;
 pub mod limiter;
 pub mod message_key;
+mod minute;
 pub mod policies_in_force;
 pub mod question;
 pub mod redact;

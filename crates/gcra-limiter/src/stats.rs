@@ -16,11 +16,11 @@ use std::time::{Duration, Instant, SystemTime};
 use crossbeam_utils::CachePadded;
 use gcra_policy::limit_from_arg::ArgValue;
 use gcra_policy::policy::is_trial_name;
-use gcra_text::count::Count;
 use spop_agent::Snapshot;
 
-use crate::heaviest::{Clients, Heaviest, HeavyClient, HeavyClients, Minutes};
+use crate::heaviest::{Clients, Heaviest, HeavyClients, Minutes};
 use crate::history::{History, Past, TotalCounts};
+use crate::minute::Minute;
 use crate::settlement::{SettledCells, Settlement};
 use crate::undecided::PrintableName;
 use crate::verdict::{COUNTS, DECISIONS, NEWLY_BLOCKED, OUTCOMES, Outcome, UNDECIDED};
@@ -383,7 +383,11 @@ impl Stats {
                     Outcome::WouldBlock if is_trial_name(name) => NEWLY_BLOCKED,
                     outcome => outcome.index(),
                 };
-                minute.add(name, policy, counts[place]);
+                let outcome = minute.outcome;
+                minute.add(name, counts[place], |clients| {
+                    policy.add_to(clients, outcome, Minutes::Last);
+                    policy.heaviest(outcome, Minutes::Last)
+                });
             }
         }
         minutes.iter().filter_map(Minute::in_words).collect()
@@ -453,71 +457,6 @@ impl Stats {
     }
 }
 
-/// What happened in a minute with one outcome, under all policies.
-struct Minute {
-    outcome: Outcome,
-    words: &'static str,
-    requests: u64,
-    /// A client that several policies have counted is one client.
-    clients: Clients,
-    /// The policies, each with its clients.
-    policies: Vec<(String, HeavyClients)>,
-}
-
-impl Minute {
-    fn new(outcome: Outcome, words: &'static str) -> Self {
-        Self { outcome, words, requests: 0, clients: Clients::default(), policies: Vec::new() }
-    }
-
-    fn add(&mut self, name: &str, policy: &PolicyStats, requests: u64) {
-        if requests == 0 {
-            return;
-        }
-        self.requests += requests;
-        policy.add_to(&mut self.clients, self.outcome, Minutes::Last);
-        self.policies.push((name.to_owned(), policy.heaviest(self.outcome, Minutes::Last)));
-    }
-
-    fn in_words(&self) -> Option<String> {
-        let counted = |requests| Count(requests, "request", "requests");
-        let found = self.clients.found();
-        if self.requests == 0 || found.clients == 0 {
-            return None;
-        }
-        let (at_least, about) = if found.complete { ("", "") } else { ("at least ", "about ") };
-        let clients = Count(found.clients, "client", "clients");
-        let were = match (self.outcome, self.requests) {
-            (Outcome::Blocked, 1) => "was ",
-            (Outcome::Blocked, _) => "were ",
-            _ => "",
-        };
-        let most = match found.heaviest.first() {
-            Some(HeavyClient { client, requests, .. }) => {
-                let policies = self.policies_that_know(client);
-                format!("most came from {client}: {about}{} ({policies})", counted(*requests))
-            }
-            None => "no client had many of them".to_owned(),
-        };
-        let requests = counted(self.requests);
-        Some(format!(
-            "{requests} from {at_least}{clients} {were}{} in the last minute; {most}",
-            self.words
-        ))
-    }
-
-    /// The policies under which this client was counted, in words.
-    fn policies_that_know(&self, client: &str) -> String {
-        let knows =
-            |found: &HeavyClients| found.heaviest.iter().any(|heavy| heavy.client == client);
-        let names = self.policies.iter().filter(|(_, found)| knows(found)).map(|(name, _)| name);
-        match &names.collect::<Vec<_>>()[..] {
-            [one] => format!("policy {one}"),
-            [one, other] => format!("policies {one} and {other}"),
-            many => Count(many.len(), "policy", "policies").to_string(),
-        }
-    }
-}
-
 /// Locks a mutex, even after a panic of another thread: what these mutexes guard is consistent
 /// after each statement.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -532,6 +471,7 @@ mod tests {
     use gcra_table::{Slots, Table};
 
     use super::*;
+    use crate::heaviest::HeavyClient;
     use gcra_table::KeyHash;
 
     fn stats() -> Stats {

@@ -18,7 +18,7 @@ use crate::file::secrets::Readers;
 use crate::file::sharing::not_shareable;
 use crate::key_parts::KeyParts;
 use crate::limit::{Limit, LimitIdentity, Rule};
-use crate::origin::{OfFlags, OfStore, OfUnasked, Origin, text_of};
+use crate::origin::{FlagsOrigin, Origin, StoreOrigin, UnaskedOrigin, text_of};
 use crate::overrides::Overrides;
 use crate::policies::Policies;
 use crate::policy::{Policy, Price};
@@ -370,12 +370,12 @@ pub fn policies_of_flags(
         trial: None,
         is_trial: false,
     };
-    let origin = Origin::Flags(OfFlags {
+    let origin = Origin::Flags(FlagsOrigin {
         rate: rate.to_string(),
         burst: numbers,
         key: args.key.clone(),
         cost: args.cost.clone(),
-        unasked: unasked.map(OfUnasked::from),
+        unasked: unasked.map(UnaskedOrigin::from),
         store: None,
     });
     let policies = Policies::new(vec![policy], answers, Vec::new(), 0);
@@ -389,19 +389,19 @@ impl Policies {
         let shared = self.list.first().and_then(|policy| policy.shared).unwrap_or_default();
         if let Some(Origin::Flags(flags)) = self.origin.as_deref().cloned() {
             let store = Some(of_store(&settings, shared.without_store));
-            self.origin = Some(Arc::new(Origin::Flags(OfFlags { store, ..flags })));
+            self.origin = Some(Arc::new(Origin::Flags(FlagsOrigin { store, ..flags })));
         }
         Self { store: Some(settings), ..self }
     }
 }
 
-fn of_store(settings: &StoreSettings, without_store: WithoutStore) -> OfStore {
+fn of_store(settings: &StoreSettings, without_store: WithoutStore) -> StoreOrigin {
     let (password_file, password_env) = match &settings.base.password {
         Password::File(file) => (Some(text_of(file)), None),
         Password::Variable(name) => (None, Some(name.clone())),
         _ => (None, None),
     };
-    OfStore {
+    StoreOrigin {
         url: settings.url_text.clone(),
         password_file,
         password_env,
@@ -412,8 +412,8 @@ fn of_store(settings: &StoreSettings, without_store: WithoutStore) -> OfStore {
 }
 
 /// The policies of flags that were kept. The error is a sentence.
-pub(crate) fn policies_again(flags: &OfFlags) -> Result<Policies, String> {
-    let OfFlags { rate, burst, key, cost, unasked, store } = flags;
+pub(crate) fn policies_again(flags: &FlagsOrigin) -> Result<Policies, String> {
+    let FlagsOrigin { rate, burst, key, cost, unasked, store } = flags;
     let unasked = unasked.as_ref().map(|it| UnaskedFlags {
         requests: Some(it.requests),
         asked_by: Some(it.asked_by),
@@ -429,7 +429,7 @@ pub(crate) fn policies_again(flags: &OfFlags) -> Result<Policies, String> {
     let Some(store) = store else {
         return policies_of_flags(&limit, None, Answers::blocked_only());
     };
-    let OfStore { url, password_file, password_env, ca, wait_ms, without_store } = store;
+    let StoreOrigin { url, password_file, password_env, ca, wait_ms, without_store } = store;
     let flags = StoreFlags {
         store: Some(StoreUrl::parse(url)?),
         password_file: password_file.as_ref().map(PathBuf::from),

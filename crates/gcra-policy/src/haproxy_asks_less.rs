@@ -327,7 +327,7 @@ impl Policy {
         };
         let reloads = match self.unasked().and_then(|unasked| unasked.reload_every) {
             Some(_) => {
-                ", if HAProxy is not reloaded oftener than by its 'reload_every'".to_owned()
+                ", if HAProxy is not reloaded more often than by its 'reload_every'".to_owned()
             }
             None => format!(
                 ", but for up to {} at each reload of HAProxy, unless the policy has a \

@@ -25,7 +25,6 @@ pub mod origin;
 mod overrides;
 mod policies;
 pub mod policy;
-pub mod rate_flags;
 mod rate_guess;
 pub mod rate_words;
 mod reserve;

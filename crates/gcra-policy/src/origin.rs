@@ -20,32 +20,32 @@ pub const MOST_TEXT: usize = 4 << 20;
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Origin {
-    Flags(OfFlags),
-    File(OfFile),
+    Flags(FlagsOrigin),
+    File(FileOrigin),
 }
 
 /// The flags of an agent without a file.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
-pub struct OfFlags {
+pub struct FlagsOrigin {
     pub(crate) rate: String,
     /// Also where it was not written. `None` without a rate.
     pub(crate) burst: Option<u64>,
     pub(crate) key: Vec<String>,
     pub(crate) cost: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) unasked: Option<OfUnasked>,
-    pub(crate) store: Option<OfStore>,
+    pub(crate) unasked: Option<UnaskedOrigin>,
+    pub(crate) store: Option<StoreOrigin>,
 }
 
 /// How many requests HAProxy lets pass without asking these agents.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
-pub(crate) struct OfUnasked {
+pub(crate) struct UnaskedOrigin {
     pub(crate) requests: u32,
     pub(crate) asked_by: u32,
     pub(crate) reload_every_ns: Option<u64>,
 }
 
-impl From<Unasked> for OfUnasked {
+impl From<Unasked> for UnaskedOrigin {
     fn from(Unasked { requests, processes, reload_every }: Unasked) -> Self {
         Self { requests, asked_by: processes, reload_every_ns: reload_every.map(|it| it.0) }
     }
@@ -53,7 +53,7 @@ impl From<Unasked> for OfUnasked {
 
 /// How these agents share their limit.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
-pub(crate) struct OfStore {
+pub(crate) struct StoreOrigin {
     pub(crate) url: String,
     pub(crate) password_file: Option<String>,
     pub(crate) password_env: Option<String>,
@@ -63,7 +63,7 @@ pub(crate) struct OfStore {
 }
 
 #[derive(Clone, Deserialize, Eq, PartialEq, Serialize)]
-pub struct OfFile {
+pub struct FileOrigin {
     /// Its path, which begins with '/'.
     path: String,
     /// Its text, and then those of its lists, each with its path. `None`: they are too large.
@@ -71,9 +71,9 @@ pub struct OfFile {
 }
 
 // By hand, because overrides may be for secrets.
-impl fmt::Debug for OfFile {
+impl fmt::Debug for FileOrigin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OfFile").field("path", &self.path).finish_non_exhaustive()
+        f.debug_struct("FileOrigin").field("path", &self.path).finish_non_exhaustive()
     }
 }
 
@@ -102,7 +102,7 @@ impl Origin {
     }
 }
 
-impl OfFile {
+impl FileOrigin {
     /// Notes the text of the configuration at this path.
     pub(crate) fn new(path: &Path, text: &str) -> Self {
         let mut file = Self { path: text_of(path), texts: Some(Vec::new()) };
@@ -143,7 +143,7 @@ impl OfFile {
 }
 
 /// The flags, as they can be typed. The address of the store is left out.
-impl fmt::Display for OfFlags {
+impl fmt::Display for FlagsOrigin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { rate, burst, key, cost, unasked, store } = self;
         write!(f, "--rate {rate}")?;
@@ -156,7 +156,7 @@ impl fmt::Display for OfFlags {
         if let Some(cost) = cost {
             write!(f, " --cost {cost}")?;
         }
-        if let Some(OfUnasked { requests, asked_by, reload_every_ns }) = unasked {
+        if let Some(UnaskedOrigin { requests, asked_by, reload_every_ns }) = unasked {
             write!(f, " --unasked {requests}")?;
             if *asked_by > 1 {
                 write!(f, " --asked-by {asked_by}")?;

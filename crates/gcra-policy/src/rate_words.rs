@@ -28,7 +28,7 @@ pub fn numbers_in_words(quota: Quota) -> String {
 
 /// The simple rate with this burst that gives this quota, as it can be typed; `None` if there is
 /// none.
-pub(crate) fn rate_of(quota: Quota) -> Option<(String, Rate)> {
+pub fn rate_of(quota: Quota) -> Option<(String, Rate)> {
     let (interval, burst) = (quota.emission_interval().0, u64::from(quota.burst()));
     // An interval is rounded up to whole nanoseconds, so the count is the nearest one.
     let in_a_unit = UNITS.iter().map(|(unit, ns)| {

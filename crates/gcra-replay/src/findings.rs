@@ -2,7 +2,6 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use gcra_policy::rate_flags::RateFlags;
 use gcra_policy::{Limit, Policy};
 use gcra_table::Nanos;
 use gcra_text::count::Count;
@@ -11,6 +10,7 @@ use gcra_text::version;
 use haproxy_log::{Format, Outcome};
 
 use crate::mapping::Described;
+use crate::rate_flags::RateFlags;
 use crate::report::{
     Against, Bad, BlockedClient, ClientPeak, ClientTimeline, Configuration, LimitReport,
     LogAnswers, NewlyBlocked, PolicyReport, Reasons, Report, Timeline, Total,
@@ -118,7 +118,7 @@ impl Findings<'_> {
             if side.tally.has_forgotten {
                 notes.push(format!(
                     "there were too many clients to follow all of them ({name}): the requests and \
-                     peaks of clients in the list count from when they came back at last"
+                     peaks of clients in the list count from when they last came back"
                 ));
             }
             if !side.tally.clients.is_exact() {

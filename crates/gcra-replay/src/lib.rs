@@ -9,6 +9,7 @@ mod html;
 mod log_answers;
 mod mapping;
 mod progress;
+mod rate_flags;
 mod report;
 mod side;
 mod suggest;

@@ -2,21 +2,20 @@
 
 use std::fmt;
 
+use gcra_policy::rate_words::rate_of;
 use gcra_table::{Quota, Rate};
-
-use crate::rate_words::rate_of;
 
 /// A rate and a burst as they can be typed. [`Display`](fmt::Display) writes the flags.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct RateFlags {
+pub(crate) struct RateFlags {
     text: String,
-    pub rate: Rate,
-    pub burst: u64,
+    pub(crate) rate: Rate,
+    pub(crate) burst: u64,
 }
 
 impl RateFlags {
     /// The flags that give this quota; `None` if no simple rate does.
-    pub fn of(quota: Quota) -> Option<Self> {
+    pub(crate) fn of(quota: Quota) -> Option<Self> {
         let (text, rate) = rate_of(quota)?;
         Some(Self { text, rate, burst: quota.burst().into() })
     }

@@ -7,7 +7,6 @@ use gcra_limiter::question::{Question, Unanswerable};
 use gcra_limiter::verdict::Outcome;
 use gcra_policy::Policies;
 use gcra_policy::flags::Source;
-use gcra_policy::rate_flags::RateFlags;
 use gcra_policy::secrets::Readers;
 use gcra_table::Slots;
 use gcra_text::output::{Mistakes, WrongUsage};
@@ -16,6 +15,7 @@ use crate::args::Replay;
 use crate::distinct::Distinct;
 use crate::engine::Engine;
 use crate::mapping::{Mapping, Written};
+use crate::rate_flags::RateFlags;
 use crate::tally::{LogTally, ReplayedRequest, decide_request};
 
 /// How many slots a table has unless the command line says it: 64 MiB. A larger one takes longer,

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use clap::{CommandFactory as _, Parser as _};
-use gcra_inspect::commands::get_reset::Reset;
+use gcra_inspect::commands::reset::Reset;
 use gcra_inspect::commands::store::StoreCommand;
 use gcra_inspect::commands::table::TableCommand;
 use gcra_policy::flags::Source;

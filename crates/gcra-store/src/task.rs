@@ -102,8 +102,8 @@ struct Server {
     number: u64,
     state: Result<Link, Fault>,
     since: Instant,
-    /// Since when its connection is there, and when the look at it began that found it well at
-    /// last.
+    /// Since when its connection is there, and when the look at it began that last found it
+    /// well.
     steady: Option<(Instant, Instant)>,
     /// It could be used at some time.
     was_used: bool,
@@ -370,8 +370,8 @@ impl Task {
     }
 
     /// The slot of a key is being moved, and this server cannot do what was asked before more of
-    /// the slot's records are on one side. It is asked again, but seldom; and whoever asked learns
-    /// nothing before its time is over, as it would only ask again.
+    /// the slot's records are on one side. It is asked again, but seldom; and the request learns
+    /// nothing before its time is over, as it would only be sent again.
     fn pause(&mut self, address: &Address, asking: bool, ask: Pending) {
         let now = Instant::now();
         if self.told_moving.is_none_or(|told| now >= told + TOLD_MOVING_EVERY) {
@@ -438,7 +438,7 @@ impl Task {
                     }
                 }
                 drop(permit);
-                // Whoever has dropped the other end does not want to know.
+                // If the other end was dropped, nothing waits for the outcome.
                 let _ = to.send(outcome);
             }
         }

@@ -163,7 +163,7 @@ pub(crate) fn namespace_offset_ns() -> Result<i64, Unreadable> {
     })
 }
 
-/// The offset in a text such as "boottime 3600 0": seconds, and nanoseconds to add to them.
+/// The offset in a line such as "boottime 3600 0": seconds, and nanoseconds to add to them.
 fn boottime_offset_ns(text: &str) -> Option<i64> {
     let line = text.lines().find_map(|line| line.strip_prefix("boottime"))?;
     let mut numbers = line.split_ascii_whitespace().map(str::parse::<i64>);

@@ -859,7 +859,7 @@ mod tests {
         let keys: Vec<_> = (0..9_u32).map(|n| table.hash(&n.to_ne_bytes())).collect();
         for key in &keys[..8] {
             assert!(table.charge(*key, quota(1), 1, &mut table.reading()).is_allowed());
-            // All before it are idle by now, and yet a slot never used is taken.
+            // All before it are idle by now, but a slot that was never used is taken.
             clock.advance(T);
         }
         let known = |table: &Table| -> Vec<_> {

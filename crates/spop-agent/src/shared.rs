@@ -19,7 +19,7 @@ pub(crate) struct Shared<H> {
     pub(crate) log: LogLimit,
     pub(crate) busy: Option<Busy>,
     stage: AtomicU8,
-    /// For each stage, who waits for it.
+    /// For each stage, the tasks that wait for it.
     reached: [Notify; Stage::COUNT],
 }
 

@@ -410,7 +410,7 @@ function fillFacts(box, facts) {
   });
   while (box.children.length > 2 * wanted.length) box.lastChild.remove();
 }
-// Rows of cells: a string, or a node-making function with a text by which it is known.
+// Rows of cells: a string, or a function that makes a node, with a string by which it is known.
 function fillRows(body, rows, columns, none) {
   if (rows.length === 0 && none) rows = [{ none: true, cells: [none] }];
   rows.forEach((row, r) => {

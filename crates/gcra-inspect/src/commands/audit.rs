@@ -9,6 +9,7 @@ use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use gcra_limiter::audit_lines::{AuditOutcome, BY_STORE, GAP, MAGIC};
@@ -96,6 +97,24 @@ struct Allowed {
     at: i64,
     /// Below zero if they were given back.
     cells: i64,
+}
+
+/// What all decisions together are, beside a limit.
+#[derive(Debug, Default)]
+struct Finding {
+    cells: u64,
+    /// Cells that exact buckets would not have allowed.
+    too_many: u64,
+    clients_over: u64,
+    worst: Option<Worst>,
+}
+
+/// Where a client was furthest ahead of the limit.
+#[derive(Debug, serde::Serialize)]
+struct Worst {
+    cells: u128,
+    key: String,
+    at_ns: i128,
 }
 
 /// A limit, in the times of a bucket.
@@ -274,128 +293,144 @@ pub fn run(command: &Audit) -> anyhow::Result<ExitCode> {
             read.map_err(|error| WrongUsage(format!("{error:#}")))?;
         }
     }
-    let Record {
-        mut allowed,
-        keys,
-        blocked,
-        would_block,
-        exempt,
-        charged,
-        given_back,
-        unreadable,
-        missing,
-        boots,
-        by_wall_clock,
-        clocks,
-        ..
-    } = record;
-    // With one boot, the times are those of the lines.
-    let is_since_boot = boots.len() == 1 && by_wall_clock > 0;
-    let booted = if is_since_boot { boots.values().copied().max() } else { None };
-    if allowed.is_empty() && blocked + would_block + exempt + missing == 0 {
+    if record.is_empty() {
         let which = policy.as_ref().map_or_else(
             || "decisions".to_owned(),
             |policy| format!("decision of the policy '{policy}'"),
         );
         bail!(WrongUsage(format!("these files have no {which}, so there is nothing to check")));
     }
-    // What one agent has decided at one moment stays in its order.
-    allowed.sort_by_key(|allowed| (allowed.key, allowed.at));
-    let police = Police::new(quota);
-    let (mut too_many, mut clients_over, mut worst) = (0, 0_u64, None::<(Excess, u32)>);
-    for of_key in allowed.chunk_by(|one, other| one.key == other.key) {
-        let excess = police.look(of_key);
-        too_many += excess.too_many;
-        clients_over += u64::from(excess.ahead_ns > 0);
-        if excess.ahead_ns > worst.map_or(0, |(worst, _)| worst.ahead_ns) {
-            worst = Some((excess, of_key[0].key));
+    let finding = record.held_against(quota);
+    let limit = format!("{} at once and {rate}", quota.burst());
+    let output = Output {
+        words: record.in_words(&finding, &limit).join("\n"),
+        json: record.in_json(&finding),
+    };
+    print(*json, [output])?;
+    let is_proof = finding.worst.is_none() && record.missing == 0;
+    Ok(if is_proof { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+impl Record {
+    fn is_empty(&self) -> bool {
+        let others = self.blocked + self.would_block + self.exempt + self.missing;
+        self.allowed.is_empty() && others == 0
+    }
+
+    fn held_against(&mut self, quota: Quota) -> Finding {
+        // With one boot, the times are those of the lines.
+        let is_since_boot = self.boots.len() == 1 && self.by_wall_clock > 0;
+        let booted = self.boots.values().copied().max().filter(|_| is_since_boot);
+        // What one agent has decided at one moment stays in its order.
+        self.allowed.sort_by_key(|allowed| (allowed.key, allowed.at));
+        let police = Police::new(quota);
+        let mut finding = Finding::default();
+        let mut most_ahead_ns = 0;
+        for of_key in self.allowed.chunk_by(|one, other| one.key == other.key) {
+            let Excess { too_many, ahead_ns, at } = police.look(of_key);
+            finding.too_many += too_many;
+            finding.clients_over += u64::from(ahead_ns > 0);
+            if ahead_ns > most_ahead_ns {
+                most_ahead_ns = ahead_ns;
+                finding.worst = Some(Worst {
+                    cells: ahead_ns.unsigned_abs().div_ceil(police.interval_ns.unsigned_abs()),
+                    key: self.keys.get(of_key[0].key as usize).cloned().unwrap_or_default(),
+                    at_ns: i128::from(at) - booted.unwrap_or_default(),
+                });
+            }
         }
+        let cells = self.allowed.iter().map(|allowed| allowed.cells.max(0).unsigned_abs());
+        finding.cells = cells.sum();
+        finding
     }
-    let cells: u64 = allowed.iter().map(|allowed| allowed.cells.max(0).unsigned_abs()).sum();
-    let times = || allowed.iter().map(|allowed| allowed.at);
-    let span = times().max().unwrap_or_default() - times().min().unwrap_or_default();
-    let span = std::time::Duration::from_nanos(span.unsigned_abs());
-    let mut lines = vec![format!(
-        "{} of {} in {} allowed ({} blocked, {would_block} would be blocked, {exempt} exempt)",
-        Count(cells, "cell", "cells"),
-        Count(keys.len() as u64, "client", "clients"),
-        Left(span),
-        Count(blocked, "request", "requests"),
-    )];
-    if charged + given_back > 0 {
-        lines.push(format!(
-            "responses have charged {} more, and given back {}",
-            Count(charged, "cell", "cells"),
-            Count(given_back, "cell", "cells"),
-        ));
+
+    /// From the first to the last time.
+    fn span(&self) -> Duration {
+        let times = || self.allowed.iter().map(|allowed| allowed.at);
+        let span = times().max().unwrap_or_default() - times().min().unwrap_or_default();
+        Duration::from_nanos(span.unsigned_abs())
     }
-    let is_over = worst.is_some();
-    let worst = worst.map(|(excess, key)| {
-        let cells = excess.ahead_ns.unsigned_abs().div_ceil(police.interval_ns.unsigned_abs());
-        let at = i128::from(excess.at) - booted.unwrap_or_default();
-        (cells, keys.get(key as usize).cloned().unwrap_or_default(), at)
-    });
-    lines.push(match &worst {
-        None => {
-            format!("none too many: no client got more than {} at once and {rate}", quota.burst())
+
+    /// The policies that have times by two clocks.
+    fn with_two_clocks(&self) -> Vec<&str> {
+        let mixed = self.clocks.iter().filter(|(_, clocks)| **clocks == [true; 2]);
+        mixed.map(|(policy, _)| &**policy).collect()
+    }
+
+    fn in_words(&self, finding: &Finding, limit: &str) -> Vec<String> {
+        let Self { would_block, exempt, boots, missing, unreadable, .. } = self;
+        let mut lines = vec![format!(
+            "{} of {} in {} allowed ({} blocked, {would_block} would be blocked, {exempt} exempt)",
+            Count(finding.cells, "cell", "cells"),
+            Count(self.keys.len() as u64, "client", "clients"),
+            Left(self.span()),
+            Count(self.blocked, "request", "requests"),
+        )];
+        if self.charged + self.given_back > 0 {
+            lines.push(format!(
+                "responses have charged {} more, and given back {}",
+                Count(self.charged, "cell", "cells"),
+                Count(self.given_back, "cell", "cells"),
+            ));
         }
-        Some((cells, key, at)) => format!(
-            "TOO MANY: {} for {} beyond {} at once and {rate}; at worst {} for {key}, at {at} ns",
-            Count(too_many, "cell", "cells"),
-            Count(clients_over, "client", "clients"),
-            quota.burst(),
-            Count(*cells, "cell", "cells")
-        ),
-    });
-    if missing > 0 {
-        lines.push(format!(
-            "up to {} could not be written, so this proves nothing for the time of the gap",
-            Count(missing, "decision", "decisions")
-        ));
+        lines.push(match &finding.worst {
+            None => format!("none too many: no client got more than {limit}"),
+            Some(Worst { cells, key, at_ns }) => format!(
+                "TOO MANY: {} for {} beyond {limit}; at worst {} for {key}, at {at_ns} ns",
+                Count(finding.too_many, "cell", "cells"),
+                Count(finding.clients_over, "client", "clients"),
+                Count(*cells, "cell", "cells")
+            ),
+        });
+        if *missing > 0 {
+            lines.push(format!(
+                "up to {} could not be written, so this proves nothing for the time of the gap",
+                Count(*missing, "decision", "decisions")
+            ));
+        }
+        if *unreadable > 0 {
+            let lines_of = Count(*unreadable, "damaged line", "damaged lines");
+            lines.push(format!("left out: {lines_of}"));
+        }
+        if boots.len() > 1 && self.by_wall_clock > 0 {
+            lines.push(format!(
+                "the files are of {} machines or boots: as far as their wall clocks differ, this \
+                 can be wrong",
+                boots.len()
+            ));
+        }
+        let mixed: Vec<_> =
+            self.with_two_clocks().iter().map(|policy| format!("'{policy}'")).collect();
+        if !mixed.is_empty() {
+            lines.push(format!(
+                "times of {} are by two clocks, that of the store (lines with {BY_STORE}) and \
+                 that of a machine, which decided without the store: as far as these differ, this \
+                 can be wrong",
+                mixed.join(" and ")
+            ));
+        }
+        lines
     }
-    if unreadable > 0 {
-        lines.push(format!("left out: {}", Count(unreadable, "damaged line", "damaged lines")));
+
+    fn in_json(&self, finding: &Finding) -> serde_json::Value {
+        let Finding { cells, too_many, clients_over, worst } = finding;
+        json!({
+            "cells": cells,
+            "clients": self.keys.len(),
+            "blocked": self.blocked,
+            "would_block": self.would_block,
+            "exempt": self.exempt,
+            "charged": self.charged,
+            "given_back": self.given_back,
+            "unreadable": self.unreadable,
+            "missing": self.missing,
+            "too_many": too_many,
+            "clients_over": clients_over,
+            "worst": worst,
+            "boots": self.boots.len(),
+            "two_clocks": self.with_two_clocks(),
+        })
     }
-    if boots.len() > 1 && by_wall_clock > 0 {
-        lines.push(format!(
-            "the files are of {} machines or boots: as far as their wall clocks differ, this can \
-             be wrong",
-            boots.len()
-        ));
-    }
-    let mixed: Vec<_> = clocks
-        .iter()
-        .filter(|(_, clocks)| **clocks == [true; 2])
-        .map(|(policy, _)| policy)
-        .collect();
-    if !mixed.is_empty() {
-        let names: Vec<_> = mixed.iter().map(|policy| format!("'{policy}'")).collect();
-        lines.push(format!(
-            "times of {} are by two clocks, that of the store (lines with {BY_STORE}) and that of \
-             a machine, which decided without the store: as far as these differ, this can be \
-             wrong",
-            names.join(" and ")
-        ));
-    }
-    let worst = worst.map(|(cells, key, at)| json!({ "cells": cells, "key": key, "at_ns": at }));
-    let json_output = json!({
-        "cells": cells,
-        "clients": keys.len(),
-        "blocked": blocked,
-        "would_block": would_block,
-        "exempt": exempt,
-        "charged": charged,
-        "given_back": given_back,
-        "unreadable": unreadable,
-        "missing": missing,
-        "too_many": too_many,
-        "clients_over": clients_over,
-        "worst": worst,
-        "boots": boots.len(),
-        "two_clocks": mixed,
-    });
-    print(*json, [Output { words: lines.join("\n"), json: json_output }])?;
-    Ok(if is_over || missing > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 #[cfg(test)]

@@ -19,10 +19,10 @@ use gcra_text::visible::{Visible, quoted};
 use gcra_text::{duration, table_error};
 use serde_json::{Value, json};
 
-use crate::commands::get_reset::{has_bucket, is_known};
+use crate::client_buckets::{has_bucket, is_known};
 use crate::explanation::of_a_group;
 use crate::flags::{At, PolicyFlags, key_help, key_parser, values_help};
-use crate::inspected_table::{Inspected, InspectedClient, LimitsFrom, source};
+use crate::inspected_table::{Inspected, InspectedClient, LimitsFrom, PolicySource};
 use crate::process_state::is_used;
 use crate::{inspected_table, key_meanings};
 
@@ -110,7 +110,7 @@ fn begin(
     key: &Key,
 ) -> anyhow::Result<bool> {
     let Exempt { of, at, .. } = exempt;
-    let is_known =
+    let is_in_table =
         |client: &InspectedClient| is_exempt(inspected, client) || has_bucket(inspected, client);
     let clients =
         inspected.clients(of.policy.as_deref(), key).map_err(|error| about_network(key, error))?;
@@ -118,7 +118,7 @@ fn begin(
         print_note(&note);
     }
     if of.policy.is_none()
-        && let Some(note) = about_policies(inspected, key, &clients, is_known)
+        && let Some(note) = about_policies(inspected, key, &clients, is_in_table)
     {
         print_note(&note);
     }
@@ -159,7 +159,7 @@ fn about_policies(
     inspected: &Inspected,
     key: &Key,
     clients: &[InspectedClient],
-    is_known: impl Fn(&InspectedClient) -> bool,
+    is_in_table: impl Fn(&InspectedClient) -> bool,
 ) -> Option<String> {
     let names = |clients: &mut dyn Iterator<Item = &InspectedClient>| {
         let mut names: Vec<_> = clients.map(|client| &*inspected.policy(client).name).collect();
@@ -167,7 +167,7 @@ fn about_policies(
         names
     };
     let all = names(&mut clients.iter());
-    let known = names(&mut clients.iter().filter(|client| is_known(client)));
+    let known = names(&mut clients.iter().filter(|client| is_in_table(client)));
     if all.len() < 2 {
         return None;
     }
@@ -211,12 +211,15 @@ pub fn check(
     key: &Key,
     clients: &[InspectedClient],
 ) -> anyhow::Result<Option<String>> {
-    let Some(file) = inspected.file.as_deref().map(Path::display) else { return Ok(None) };
+    let source = &inspected.source;
+    if !source.has_names() {
+        return Ok(None);
+    }
     if let Some(client) = clients.first()
         && clients.iter().all(|client| inspected.is_unknown_policy(client))
     {
         bail!(
-            "no agent of table {} has used the policy '{}' of {file}; name the file of the agents \
+            "no agent of table {} has used the policy '{}' of {source}; name the file of the agents \
              with --config, or reload this one first",
             inspected.path.display(),
             inspected.policy(client).name
@@ -239,11 +242,11 @@ pub fn check(
         )));
     }
     // What the store counts is not in the table.
-    let is_known = |client: &InspectedClient| {
+    let may_have_bucket = |client: &InspectedClient| {
         let shared = inspected.policy(client).shared;
         has_bucket(inspected, client) || shared.is_some_and(|shared| shared.at_once)
     };
-    let is_unknown = !clients.iter().any(is_known);
+    let is_unknown = !clients.iter().any(may_have_bucket);
     Ok(is_unknown.then(|| {
         format!(
             "the table does not know '{text}', which is a string; if the policy counts addresses, \
@@ -401,7 +404,7 @@ fn command_to_end(exempt: &Exempt, inspected: &Inspected, policy: &Policy, key: 
     if let Some(file) = &exempt.of.config {
         words.push(format!("--config {}", path(file)));
     }
-    if inspected.file.is_some() {
+    if inspected.source.has_names() {
         words.push(format!("--policy {}", policy.name));
     }
     if exempt.at.table.is_some() {
@@ -423,10 +426,10 @@ fn list(exempt: &Exempt) -> anyhow::Result<ExitCode> {
     exemptions.sort_by_key(|exemption| exemption.until);
     let now = table.now();
     let known = match &of.config {
-        Some(file) => Some((inspected_table::read(file)?, Some(file.clone()))),
+        Some(file) => Some((inspected_table::read(file)?, PolicySource::File(file.clone()))),
         None => inspected_table::policies_of_agents(&table, &path)?,
     };
-    let source = known.as_ref().map(|(_, file)| source(file.as_deref())).unwrap_or_default();
+    let source = known.as_ref().map(|(_, source)| source.to_string()).unwrap_or_default();
     let mut is_any_unknown = false;
     let outputs = exemptions.into_iter().map(|exemption| {
         let mut policies = known.iter().flat_map(|(policies, _)| &policies.list);

@@ -98,9 +98,9 @@ pub fn run(command: &Explain) -> anyhow::Result<ExitCode> {
     let Inspected { table, in_force, leases, .. } = &inspected;
     let settings = match command.store.settings().map_err(WrongUsage)? {
         None if command.ask_store => Some(in_force.policies.store.clone().ok_or_else(|| {
-            let what = match inspected.file {
-                Some(_) => "the file has no store, so --ask-store has no effect; leave it out",
-                None => "the agents have no store, so --ask-store has no effect; leave it out",
+            let what = match inspected.source.has_names() {
+                true => "the file has no store, so --ask-store has no effect; leave it out",
+                false => "the agents have no store, so --ask-store has no effect; leave it out",
             };
             WrongUsage(what.into())
         })?),

@@ -1,53 +1,29 @@
-//! `gcra-spoa table get` and `table reset`: what clients owe, and clearing it.
+//! `gcra-spoa table reset`: clears what clients owe.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::BTreeMap;
 use std::iter;
 use std::process::ExitCode;
-use std::time::Duration;
 
-use anyhow::bail;
 use gcra_limiter::decide::claim::SharedClient;
 use gcra_limiter::question::Question;
-use gcra_policy::flags::{self, RateArg, StoreFlags, parse_burst};
+use gcra_policy::flags::StoreFlags;
 use gcra_policy::key::Key;
 use gcra_policy::sharing::lent;
-use gcra_policy::{Limit, Policy, Rule, RuleAt};
+use gcra_policy::{Policy, Rule, RuleAt};
 use gcra_store::Standing;
-use gcra_table::{KeyHash, Nanos, Quota, Registered, Table, Time, Window};
+use gcra_table::{Nanos, Time};
 use gcra_text::count::Count;
 use gcra_text::duration::{Left, Short};
 use gcra_text::output::{Output, WrongUsage, print, print_note};
-use gcra_text::table_error;
-use serde_json::{Value, json};
-use spop_agent::Message;
+use serde_json::json;
 
-use crate::explanation::{Decided, LimitState, RuleKind, SharedSources, decided};
+use crate::client_buckets::{Buckets, Forgiven, is_known, known_quotas};
+use crate::commands::get::under;
 use crate::explanation_words::NO_BUCKET;
 use crate::flags::{At, PolicyFlags, key_help, key_parser, values_help};
 use crate::inspected_table::{Inspected, InspectedClient, LimitsFrom};
-use crate::lease_state::Held;
 use crate::store_reader::InStore;
 use crate::unseen_debts::{self, NO_SEEN_BUCKET, unlisted_until};
-
-/// What to show of which clients.
-#[derive(Debug, clap::Args)]
-pub struct Get {
-    #[command(flatten)]
-    pub at: At,
-    #[command(flatten)]
-    pub of: PolicyFlags,
-    /// The --rate of agents that do not say what they have: those of older versions
-    #[arg(long, value_name = "COUNT/PERIOD", allow_hyphen_values = true)]
-    #[arg(conflicts_with = "config")]
-    pub rate: Option<RateArg>,
-    /// The --burst of these agents, if they have one
-    #[arg(long, value_name = "COUNT", value_parser = parse_burst)]
-    #[arg(conflicts_with = "config", requires = "rate", allow_negative_numbers = true)]
-    pub burst: Option<u64>,
-    /// The keys of the clients; see below
-    #[arg(value_name = "KEY", required = true, value_parser = key_parser())]
-    pub keys: Vec<Key>,
-}
 
 /// Which clients' debts to clear.
 #[derive(Debug, clap::Args)]
@@ -62,17 +38,6 @@ pub struct Reset {
     #[arg(value_name = "KEY", required = true, value_parser = key_parser())]
     pub keys: Vec<Key>,
 }
-
-pub(crate) const GET_HELP: &str = concat!(
-    key_help!(),
-    "
-Examples:
-  gcra-spoa table get 192.0.2.7
-  gcra-spoa table get --policy login 192.0.2.7,alice
-
-Exit status: 0 if a bucket was found, 1 if there is none for any of the keys or
-something failed, 2 for wrong usage."
-);
 
 pub(crate) const RESET_HELP: &str = concat!(
     key_help!(),
@@ -89,177 +54,6 @@ that of the agents, or the one that --store names.
 Exit status: 0 if a bucket was found, 1 if there is none for any of the keys or
 something failed, 2 for wrong usage."
 );
-
-/// Prints what clients owe, and returns the exit status.
-///
-/// # Errors
-///
-/// The table cannot be used, or the command line does not fit its agents.
-pub fn get(get: &Get) -> anyhow::Result<ExitCode> {
-    let Get { at, of, rate, burst, keys } = get;
-    let limits = match rate {
-        None => LimitsFrom::of(of.config.as_deref()),
-        Some(rate) => {
-            let policies = flags::policies_of_rate(rate.clone(), *burst).map_err(WrongUsage)?;
-            LimitsFrom::Flags(policies.into())
-        }
-    };
-    let inspected = Inspected::open(at.path(), limits, "gcra-spoa table get")?;
-    if let Some(rate) = rate {
-        check_known(&inspected, rate)?;
-    }
-    let wanted = |it: &&Policy| of.policy.as_deref().is_none_or(|wanted| *it.name == *wanted);
-    let policies = || inspected.in_force.policies.list.iter().filter(wanted);
-    let unseen = unseen_debts::note(&inspected.table, inspected.misses_history(), policies());
-    unseen.iter().for_each(|note| print_note(note));
-    let (mut found, mut names) = (false, BTreeSet::new());
-    for key in keys {
-        for client in inspected.clients(of.policy.as_deref(), key)? {
-            let shown = inspected.shown(&client, key);
-            let Some(decided) = decide(&inspected, &client) else { continue };
-            names.insert(&*inspected.policy(&client).name);
-            found |= decided.has_bucket() || decided.rule != RuleKind::Limits;
-            let is_known = |client: &InspectedClient| is_known(&inspected, client);
-            let notes = inspected.notes_about_others(&client, key, "a bucket", is_known);
-            let former = inspected.note_about_former_args(&client);
-            notes.iter().chain(&former).for_each(|note| print_note(note));
-            let is_unseen = unseen.is_some() || former.is_some();
-            let no_bucket = if is_unseen { NO_SEEN_BUCKET } else { NO_BUCKET };
-            let outputs = outputs(&inspected, &client, key, &shown, &decided);
-            let outputs = outputs.into_iter().map(|Output { words, json }| Output {
-                words: words.replace(NO_BUCKET, no_bucket),
-                json,
-            });
-            print(at.json, outputs)?;
-        }
-    }
-    inspected.print_which_are_shared(names.into_iter());
-    Ok(if found { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-pub fn decide(inspected: &Inspected, client: &InspectedClient) -> Option<Decided> {
-    let Inspected { table, in_force, leases, .. } = inspected;
-    let shared = SharedSources { leases: leases.as_deref(), ..SharedSources::default() };
-    let decided =
-        |message: Message<'_>| decided(in_force, table, shared, client.question, &message);
-    client.message().map(decided)
-}
-
-/// Fails if no agent was started with this quota: there are no buckets for it, and it would look
-/// as if the keys owed nothing.
-fn check_known(inspected: &Inspected, rate: &RateArg) -> anyhow::Result<()> {
-    let quotas = inspected.in_force.policies.list.iter().flat_map(Policy::limits);
-    let Some(quota) = quotas.filter_map(Limit::rate).next() else { return Ok(()) };
-    let registered = inspected.table.registered();
-    if registered.iter().any(|known| known.limit == 0 && known.quota == quota) {
-        return Ok(());
-    }
-    bail!(
-        "table {}: no agent has used it with --rate {rate} and a burst of {}; leave them out, \
-         because agents say what they have",
-        inspected.path.display(),
-        quota.burst()
-    );
-}
-
-/// What `get` says about one client of a policy: a line for each limit.
-fn outputs(
-    inspected: &Inspected,
-    client: &InspectedClient,
-    key: &Key,
-    shown: &str,
-    decided: &Decided,
-) -> Vec<Output> {
-    let policy = inspected.policy(client);
-    let place = inspected.policy_in_words(client);
-    let entry = decided.applied_override.as_ref();
-    let entry = entry.map(|entry| format!(" (override {})", entry.entry)).unwrap_or_default();
-    let exempt = match decided.exempt_ms {
-        Some(ms) => format!("; exempt for another {}", Left(Duration::from_millis(ms))),
-        None => String::new(),
-    };
-    let json = |more: Value| {
-        let mut json = json!({
-            "key": key.text,
-            "policy": &*policy.name,
-            "override": decided.applied_override.as_ref().map(|applied| &applied.entry),
-            "bucket": false,
-            "exempt_ms": decided.exempt_ms,
-        });
-        if let (Value::Object(json), Value::Object(mut more)) = (&mut json, more) {
-            json.append(&mut more);
-        }
-        json
-    };
-    let rule = match decided.rule {
-        RuleKind::Deny => Some("every request is blocked, because the limit is \"deny\""),
-        RuleKind::Unlimited => {
-            Some("every request is allowed, because the limit is \"unlimited\"")
-        }
-        RuleKind::Limits => None,
-    };
-    if let Some(rule) = rule {
-        let words = format!("{shown}:{} {rule}{entry}{exempt}", under(&place, ""));
-        return vec![Output { words, json: json(json!({ "rule": decided.rule })) }];
-    }
-    let of_limit = |text: &str| under(&place, &format!("{text}{entry}"));
-    if !decided.held.is_empty() {
-        let output = |held: &Held| Output {
-            words: format!("{shown}:{} {}{exempt}", of_limit(&held.text), held.in_words()),
-            json: json(serde_json::to_value(held).unwrap_or_default()),
-        };
-        return decided.held.iter().map(output).collect();
-    }
-    let limits = policy.rule(client.question.rule).limits();
-    // Of these the numbers are said, because there may be buckets of other numbers.
-    if !decided.has_bucket() && limits.iter().all(|limit| limit.by_arg().is_none()) {
-        let words = format!("{shown}:{} {NO_BUCKET}{exempt}", under(&place, ""));
-        return vec![Output { words, json: json(json!({})) }];
-    }
-    let others = |state: &LimitState| {
-        let limit = limits.iter().find(|limit| *limit.label == *state.limit);
-        let by_arg = limit.and_then(|limit| limit.by_arg());
-        by_arg.map_or_else(String::new, |by_arg| {
-            let arg = String::from_utf8_lossy(&by_arg.arg);
-            format!(
-                "; under the numbers that messages say it may owe more, which 'gcra-spoa explain' \
-                 shows with {arg}=..."
-            )
-        })
-    };
-    let output = |state: &LimitState| Output {
-        words: format!(
-            "{shown}:{} {}{exempt}{}",
-            of_limit(&state.text),
-            state.in_words(decided.observes),
-            others(state)
-        ),
-        json: json(serde_json::to_value(state).unwrap_or_default()),
-    };
-    decided.limits.iter().map(output).collect()
-}
-
-/// Under which policy and limit something is so: " policy 'api', 10 per second:". Nothing for
-/// agents without a file.
-fn under(policy: &str, limit: &str) -> String {
-    match (policy, limit) {
-        ("", _) => String::new(),
-        (policy, "") => format!(" {policy}:"),
-        (policy, limit) => format!(" {policy}, {limit}:"),
-    }
-}
-
-/// Whether a client has a bucket under any limit of its policy.
-pub fn has_bucket(inspected: &Inspected, client: &InspectedClient) -> bool {
-    Buckets::of(inspected, client).any_exists(&inspected.table)
-}
-
-/// Whether a client has a bucket, or this machine holds something for it.
-pub fn is_known(inspected: &Inspected, client: &InspectedClient) -> bool {
-    has_bucket(inspected, client)
-        || decide(inspected, client)
-            .is_some_and(|decided| decided.held.iter().any(|held| held.known))
-}
 
 /// Clears what clients owe, and returns the exit status.
 ///
@@ -283,8 +77,8 @@ pub fn reset(reset: &Reset) -> anyhow::Result<ExitCode> {
     for key in keys {
         let cleared = clear(&inspected, of.policy.as_deref(), key, store.as_ref(), |said| {
             match said {
-                Said::Note(note) => print_note(&note),
-                Said::Outputs(outputs) => print(at.json, outputs)?,
+                ResetOutput::Note(note) => print_note(&note),
+                ResetOutput::Outputs(outputs) => print(at.json, outputs)?,
             }
             Ok(())
         })?;
@@ -339,7 +133,7 @@ impl After {
 }
 
 /// What is said while clearing what a key's clients owe.
-pub enum Said {
+pub enum ResetOutput {
     Note(String),
     Outputs(Vec<Output>),
 }
@@ -368,24 +162,24 @@ pub fn clear(
     policy: Option<&str>,
     key: &Key,
     store: Option<&InStore>,
-    mut say: impl FnMut(Said) -> anyhow::Result<()>,
+    mut say: impl FnMut(ResetOutput) -> anyhow::Result<()>,
 ) -> anyhow::Result<Cleared> {
     let mut all = Cleared::default();
     for client in inspected.clients(policy, key)? {
         let shown = inspected.shown(&client, key);
         let is_known = |client: &InspectedClient| is_known(inspected, client);
         let notes = inspected.notes_about_others(&client, key, "a bucket", is_known);
-        notes.into_iter().try_for_each(|note| say(Said::Note(note)))?;
+        notes.into_iter().try_for_each(|note| say(ResetOutput::Note(note)))?;
         let cleared_one = || (inspected.name(&client), inspected.policy(&client).name.to_string());
         if let Some(note) = note_about_others(inspected.policy(&client)) {
-            say(Said::Note(note))?;
+            say(ResetOutput::Note(note))?;
         }
         if let Some(note) = note_about_missing(inspected, &client, &shown) {
-            say(Said::Note(note))?;
+            say(ResetOutput::Note(note))?;
             all.misses = true;
         }
         if inspected.misses_former_key(&client) {
-            say(Said::Note(about_former_key(&inspected.policy(&client).name, &shown)))?;
+            say(ResetOutput::Note(about_former_key(&inspected.policy(&client).name, &shown)))?;
             all.misses = true;
         }
         if is_shared(inspected, &client) {
@@ -395,12 +189,12 @@ pub fn clear(
             match clear_in_store(inspected, store, &client, key, &shown) {
                 Ok((outputs, was_there)) => {
                     all.clients.extend(was_there.then(cleared_one));
-                    say(Said::Outputs(outputs))?;
+                    say(ResetOutput::Outputs(outputs))?;
                 }
                 // What other policies keep on this machine is cleared all the same.
                 Err(error) => {
                     let policy = &inspected.policy(&client).name;
-                    say(Said::Note(format!(
+                    say(ResetOutput::Note(format!(
                         "{error}; what {shown} owes under policy '{policy}' was not cleared"
                     )))?;
                     all.has_failed = true;
@@ -410,7 +204,7 @@ pub fn clear(
         }
         let cleared = Buckets::of(inspected, &client).clear(inspected)?;
         all.clients.extend((!cleared.is_empty()).then(cleared_one));
-        say(Said::Outputs(cleared_in_words(inspected, &client, key, &shown, &cleared)))?;
+        say(ResetOutput::Outputs(cleared_in_words(inspected, &client, key, &shown, &cleared)))?;
     }
     Ok(all)
 }
@@ -573,142 +367,6 @@ fn clear_in_store(
         });
     }
     Ok((outputs, found))
-}
-
-/// The numbers that a limit has; and if messages say them, all that are known: the default, the
-/// highest, and those that agents of this table have written to its register.
-fn known_quotas(table: &Table, limit: &Limit) -> Vec<Quota> {
-    let mut quotas = vec![limit.quota(None)];
-    if let Some(by_arg) = limit.by_arg() {
-        let registered = table.registered().into_iter().filter(|known| known.limit == limit.id);
-        let registered = registered.map(|Registered { quota, .. }| quota);
-        for quota in by_arg.quotas().into_iter().chain(registered) {
-            if !quotas.contains(&quota) {
-                quotas.push(quota);
-            }
-        }
-    }
-    quotas
-}
-
-/// All buckets in which a client of a policy can owe something: under every limit of the policy,
-/// by every quota that the limit has or has had.
-struct Buckets {
-    keys: Vec<KeyHash>,
-    /// The name of each limit, by its id.
-    limits: BTreeMap<u64, String>,
-    quotas: Vec<(u64, Quota)>,
-    /// The windows of this moment, by the limits that count in them.
-    windows: Vec<(u64, Window)>,
-}
-
-/// What was cleared under a limit.
-#[derive(Clone, Copy, Debug, Default)]
-struct Forgiven {
-    owed: Nanos,
-    /// What was counted, if the limit counts in windows.
-    counted: Option<u32>,
-}
-
-impl Buckets {
-    fn of(inspected: &Inspected, client: &InspectedClient) -> Self {
-        let policy = inspected.policy(client);
-        let mut keys = vec![client.question.key];
-        keys.extend(inspected.other_keys(client));
-        // What is charged between two resets of one bucket would be forgiven, too.
-        let mut seen = HashSet::new();
-        keys.retain(|key| seen.insert(*key));
-        let mut limits = BTreeMap::new();
-        let trial = policy.trial.map(|trial| &inspected.in_force.policies.list[trial]);
-        // What a client owes together with others is not its own to be cleared.
-        let own = || {
-            let all = policy.limits().chain(trial.into_iter().flat_map(Policy::limits));
-            all.filter(|limit| limit.key.is_none())
-        };
-        // The same limit can have two names, because only one of several limits has a number in
-        // its name: "ip.1" in the policy, and "ip" in an override. The client's own name
-        // comes first, which header fields and `explain` have, too.
-        let in_force = policy.rule(client.question.rule).limits();
-        for limit in in_force.iter().filter(|limit| limit.key.is_none()).chain(own()) {
-            limits.entry(limit.id).or_insert_with(|| limit.label.to_string());
-        }
-        let registered = inspected.table.registered().into_iter();
-        let registered = registered.map(|Registered { limit, quota, .. }| (limit, quota));
-        let now = inspected.table.wall_reading();
-        let mut windows = Vec::new();
-        for limit in own() {
-            let Some(calendar) = limit.calendar() else { continue };
-            let window = (limit.id, calendar.window(now));
-            if !windows.contains(&window) {
-                windows.push(window);
-            }
-        }
-        // The register may have no space for all.
-        let own = own().filter(|limit| limit.calendar().is_none());
-        let own = own.flat_map(|limit| {
-            let quotas = known_quotas(&inspected.table, limit).into_iter();
-            quotas.map(|quota| (limit.id, quota))
-        });
-        let mut quotas = Vec::new();
-        for quota in registered.chain(own).filter(|(limit, _)| limits.contains_key(limit)) {
-            if !quotas.contains(&quota) {
-                quotas.push(quota);
-            }
-        }
-        Self { keys, limits, quotas, windows }
-    }
-
-    fn each(&self, table: &Table) -> impl Iterator<Item = (u64, KeyHash, Quota)> {
-        self.quotas.iter().flat_map(move |(limit, quota)| {
-            let salt = table.limit_salt(*limit);
-            self.keys.iter().map(move |key| (*limit, key.under(salt), *quota))
-        })
-    }
-
-    fn each_window(&self, table: &Table) -> impl Iterator<Item = (u64, KeyHash, Window)> {
-        self.windows.iter().flat_map(move |(limit, window)| {
-            let salt = table.limit_salt(*limit);
-            self.keys.iter().map(move |key| (*limit, key.under(salt), *window))
-        })
-    }
-
-    fn any_exists(&self, table: &Table) -> bool {
-        let mut windows = self.each_window(table);
-        if windows.any(|(_, key, window)| table.counted_in(key, window).is_some()) {
-            return true;
-        }
-        let now = table.now();
-        self.each(table).any(|(_, key, quota)| table.look_up(key, quota, now).is_some())
-    }
-
-    /// Clears them. Returns what was forgiven under each limit that had a bucket.
-    fn clear(&self, inspected: &Inspected) -> anyhow::Result<BTreeMap<String, Forgiven>> {
-        let table = &inspected.table;
-        let mut cleared = BTreeMap::<String, Forgiven>::new();
-        let name = |limit: &u64| self.limits.get(limit).cloned().unwrap_or_default();
-        for (limit, key, window) in self.each_window(table) {
-            let exists = table.counted_in(key, window).is_some();
-            let Some(counted) = table.reset_count(key, window) else {
-                bail!(table_error::being_resized(&inspected.path, table));
-            };
-            if exists {
-                let forgiven = cleared.entry(name(&limit)).or_default();
-                forgiven.counted = forgiven.counted.max(Some(counted));
-            }
-        }
-        for (limit, key, quota) in self.each(table) {
-            let now = table.now();
-            let exists = table.look_up(key, quota, now).is_some();
-            let Some(owed) = table.reset(key, quota, now) else {
-                bail!(table_error::being_resized(&inspected.path, table));
-            };
-            if exists {
-                let forgiven = cleared.entry(name(&limit)).or_default();
-                forgiven.owed = owed.max(forgiven.owed);
-            }
-        }
-        Ok(cleared)
-    }
 }
 
 fn cleared_in_words(

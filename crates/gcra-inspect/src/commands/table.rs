@@ -17,7 +17,8 @@ use gcra_text::output::{Output, print, print_note};
 use gcra_text::table_error::{self, TableError};
 use serde_json::{Value, json};
 
-use crate::commands::get_reset::{self, GET_HELP, Get, RESET_HELP, Reset};
+use crate::commands::get::{self, GET_HELP, Get};
+use crate::commands::reset::{self, RESET_HELP, Reset};
 use crate::flags::At;
 use crate::inspected_table::note_about_no_users;
 use crate::policies_file::Kept;
@@ -82,8 +83,8 @@ pub fn run(command: TableCommand) -> anyhow::Result<ExitCode> {
             print(at.json, [info(&at.path(), &table)])?;
             Ok(ExitCode::SUCCESS)
         }
-        TableCommand::Get(get) => get_reset::get(&get),
-        TableCommand::Reset(reset) => get_reset::reset(&reset),
+        TableCommand::Get(get) => get::get(&get),
+        TableCommand::Reset(reset) => reset::reset(&reset),
         TableCommand::Resize { at, slots, force } => {
             print(at.json, [resize(&at.path(), slots, force)?])?;
             Ok(ExitCode::SUCCESS)

@@ -208,7 +208,7 @@ impl Outage {
         if is_short && without(Rule::StaysLater) {
             self.ask_from.store(now.0, Ordering::Relaxed);
         }
-        // What was written before is seen by those who see this.
+        // A thread that sees this sees also what was written before.
         self.until.store(now.0.max(1), Ordering::Release);
     }
 

@@ -19,7 +19,7 @@ use crate::file::secrets::Readers;
 use crate::file::settings::{FILE_SETTINGS, SETTINGS, flag};
 use crate::file::sources::{MAX_TOML_BYTES, Sources, read_text};
 use crate::file::{bandwidth, max_delay, settle, store, syntax};
-use crate::origin::{OfFile, Origin};
+use crate::origin::{FileOrigin, Origin};
 use crate::policies::Policies;
 use crate::policy::{Policy, When};
 use crate::store::StoreSettings;
@@ -55,13 +55,13 @@ pub fn read_noting(
 }
 
 /// The policies of texts that were read before. Of the files, only that of the salt is read.
-pub(crate) fn read_again(file: &OfFile, readers: Readers) -> Result<Policies, Vec<String>> {
+pub(crate) fn read_again(file: &FileOrigin, readers: Readers) -> Result<Policies, Vec<String>> {
     let (path, text) = (file.path(), file.text());
     let sources = Sources::new(&path, text).again(file);
     parse_for(readers, sources, &path, text, &mut Vec::new())
 }
 
-/// As [`read`], for a text that was read from `path`. Lists are looked for beside it.
+/// As [`read`], with the contents of `path`. Lists are looked for beside it.
 pub fn parse(path: &Path, text: &str) -> Result<Policies, Vec<String>> {
     parse_for(Readers::OfFile, Sources::new(path, text), path, text, &mut Vec::new())
 }

@@ -19,7 +19,7 @@ const LIKE_RATE: &str = "such as \"10/s\"";
 const MAX_COUNT: u64 = 4_000_000_000;
 
 #[derive(Clone, Copy)]
-pub(crate) struct OfPolicy<'p> {
+pub(crate) struct WrittenFor<'p> {
     pub name: &'p str,
     pub key: &'p KeyParts,
 }
@@ -27,7 +27,7 @@ pub(crate) struct OfPolicy<'p> {
 /// `"deny"`, `"unlimited"`, one limit, or a list of limits; `setting` is their name in messages.
 pub(crate) fn rule<'t>(
     reader: &mut Reader<'t>,
-    policy: OfPolicy<'_>,
+    policy: WrittenFor<'_>,
     setting: &str,
     value: &Node<'t>,
 ) -> Option<Rule> {
@@ -70,7 +70,7 @@ pub(crate) fn rule<'t>(
 /// The limits of `observe`: as those of `limits`, but without `"deny"` and `"unlimited"`.
 pub(crate) fn trial<'t>(
     reader: &mut Reader<'t>,
-    policy: OfPolicy<'_>,
+    policy: WrittenFor<'_>,
     value: &Node<'t>,
 ) -> Option<Vec<Limit>> {
     let mut wrong = |what: &str| {
@@ -88,7 +88,7 @@ pub(crate) fn trial<'t>(
             wrong(&format!("observe has {count} entries, and at most {MAX_LIMITS} are possible"))
         }
         DeValue::String(_) | DeValue::Table(_) | DeValue::Array(_) => {
-            let policy = OfPolicy { name: &trial_name(policy.name), ..policy };
+            let policy = WrittenFor { name: &trial_name(policy.name), ..policy };
             match rule(reader, policy, "observe", value)? {
                 Rule::Limits(limits) => Some(limits),
                 // These are above.
@@ -108,7 +108,7 @@ fn not_a_limit(text: &str) -> String {
 
 fn several<'t>(
     reader: &mut Reader<'t>,
-    policy: OfPolicy<'_>,
+    policy: WrittenFor<'_>,
     at: usize,
     values: &[&Node<'t>],
 ) -> Option<Rule> {
@@ -205,7 +205,7 @@ struct LimitEntries {
 /// limits where messages say the numbers.
 fn limit<'t>(
     reader: &mut Reader<'t>,
-    policy: OfPolicy<'_>,
+    policy: WrittenFor<'_>,
     value: &Node<'t>,
     position: Option<usize>,
 ) -> Option<Vec<Limit>> {
@@ -315,7 +315,7 @@ fn names(policy: &str, name: Option<&str>, position: Option<usize>) -> (String, 
 /// lengths or another `lowercase`.
 fn own_key<'t>(
     reader: &mut Reader<'t>,
-    policy: OfPolicy<'_>,
+    policy: WrittenFor<'_>,
     at: usize,
     entries: &mut Entries<'_, 't>,
 ) -> Option<KeyParts> {
@@ -356,7 +356,7 @@ fn of_the_policy<'t>(name: &str, _: &Node<'t>) -> Option<String> {
 /// numbers each message says, and the highest limit, which counts all of a client's requests.
 fn limit_by_arg<'t>(
     reader: &mut Reader<'t>,
-    policy: OfPolicy<'_>,
+    policy: WrittenFor<'_>,
     at: usize,
     mut entries: Entries<'_, 't>,
     name: Option<String>,

@@ -10,7 +10,7 @@ use gcra_text::network::VALUE;
 use ipnet::IpNet;
 use toml::de::DeValue;
 
-use crate::file::limits::{self, OfPolicy};
+use crate::file::limits::{self, WrittenFor};
 use crate::file::reader::{Entries, EntryName, Node, Reader};
 use crate::file::settings::is_setting;
 use crate::file::sources::{MAX_BYTES, Sources, read_text};
@@ -161,7 +161,7 @@ impl<'p> Collector<'p> {
                 continue;
             }
             let key = self.key(text).map_err(|what| reader.wrong(at, &what));
-            let of = OfPolicy { name: self.policy, key: self.parts };
+            let of = WrittenFor { name: self.policy, key: self.parts };
             let noted = reader.noted();
             let rule = limits::rule(reader, of, &format!("the override '{text}'"), value);
             if reader.noted() > noted || key.is_err() {
@@ -214,7 +214,7 @@ impl<'p> Collector<'p> {
                 }
                 Some(file)
             });
-            let of = OfPolicy { name: self.policy, key: self.parts };
+            let of = WrittenFor { name: self.policy, key: self.parts };
             let rule = rule.and_then(|value| limits::rule(reader, of, "limits", value));
             if let Some(file) = file {
                 // The mistakes of the file are named beside that of its limits.
@@ -369,7 +369,7 @@ fn not_as_meant(entry: &str) -> Option<String> {
 
 /// The entries of a list, one a line and without comments, each with the number of its line.
 fn entries(text: &str) -> impl Iterator<Item = (usize, &str)> {
-    // Editors on Windows begin a text with this mark.
+    // Editors on Windows begin a file with this mark.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let entries = text.lines().map(|line| without_comment(line).trim());
     (1..).zip(entries).filter(|(_, entry)| !entry.is_empty())

@@ -9,7 +9,7 @@ use toml::de::DeValue;
 
 use crate::bandwidth::Bandwidth;
 use crate::file::key::{key_parts, not_an_arg};
-use crate::file::limits::OfPolicy;
+use crate::file::limits::WrittenFor;
 use crate::file::overrides::Collector;
 use crate::file::reader::{Entries, EntryName, Node, Reader, scalar};
 use crate::file::settings::{NAME_RULE, SETTINGS, flag, is_name, is_nearly_a_setting};
@@ -82,7 +82,7 @@ impl<'n> Draft<'n> {
         };
         let when = placed(entries.take("when"), |value| when(reader, value));
         let key = key_parts(reader, &mut entries, None);
-        let of = OfPolicy { name, key: &key };
+        let of = WrittenFor { name, key: &key };
         let rule = rule(reader, of, at, entries.take("limits"));
         if let Some((at, when)) = &when {
             key_tells_clients_apart(reader, name, &key, when, *at);
@@ -296,7 +296,7 @@ fn slots_are_enough(reader: &mut Reader<'_>, at: usize, policy: &Policy) {
 /// The limits of a policy's trial.
 fn observed_limits<'t>(
     reader: &mut Reader<'t>,
-    policy: OfPolicy<'_>,
+    policy: WrittenFor<'_>,
     value: &Node<'t>,
     observes: bool,
 ) -> Option<Vec<Limit>> {
@@ -400,7 +400,7 @@ fn key_tells_clients_apart(
 
 fn rule<'t>(
     reader: &mut Reader<'t>,
-    policy: OfPolicy<'_>,
+    policy: WrittenFor<'_>,
     at: usize,
     value: Option<&Node<'t>>,
 ) -> Option<Rule> {

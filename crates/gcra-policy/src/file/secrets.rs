@@ -36,7 +36,7 @@ const KNOWN: &[&str] = &[
     "window",
 ];
 
-/// The words of these lines of a text that may be secrets. Lines are counted from 1.
+/// The words of these lines of a file that may be secrets. Lines are counted from 1.
 pub(crate) fn in_lines(
     text: &str,
     wanted: impl Fn(usize) -> bool,

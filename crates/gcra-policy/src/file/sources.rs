@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::origin::OfFile;
+use crate::origin::FileOrigin;
 use crate::watch::{SeenFile, see};
 
 /// The most bytes that a configuration and the lists that it names have together.
@@ -28,10 +28,10 @@ pub(crate) struct Sources {
     /// How many bytes further lists may have.
     bytes_left: u64,
     digest: DefaultHasher,
-    /// The texts, for whoever makes the same policies later.
-    origin: OfFile,
+    /// The texts, by which a command makes the same policies later.
+    origin: FileOrigin,
     /// The texts that are read again, in the place of the files.
-    again: Option<OfFile>,
+    again: Option<FileOrigin>,
 }
 
 impl Sources {
@@ -44,13 +44,13 @@ impl Sources {
             looked_at: Vec::new(),
             bytes_left: MAX_BYTES.saturating_sub(text.len() as u64),
             digest,
-            origin: OfFile::new(path, text),
+            origin: FileOrigin::new(path, text),
             again: None,
         }
     }
 
     /// Reads lists from texts that were kept.
-    pub(crate) fn again(self, file: &OfFile) -> Self {
+    pub(crate) fn again(self, file: &FileOrigin) -> Self {
         Self { again: Some(file.clone()), ..self }
     }
 
@@ -98,7 +98,7 @@ impl Sources {
     }
 
     /// The files that were looked at, what was read, and the digest of all text of it.
-    pub(crate) fn finish(self) -> (Vec<SeenFile>, OfFile, u64) {
+    pub(crate) fn finish(self) -> (Vec<SeenFile>, FileOrigin, u64) {
         (self.looked_at, self.origin, self.digest.finish())
     }
 }
@@ -156,7 +156,7 @@ pub(crate) fn read_text(path: &Path, most: u64) -> Result<String, String> {
             return Err("it is in UTF-16; save it as UTF-8".to_owned());
         }
         let line = 1 + bytes[..zero].iter().filter(|byte| **byte == b'\n').count();
-        return Err(format!("it is not a text, because line {line} has a zero byte"));
+        return Err(format!("it is not a text file, because line {line} has a zero byte"));
     }
     String::from_utf8(bytes).map_err(|error| {
         let line = error.as_bytes()[..error.utf8_error().valid_up_to()]

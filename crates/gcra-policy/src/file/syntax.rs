@@ -103,7 +103,7 @@ const HAPROXY_SECTIONS: [&str; 8] = [
     "spoe-group",
 ];
 
-/// What is wrong with a text that is certainly not TOML, and where.
+/// The mistake in a file that is certainly not TOML, and its line.
 pub(crate) fn not_toml(text: &str) -> Option<(String, usize)> {
     let begin = text.trim_start();
     let languages =

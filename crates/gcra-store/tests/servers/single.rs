@@ -320,7 +320,7 @@ async fn an_ask_about_a_slot_that_is_being_moved_is_sent_again_after_a_while() {
     assert!(line.contains(" is being moved, and the store at "), "{line}");
 }
 
-/// Whoever asked is not told before the time is over, so nobody asks again and again.
+/// A host is not told before the time is over, so it does not ask again and again.
 #[tokio::test]
 async fn a_slot_that_stays_open_is_asked_about_a_few_times() {
     let url = answers_with(|_| TRYAGAIN.to_vec());

@@ -3,8 +3,9 @@
 //!
 //! A limit has one entry for each quota, with the time when it got it last: for the one that it
 //! has, and at most [`MOST_BEFORE`] others. An entry stays until its place is needed for another.
-//! No decision depends on a missing entry: then a debt is forgiven when the quota changes. But who
-//! looks for all that a key owes must know that entries are missing, so one entry says that.
+//! No decision depends on a missing entry: then a debt is forgiven when the quota changes. But a
+//! command that looks for all that a key owes must know that entries are missing, so one entry
+//! says that.
 
 use core::sync::atomic::AtomicU64;
 use std::collections::{BTreeSet, HashMap, HashSet};

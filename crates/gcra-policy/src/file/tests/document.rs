@@ -291,7 +291,7 @@ fn a_file_that_is_no_text_says_so() {
         (utf16(good), "it is in UTF-16; save it as UTF-8"),
         (
             b"\x7fELF\x02\x01\x01\0\0\0".to_vec(),
-            "it is not a text, because line 1 has a zero byte",
+            "it is not a text file, because line 1 has a zero byte",
         ),
         (format!("{good}# \u{e9}").replace('\u{e9}', "!").into_bytes(), ""),
         ([good.as_bytes(), b"# \xe9\n"].concat(), "line 3 is not UTF-8; save the file as UTF-8"),

@@ -71,7 +71,7 @@ fn the_policy_says_how_many_are_not_asked_about() {
     let silent =
         "silent at one HAProxy process for 50m and busy at another may have up to 4 more.";
     assert_has(&of("asked_by = 2"), &["lt 5 }", "Here k is 5", burst, silent, "expire 50m "]);
-    let passes = "passes, if HAProxy is not reloaded oftener than by its 'reload_every'.";
+    let passes = "passes, if HAProxy is not reloaded more often than by its 'reload_every'.";
     // 16 in reserve, and as many that may be paid for late, with the old process and the new one.
     // Of the 1440 in a day 16 are not allowed.
     let early = "none of a client that keeps to a burst of 18, and to 59.333 per hour.";
