@@ -44,7 +44,7 @@ impl Agreement {
     pub fn beat(&mut self, differing: &[Process]) -> Option<Report> {
         let now: Vec<_> =
             differing.iter().map(|process| (process.place, process.attachment)).collect();
-        // At the start nothing is changing, and the operator who has started this agent still looks.
+        // At the start nothing is changing, and the operator still looks.
         let is_first = !std::mem::replace(&mut self.is_started, true);
         self.beats = if now == self.differing { self.beats.saturating_add(1) } else { 0 };
         self.differing = now;

@@ -219,8 +219,8 @@ pub fn check(
         && clients.iter().all(|client| inspected.is_unknown_policy(client))
     {
         bail!(
-            "no agent of table {} has used the policy '{}' of {source}; name the file of the agents \
-             with --config, or reload this one first",
+            "no agent of table {} has used the policy '{}' of {source}; name the file of the \
+             agents with --config, or reload this one first",
             inspected.path.display(),
             inspected.policy(client).name
         );
