@@ -10,11 +10,11 @@ use gcra_inspect::process_list::is_this_process;
 use gcra_limiter::borrower::Borrower;
 use gcra_limiter::heaviest::{HeavyClient, HeavyClients, Minutes};
 use gcra_limiter::policies_in_force::InForce;
+use gcra_limiter::seldom_counts::Counters;
 use gcra_limiter::stats::{PolicyStats, Readiness, Stats};
 use gcra_limiter::undecided::Undecided;
 use gcra_limiter::verdict::{NEWLY_BLOCKED, OUTCOMES, Outcome};
 use gcra_policy::Policy;
-use gcra_policy::limit_from_arg::ArgValue;
 use gcra_policy::policy::is_trial_name;
 use gcra_table::{LeaseCounts, Leases, Name, Nanos, Occupancy, Table};
 use gcra_text::version;
@@ -236,7 +236,7 @@ part! {
             "Messages by trial that it would block, and that its policy has allowed.");
     /// How many messages were allowed with a delay; of a policy that only observes, how many would
     /// have been. Each is among `decisions`, too.
-    delayed: u64 = it.stats.delayed(), sum
+    delayed: u64 = it.stats.seldom.delayed.sum(), sum
         => counter(7, "gcra_delayed_total",
             "Messages by policy that were allowed with a delay, because of max_delay.");
     /// What messages said about limits whose numbers are in an arg: how many said a valid limit,
@@ -246,12 +246,12 @@ part! {
             "Messages by policy and what the arg with the numbers of a limit was: valid, lowered \
              to the highest limit, invalid, or missing.").by("value");
     /// How many messages of responses have settled requests, by how. Empty if none has.
-    settled: NamedCounts = it.if_settled(it.stats.settled()), sum
+    settled: NamedCounts = it.if_settled(&it.stats.seldom.settled), sum
         => counter(9, "gcra_settled_total",
             "Messages of responses by policy that have settled requests, by outcome.")
             .by("outcome");
     /// How many cells these have charged and given back. Empty if no message has settled requests.
-    settled_cells: NamedCounts = it.if_settled(it.stats.settled_cells()), sum
+    settled_cells: NamedCounts = it.if_settled(&it.stats.seldom.settled_cells), sum
         => counter(10, "gcra_settled_cells_total",
             "Cells that responses have charged and given back, by policy and kind.").by("kind");
     /// The clients with the most requests that were blocked.
@@ -298,17 +298,16 @@ impl PolicyReading<'_> {
     }
 
     fn limit_args(&self) -> NamedCounts {
-        let counts = self.stats.limit_args();
+        let counters = &self.stats.seldom.limit_args;
         let reads = |policy: &Policy| policy.limits().any(|limit| limit.by_arg().is_some());
-        let is_shown = self.policy().is_some_and(reads) || counts.iter().any(|count| *count > 0);
-        let counts = ArgValue::ALL.map(ArgValue::as_str).into_iter().zip(counts);
-        named(counts.filter(|_| is_shown))
+        let is_shown = self.policy().is_some_and(reads) || counters.sum() > 0;
+        named(counters.each().into_iter().filter(|_| is_shown))
     }
 
-    fn if_settled<const N: usize>(&self, counts: [(&str, u64); N]) -> NamedCounts {
+    fn if_settled<const N: usize>(&self, counters: &Counters<N>) -> NamedCounts {
         let settles = self.policy().is_some_and(|policy| policy.settle().is_some());
-        let is_shown = settles || self.stats.settled().iter().any(|(_, count)| *count > 0);
-        named(counts.into_iter().filter(|_| is_shown))
+        let is_shown = settles || self.stats.seldom.settled.sum() > 0;
+        named(counters.each().into_iter().filter(|_| is_shown))
     }
 
     fn shared(&self) -> Option<&'static str> {
@@ -316,10 +315,9 @@ impl PolicyReading<'_> {
     }
 
     fn without_store(&self) -> NamedCounts {
-        let counts = self.stats.without_store();
-        let was_shared = counts.iter().any(|(_, count)| *count > 0);
-        let is_shown = self.has_store && (self.shared().is_some() || was_shared);
-        named(counts.into_iter().filter(|_| is_shown))
+        let counters = &self.stats.seldom.without_store;
+        let is_shown = self.has_store && (self.shared().is_some() || counters.sum() > 0);
+        named(counters.each().into_iter().filter(|_| is_shown))
     }
 
     fn is_switched(&self) -> bool {

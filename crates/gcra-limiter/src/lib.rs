@@ -24,6 +24,7 @@ pub mod policies_in_force;
 pub mod question;
 pub mod redact;
 pub mod reservations;
+pub mod seldom_counts;
 pub(crate) mod settlement;
 pub(crate) mod shaped;
 pub mod stats;

@@ -154,7 +154,7 @@ fn mapped(
         if asked != Occasion::IfSent {
             for said in note_said(table, limits, message) {
                 if asked == Occasion::First {
-                    each.stats.count_limit_arg(said);
+                    each.stats.seldom.limit_args.add(said as usize, 1);
                 }
             }
         }

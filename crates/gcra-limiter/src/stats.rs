@@ -14,16 +14,15 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use crossbeam_utils::CachePadded;
-use gcra_policy::limit_from_arg::ArgValue;
 use gcra_policy::policy::is_trial_name;
 use spop_agent::Snapshot;
 
 use crate::heaviest::{Clients, Heaviest, HeavyClients, Minutes};
 use crate::history::{History, Past, TotalCounts};
 use crate::minute::Minute;
-use crate::settlement::{SettledCells, Settlement};
+use crate::seldom_counts::SeldomCounts;
 use crate::undecided::PrintableName;
-use crate::verdict::{COUNTS, DECISIONS, NEWLY_BLOCKED, OUTCOMES, Outcome, UNDECIDED};
+use crate::verdict::{COUNTS, DECISIONS, NEWLY_BLOCKED, Outcome, UNDECIDED};
 
 /// The place of the calling thread among the counters. It is looked up once in each round, and is
 /// valid for that thread only.
@@ -58,20 +57,8 @@ pub struct PolicyStats {
     own: Box<[CachePadded<Stripe>]>,
     /// For any other thread. The daemon has none that counts.
     shared: Stripe,
-    /// How often each of the first [`DECISIONS`] outcomes was decided without the store. Not for
-    /// each worker, because it happens seldom; and not beside what each request reads.
-    without_store: CachePadded<[AtomicU64; DECISIONS]>,
-    /// How many messages were allowed with a delay. Not for each worker either: a request that
-    /// waits for milliseconds can spare some nanoseconds.
-    delayed: CachePadded<AtomicU64>,
-    /// By [`ArgValue`]: what messages said about limits whose numbers are in an arg.
-    limit_args: CachePadded<[AtomicU64; ArgValue::ALL.len()]>,
-    /// How many messages have settled requests in each way, and how many cells. Not for each
-    /// worker either, because few policies are settled.
-    settled: CachePadded<(
-        [AtomicU64; Settlement::NAMES.len()],
-        [AtomicU64; SettledCells::NAMES.len()],
-    )>,
+    /// Not for each worker, and not beside what each request reads.
+    pub seldom: CachePadded<SeldomCounts>,
     /// An arg of the key whose value was an address written as a string.
     text_address: OnceLock<PrintableName>,
     /// The counts at the end of the last minute.
@@ -129,10 +116,7 @@ impl PolicyStats {
         Self {
             own: (0..lanes).map(|_| CachePadded::default()).collect(),
             shared: Stripe::default(),
-            without_store: CachePadded::default(),
-            delayed: CachePadded::default(),
-            limit_args: CachePadded::default(),
-            settled: CachePadded::default(),
+            seldom: CachePadded::default(),
             text_address: OnceLock::new(),
             reported: Mutex::default(),
         }
@@ -186,64 +170,7 @@ impl PolicyStats {
         self.on(lane).add(UNDECIDED);
     }
 
-    /// Counts that a decision was made without the store. It is counted by
-    /// [`count`](Self::count), too.
-    #[cold]
-    pub(crate) fn count_without_store(&self, outcome: Outcome) {
-        self.without_store[outcome.index()].fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Counts that a message was allowed with a delay. It is counted by [`count`](Self::count),
-    /// too.
-    pub(crate) fn count_delayed(&self) {
-        self.delayed.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Counts what a message said about a limit whose numbers are in an arg.
-    pub(crate) fn count_limit_arg(&self, said: ArgValue) {
-        self.limit_args[said as usize].fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// How often messages said each of [`ArgValue::ALL`].
-    pub fn limit_args(&self) -> [u64; ArgValue::ALL.len()] {
-        self.limit_args.each_ref().map(|count| count.load(Ordering::Relaxed))
-    }
-
-    /// How many messages were allowed with a delay.
-    pub fn delayed(&self) -> u64 {
-        self.delayed.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn count_settled(&self, outcome: Settlement, cells: SettledCells) {
-        let (outcomes, counts) = &*self.settled;
-        outcomes[outcome as usize].fetch_add(1, Ordering::Relaxed);
-        for (count, cells) in counts.iter().zip(cells.counts()) {
-            if cells > 0 {
-                count.fetch_add(cells.into(), Ordering::Relaxed);
-            }
-        }
-    }
-
-    /// How many messages have settled requests in each way, with its name.
-    pub fn settled(&self) -> [(&'static str, u64); Settlement::NAMES.len()] {
-        let outcomes = &self.settled.0;
-        std::array::from_fn(|at| (Settlement::NAMES[at], outcomes[at].load(Ordering::Relaxed)))
-    }
-
-    /// How many cells were settled in each way, with its name.
-    pub fn settled_cells(&self) -> [(&'static str, u64); SettledCells::NAMES.len()] {
-        let counts = &self.settled.1;
-        std::array::from_fn(|at| (SettledCells::NAMES[at], counts[at].load(Ordering::Relaxed)))
-    }
-
-    /// How often each outcome of a decision was decided without the store, with its name.
-    pub fn without_store(&self) -> [(&'static str, u64); DECISIONS] {
-        std::array::from_fn(|place| {
-            (OUTCOMES[place], self.without_store[place].load(Ordering::Relaxed))
-        })
-    }
-
-    /// How often each of [`OUTCOMES`] was counted, and what was [`NEWLY_BLOCKED`].
+    /// How often each of [`OUTCOMES`](crate::verdict::OUTCOMES) was counted, and what was [`NEWLY_BLOCKED`].
     pub fn counts(&self) -> [u64; COUNTS] {
         let mut sums = [0_u64; COUNTS];
         for stripe in self.stripes() {

@@ -209,11 +209,21 @@ impl Policies {
         lines
     }
 
+    fn has(&self, wanted: Var) -> bool {
+        self.answers.others.contains(&wanted)
+    }
+
+    /// The name of a variable in HAProxy.
+    fn var(&self, var: &str) -> String {
+        format!("{}.gcra.{var}", self.answers.scope.as_str())
+    }
+
+    /// Where HAProxy acts on the answer.
+    fn direction(&self) -> &'static str {
+        if self.answers.scope == Scope::Response { "response" } else { "request" }
+    }
+
     fn frontend(&self) -> String {
-        let scope = self.answers.scope;
-        let var = |var: &str| format!("{}.gcra.{var}", scope.as_str());
-        let has = |wanted: Var| self.answers.others.contains(&wanted);
-        let direction = if scope == Scope::Response { "response" } else { "request" };
         let mut lines = "
 # ---- haproxy.cfg: in the frontend, which has 'mode http' and logs
     # HAProxy looks for the file in the directory that it is started in, unless you write its whole
@@ -223,70 +233,82 @@ impl Policies {
         .to_owned();
         lines.push_str(&self.kept_for_responses());
         // Variables of the scope `req` are gone when there is a response.
-        let outlives_the_request = scope != Scope::Request;
-        if !outlives_the_request {
+        let outlives_the_request = self.answers.scope != Scope::Request;
+        if outlives_the_request {
+            lines.push_str(&self.bandwidth());
+            lines.push_str(&self.header_fields());
+        } else {
             lines.push_str(
                 "    # With scope = \"req\" neither responses nor the log can have the variables; \
                  \"txn\" lives longer.\n",
             );
         }
-        if has(Var::Bandwidth) && outlives_the_request {
-            let _ = writeln!(
-                lines,
-                "    # Responses to clients that owe more are slower; from HAProxy 2.7 on.\n\
-                 .if version_atleast(2.7)\n    \
-                 filter bwlim-out by-debt default-limit 1g default-period 1s\n    \
-                 http-{direction} set-bandwidth-limit by-debt limit var({var}) period 1s if {{ \
-                 var({var}) -m found }}\n.endif",
-                var = var(Var::Bandwidth.name().as_str())
-            );
+        lines.push_str(&self.denial(self.has(Var::Headers) && outlives_the_request));
+        if outlives_the_request {
+            lines.push_str(&self.log_format());
         }
-        let has_list = has(Var::Headers) && outlives_the_request;
+        lines
+    }
+
+    fn bandwidth(&self) -> String {
+        if !self.has(Var::Bandwidth) {
+            return String::new();
+        }
+        let (direction, var) = (self.direction(), self.var(Var::Bandwidth.name().as_str()));
+        format!(
+            "    # Responses to clients that owe more are slower; from HAProxy 2.7 on.\n\
+             .if version_atleast(2.7)\n    \
+             filter bwlim-out by-debt default-limit 1g default-period 1s\n    \
+             http-{direction} set-bandwidth-limit by-debt limit var({var}) period 1s if {{ \
+             var({var}) -m found }}\n.endif\n"
+        )
+    }
+
+    fn header_fields(&self) -> String {
         let fields = [(Var::RateLimitPolicy, "RateLimit-Policy"), (Var::RateLimit, "RateLimit")];
-        let fields = fields.into_iter().filter(|(wanted, _)| has(*wanted) && outlives_the_request);
-        let fields: Vec<_> = fields.collect();
-        if has_list {
-            let var = var(Var::Headers.name().as_str());
-            let _ = writeln!(
-                lines,
-                "    # All header fields with one line, Retry-After too; from HAProxy 3.4 on.\n\
-                 .if version_atleast(3.4)\n    \
-                 http-after-response set-headers-bin var({var})"
-            );
-            if !fields.is_empty() {
-                lines.push_str(".else\n");
-            }
+        let fields = fields.into_iter().filter(|(wanted, _)| self.has(*wanted));
+        let fields: String = fields
+            .map(|(wanted, header)| {
+                let var = self.var(wanted.name().as_str());
+                format!(
+                    "    http-after-response set-header {header} %[var({var})] if {{ var({var}) \
+                     -m found }}\n"
+                )
+            })
+            .collect();
+        if !self.has(Var::Headers) {
+            return fields;
         }
-        for (wanted, header) in fields {
-            let var = var(wanted.name().as_str());
-            let _ = writeln!(
-                lines,
-                "    http-after-response set-header {header} %[var({var})] if {{ var({var}) -m \
-                 found }}"
-            );
-        }
-        if has_list {
-            lines.push_str(".endif\n");
-        }
-        let retry_after = if has(Var::RetryAfter) {
-            format!(" hdr Retry-After \"%[var({})]\"", var("retry_after"))
-        } else if has_list {
-            String::new()
-        } else {
+        let var = self.var(Var::Headers.name().as_str());
+        let or_else = if fields.is_empty() { "" } else { ".else\n" };
+        format!(
+            "    # All header fields with one line, Retry-After too; from HAProxy 3.4 on.\n\
+             .if version_atleast(3.4)\n    \
+             http-after-response set-headers-bin var({var})\n{or_else}{fields}.endif\n"
+        )
+    }
+
+    /// What is done with a request over the limit. `has_list` is whether a variable has all header
+    /// fields, with Retry-After.
+    fn denial(&self, has_list: bool) -> String {
+        let mut lines = String::new();
+        let mut retry_after = String::new();
+        if self.has(Var::RetryAfter) {
+            retry_after = format!(" hdr Retry-After \"%[var({})]\"", self.var("retry_after"));
+        } else if !has_list {
             lines.push_str(
                 "    # For a Retry-After header, add \"retry_after\" to 'answer' in the agents' \
                  file, and\n    # print this again.\n",
             );
-            String::new()
-        };
-        let blocked = var(self.answers.blocked.as_str());
+        }
+        let (direction, blocked) = (self.direction(), self.var(self.answers.blocked.as_str()));
         let _ = writeln!(
             lines,
             "    http-{direction} deny status 429 content-type text/plain string \"Too many \
              requests.\\n\"{retry_after} if {{ var({blocked}) -m bool }}"
         );
-        if has(Var::DelayMs) {
-            let var = var(Var::DelayMs.name().as_str());
+        if self.has(Var::DelayMs) {
+            let var = self.var(Var::DelayMs.name().as_str());
             let _ = writeln!(
                 lines,
                 "    # Behind the rule that denies. Without this rule no request waits, and more \
@@ -294,31 +316,35 @@ impl Policies {
                  http-{direction} pause var({var}) if {{ var({var}) -m int gt 0 }}"
             );
         }
-        if outlives_the_request {
-            let logged = [Var::Policy, Var::Reason, Var::RetryAfter];
-            let missing: Vec<_> = logged
-                .iter()
-                .filter(|var| !has(**var))
-                .map(|var| format!("\"{}\"", var.name().as_str()))
-                .collect();
-            if !missing.is_empty() {
-                let _ = writeln!(
-                    lines,
-                    "    # To see them in the log, add these to 'answer' in the agents' file: {}",
-                    missing.join(", ")
-                );
-            }
-            let answered = [Var::DelayMs, Var::Bandwidth].into_iter().filter(|var| has(*var));
-            let fields = logged.into_iter().chain(answered);
-            let fields = fields.map(|var| var.name().as_str().to_owned());
-            let fields: String =
-                fields.map(|name| format!(" {name}=%[var({})]", var(&name))).collect();
+        lines
+    }
+
+    fn log_format(&self) -> String {
+        let mut lines = String::new();
+        let logged = [Var::Policy, Var::Reason, Var::RetryAfter];
+        let missing: Vec<_> = logged
+            .iter()
+            .filter(|var| !self.has(**var))
+            .map(|var| format!("\"{}\"", var.name().as_str()))
+            .collect();
+        if !missing.is_empty() {
             let _ = writeln!(
                 lines,
-                "    log-format \"{HTTP_LOG} blocked=%[var({blocked})]{fields} \
-                 err=%[var(txn.gcra.err)]\""
+                "    # To see them in the log, add these to 'answer' in the agents' file: {}",
+                missing.join(", ")
             );
         }
+        let answered = [Var::DelayMs, Var::Bandwidth].into_iter().filter(|var| self.has(*var));
+        let fields = logged.into_iter().chain(answered);
+        let fields = fields.map(|var| var.name().as_str().to_owned());
+        let fields: String =
+            fields.map(|name| format!(" {name}=%[var({})]", self.var(&name))).collect();
+        let blocked = self.var(self.answers.blocked.as_str());
+        let _ = writeln!(
+            lines,
+            "    log-format \"{HTTP_LOG} blocked=%[var({blocked})]{fields} \
+             err=%[var(txn.gcra.err)]\""
+        );
         lines
     }
 }

@@ -83,7 +83,7 @@ impl MessageReports {
         let message = String::from_utf8_lossy(&policy.settle()?.message).into_owned();
         let stats = self.running.stats.policy(&policy.name);
         let allowed = stats.counts()[verdict::Outcome::Allowed.index()];
-        let is_settled = stats.settled().iter().any(|(_, count)| *count > 0);
+        let is_settled = stats.seldom.settled.sum() > 0;
         let is_new = allowed >= MANY && !is_settled && self.never_settled.insert(message.clone());
         is_new.then(|| {
             format!(

@@ -48,7 +48,7 @@ impl SharedLimits {
     fn report_store(&mut self, borrower: &Borrower) {
         let (store, counts) = (borrower.store(), &borrower.counts);
         let without_store = |(_, policy): &(String, Arc<PolicyStats>)| -> u64 {
-            policy.without_store().iter().map(|(_, count)| count).sum()
+            policy.seldom.without_store.sum()
         };
         let counted = Counted {
             at: self.running.stats.uptime(),

@@ -147,6 +147,14 @@ impl Findings {
         }
         self.good(format!("{address} is a primary and can be used ({version})"));
 
+        self.script(took, config, slow);
+        let policy = field("maxmemory_policy").map(in_words);
+        self.memory(field("maxmemory"), policy.as_deref());
+        self.replicas(config, replicas);
+        self.clock(config, &mut connection).await;
+    }
+
+    fn script(&mut self, took: Result<Took, Fault>, config: &Config, slow: Duration) {
         match took {
             Ok(Took { median, slowest }) => {
                 let milliseconds = slowest.as_secs_f64() * 1e3;
@@ -171,7 +179,10 @@ impl Findings {
                 self.wrong(format!("the script does not run: {fault}{advice}"));
             }
         }
-        match (field("maxmemory"), field("maxmemory_policy").map(in_words).as_deref()) {
+    }
+
+    fn memory(&mut self, most: Option<&str>, policy: Option<&str>) {
+        match (most, policy) {
             (_, Some("noeviction")) => {
                 self.good("maxmemory-policy is noeviction: no record is dropped".to_owned());
             }
@@ -189,6 +200,9 @@ impl Findings {
                     .to_owned(),
             ),
         }
+    }
+
+    fn replicas(&mut self, config: &Config, replicas: u32) {
         if !config.durable {
             self.remark("replies are used without the word of replicas".to_owned());
         } else if replicas == 0 {
@@ -216,7 +230,6 @@ impl Findings {
                     .to_owned(),
             );
         }
-        self.clock(config, &mut connection).await;
     }
 
     async fn clock(&mut self, config: &Config, connection: &mut Connection) {

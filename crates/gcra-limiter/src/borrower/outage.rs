@@ -75,9 +75,10 @@ enum Rule {
     OverBefore,
     /// A share that has not begun when the store is found does not begin.
     NotBegun,
-    /// After a long outage the store is not asked at once,
+    /// After a long outage the store is not asked at once.
     AskLater,
-    /// and that counts from when it was last found, also if it was lost unnoticed.
+    /// The time until it is asked counts from when it was last found, also if it was lost
+    /// unnoticed.
     FoundAgain,
     /// What shares may have allowed is owed, also after the next outage.
     StaysOwed,

@@ -108,7 +108,7 @@ impl<'p> SharedQuestion<'p, '_, '_> {
             // Also if it is allowed: nothing is reserved then.
             drop(self.undo(&claims, &at_once));
             let verdict = Verdict::new(self.question.policy, policy.observes, reason);
-            stats.count_without_store(verdict.outcome);
+            stats.seldom.without_store.add(verdict.outcome.index(), 1);
             return Ok(SharedDecision { reason, ..SharedDecision::default() });
         }
         // The replies have come after the reading before it.
@@ -117,7 +117,7 @@ impl<'p> SharedQuestion<'p, '_, '_> {
         let charged = if decision.reason.is_none() { self.question.cells } else { 0 };
         add(standings, policy, charged, self.said_after(&claims, &at_once, now.time()));
         if decision.delay > Nanos::ZERO {
-            stats.count_delayed();
+            stats.seldom.delayed.add(0, 1);
         }
         Ok(decision)
     }

@@ -87,7 +87,11 @@ impl<'p> SharedQuestion<'p, '_, '_> {
                 let decided = self.without_store(limits, now, &loan);
                 let Question { policy, .. } = self.question;
                 let verdict = Verdict::new(policy, self.policy().observes, decided.0);
-                self.in_force.each[policy].stats.count_without_store(verdict.outcome);
+                self.in_force.each[policy]
+                    .stats
+                    .seldom
+                    .without_store
+                    .add(verdict.outcome.index(), 1);
                 decided
             }
         };

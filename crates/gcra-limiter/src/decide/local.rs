@@ -241,7 +241,7 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
         let delays = said.iter().map(|standing| self.delay_of(standing.quota, standing.owed));
         let delay = delays.max().filter(|_| reason.is_none()).unwrap_or_default();
         if delay > Nanos::ZERO {
-            self.in_force.each[self.question.policy].stats.count_delayed();
+            self.in_force.each[self.question.policy].stats.seldom.delayed.add(0, 1);
         }
         if let Some(standings) = standings {
             let charged = if reason.is_none() { self.question.cells } else { 0 };

@@ -22,6 +22,7 @@ use crate::policies_in_force::InForce;
 use crate::question::Question;
 use crate::reservations::{Marks, Reservation, read, wall_clock};
 use crate::settlement::{SettledCells, Settlement};
+use crate::stats::PolicyStats;
 
 /// Settles a request of the policy with this index, as the message of its response says. What each
 /// limit says then is added to `standings`, where an answer needs it. Returns how many cells were
@@ -100,8 +101,15 @@ pub(crate) fn settle(
     if less > 0 && !is_known {
         outcome = difference.not_given_back(limits, table.wall_reading());
     }
-    each.stats.count_settled(outcome, cells);
+    count(&each.stats, outcome, cells);
     Some((cells.charged, less))
+}
+
+fn count(stats: &PolicyStats, outcome: Settlement, cells: SettledCells) {
+    stats.seldom.settled.add(outcome as usize, 1);
+    for (place, cells) in cells.counts().into_iter().enumerate().filter(|(_, cells)| *cells > 0) {
+        stats.seldom.settled_cells.add(place, cells.into());
+    }
 }
 
 /// The bucket of the limit in which the request was charged: that of the numbers in force, or of
@@ -229,7 +237,7 @@ impl<'p> SettlingInStore<'p, '_, '_> {
         let Difference { mut outcome, more, less, .. } = difference;
         let marks = &difference.reserved.marks;
         let no_store = || {
-            each.stats.count_settled(Settlement::NoStore, SettledCells::default());
+            count(&each.stats, Settlement::NoStore, SettledCells::default());
             Ok(Some((0, 0, None)))
         };
         let Some((borrower, leases)) = borrowing else { return no_store() };
@@ -267,7 +275,7 @@ impl<'p> SettlingInStore<'p, '_, '_> {
                 standings.add(standing, asked, 0);
             }
         }
-        each.stats.count_settled(outcome, cells);
+        count(&each.stats, outcome, cells);
         Ok(Some((cells.charged, less, store_ns)))
     }
 }

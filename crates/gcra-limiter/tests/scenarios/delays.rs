@@ -103,7 +103,8 @@ proptest! {
                     }
                 }
             }
-            let counted = [&first, &other].map(|agent| agent.stats.policy("api").delayed());
+            let counted = [&first, &other]
+                .map(|agent| agent.stats.policy("api").seldom.delayed.sum());
             match counted.iter().sum::<u64>() {
                 sum if sum == delayed => Ok(()),
                 sum => Err(format!("{sum} were counted instead of {delayed}")),
@@ -184,7 +185,7 @@ async fn what_only_observes_delays_nothing() {
             assert_eq!(would_block, Some(Value::Bool(place >= 4)), "{place}");
         }
         assert_eq!(scenario.counts(policy), [4, 2, 0, 0]);
-        assert_eq!(scenario.stats.policy(policy).delayed(), 2);
+        assert_eq!(scenario.stats.policy(policy).seldom.delayed.sum(), 2);
     }
 }
 

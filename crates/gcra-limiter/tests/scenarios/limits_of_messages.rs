@@ -167,8 +167,10 @@ proptest! {
                     }
                 }
             }
-            let counted = [&first, &other].map(|agent| agent.stats.policy("api").limit_args());
-            let counted: Vec<_> = counted[0].iter().zip(&counted[1]).map(|(a, b)| a + b).collect();
+            let counted = [&first, &other]
+                .map(|agent| agent.stats.policy("api").seldom.limit_args.each());
+            let both = counted[0].iter().zip(&counted[1]);
+            let counted: Vec<_> = both.map(|((_, a), (_, b))| a + b).collect();
             if counted == said { Ok(()) } else { Err(format!("{counted:?} instead of {said:?}")) }
         });
         prop_assert!(outcome.is_ok(), "{}", outcome.unwrap_err());

@@ -286,7 +286,8 @@ impl Scenario {
 
     fn settled(&self, policy: &str) -> ([u64; 7], [u64; 4]) {
         let stats = self.stats.policy(policy);
-        (stats.settled().map(|(_, count)| count), stats.settled_cells().map(|(_, count)| count))
+        let (settled, cells) = (stats.seldom.settled.each(), stats.seldom.settled_cells.each());
+        (settled.map(|(_, count)| count), cells.map(|(_, count)| count))
     }
 }
 

@@ -304,11 +304,15 @@ fn strict_while_a_cluster_promotes_one_replica_after_the_other() {
 fn at_most_a_burst_more_for_each_loss_of_memory() {
     needs!(valkey());
     let server = Server::start(&[]);
-    let (worst, losses) =
-        police_under(config(&server.url()), limit(), |_| drop(server.say(&["FLUSHALL"])));
     let burst = limit().time_to_drain(limit().cells(limit().burst())).0;
-    assert!(worst > 0, "otherwise the police would not notice anything");
-    assert!(worst <= burst * losses + 5, "{worst} µs after {losses} losses");
+    // On a busy machine, the hosts may ask for so few cells that a loss makes no difference.
+    let is_noticed = (0..5).any(|_| {
+        let (worst, losses) =
+            police_under(config(&server.url()), limit(), |_| drop(server.say(&["FLUSHALL"])));
+        assert!(worst <= burst * losses + 5, "{worst} µs after {losses} losses");
+        worst > 0
+    });
+    assert!(is_noticed, "otherwise the police would not notice anything");
 }
 
 /// A `strict` store that has lost its memory blocks for as long as it takes, and no more is

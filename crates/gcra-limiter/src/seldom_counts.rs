@@ -1,0 +1,60 @@
+//! What is counted for a policy beside its decisions. It happens seldom, or in requests that can
+//! spare some nanoseconds, so all workers share one of each counter.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use gcra_policy::limit_from_arg::ArgValue;
+
+use crate::settlement::{SettledCells, Settlement};
+use crate::verdict::{DECISIONS, OUTCOMES};
+
+/// To add a counter, add a field here, and the line in gcra-admin's `status.rs` that shows it.
+#[derive(Debug)]
+pub struct SeldomCounts {
+    /// Decisions that were made without the store, by outcome. They are decisions, too.
+    pub without_store: Counters<DECISIONS>,
+    /// Messages that were allowed with a delay. They are decisions, too.
+    pub delayed: Counters<1>,
+    /// What messages said about limits whose numbers are in an arg.
+    pub limit_args: Counters<{ ArgValue::ALL.len() }>,
+    /// Messages that have settled requests, by how.
+    pub settled: Counters<{ Settlement::NAMES.len() }>,
+    /// The cells that these have settled.
+    pub settled_cells: Counters<{ SettledCells::NAMES.len() }>,
+}
+
+impl Default for SeldomCounts {
+    fn default() -> Self {
+        Self {
+            without_store: Counters::of(std::array::from_fn(|place| OUTCOMES[place])),
+            delayed: Counters::of(["delayed"]),
+            limit_args: Counters::of(ArgValue::ALL.map(ArgValue::as_str)),
+            settled: Counters::of(Settlement::NAMES),
+            settled_cells: Counters::of(SettledCells::NAMES),
+        }
+    }
+}
+
+/// Counters with names, which any thread may add to.
+#[derive(Debug)]
+pub struct Counters<const N: usize>([(&'static str, AtomicU64); N]);
+
+impl<const N: usize> Counters<N> {
+    fn of(names: [&'static str; N]) -> Self {
+        Self(names.map(|name| (name, AtomicU64::new(0))))
+    }
+
+    /// Adds to the counter at this place.
+    pub(crate) fn add(&self, place: usize, count: u64) {
+        self.0[place].1.fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// All of them, with their names.
+    pub fn each(&self) -> [(&'static str, u64); N] {
+        self.0.each_ref().map(|(name, count)| (*name, count.load(Ordering::Relaxed)))
+    }
+
+    pub fn sum(&self) -> u64 {
+        self.each().iter().map(|(_, count)| count).sum()
+    }
+}
