@@ -399,8 +399,8 @@ impl PolicyChanges {
             for Registered { quota, since, .. } in registered.iter().filter(ours) {
                 for (key, until) in keys() {
                     let changed = (*ended).min(until);
-                    // By a key that it had, it was never counted by numbers that came later. Those
-                    // who still have this key are.
+                    // By a key that it had, it was never counted by numbers that came later.
+                    // Clients that still have this key are.
                     let came_later = key != current.key && changed <= *since;
                     // Without a debt at the change there was no such override for the client.
                     let owes = table.tat(key, *quota) > *ended;
