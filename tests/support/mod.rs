@@ -42,7 +42,6 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-/// How long anything may take before a test gives up. Only a test that fails waits for it.
 pub use valkey::{PATIENCE, wait_until};
 
 /// Whether there is an HAProxy to test with. If `$HAPROXY` names one, it must run.
