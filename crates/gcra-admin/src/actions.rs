@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 use anyhow::anyhow;
 use futures_util::future::join_all;
 use gcra_inspect::agent_client::{Unheard, order};
-use gcra_inspect::client_buckets::is_known;
+use gcra_inspect::client_buckets;
 use gcra_inspect::commands::exempt::{self, LEAST_EXEMPTION};
 use gcra_inspect::commands::explain::add_list;
 use gcra_inspect::commands::reset::{self, ResetOutput};
@@ -418,8 +418,7 @@ impl Actions {
                 ..Explanation::default()
             };
             add_list(&mut explanation, &in_force.policies);
-            let is_known = |client: &InspectedClient| is_known(&inspected, client);
-            let notes = inspected.notes_about_others(client, &key, "a bucket", is_known);
+            let notes = client_buckets::notes(&inspected, client, &key);
             let words = explanation.in_words_with(&notes);
             Some(Explained { explanation, words })
         };
@@ -737,7 +736,8 @@ fn exempt(
             let clients = inspected.clients(policy, key);
             let clients = clients.map_err(|error| exempt::about_network(key, error))?;
             let note = exempt::check(inspected, key, &clients)?;
-            let notes = clients.iter().flat_map(|client| exempt::notes(inspected, client, key));
+            let notes =
+                clients.iter().flat_map(|client| client_buckets::notes(inspected, client, key));
             let said = note.into_iter().chain(notes).collect();
             (clients, said)
         }

@@ -40,13 +40,6 @@ gcra_text::words! {
     }
 }
 
-impl WaitReason {
-    /// The reason with this word; `None` if an agent of another version has written it.
-    pub fn from_word(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|reason| reason.as_str() == word)
-    }
-}
-
 impl Waiting {
     const NOT: Self = Self { wait: None, reason: None };
 

@@ -59,6 +59,7 @@ impl<'a> ClientSum<'a> {
         self.per_second.add(per_second);
         // All agents look at one table, at slightly different times.
         self.wait_ms = self.wait_ms.max(*wait_ms);
+        // A word that an agent of another version has written says least.
         let says = |word: Option<&str>| (word.and_then(WaitReason::from_word), word.is_some());
         if says(reason.as_deref()) > says(self.reason) {
             self.reason = reason.as_deref();

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 
 use anyhow::bail;
+use gcra_policy::key::Key;
 use gcra_policy::{Limit, Policy};
 use gcra_table::{KeyHash, Nanos, Quota, Registered, Table, Window};
 use gcra_text::table_error;
@@ -12,18 +13,23 @@ use crate::explanation::{Decided, SharedSources, decided};
 use crate::inspected_table::{Inspected, InspectedClient};
 
 /// Whether a client has a bucket under any limit of its policy.
-pub fn has_bucket(inspected: &Inspected, client: &InspectedClient) -> bool {
+pub(crate) fn has_bucket(inspected: &Inspected, client: &InspectedClient) -> bool {
     Buckets::of(inspected, client).any_exists(&inspected.table)
 }
 
 /// Whether a client has a bucket, or this machine holds something for it.
-pub fn is_known(inspected: &Inspected, client: &InspectedClient) -> bool {
+pub(crate) fn is_known(inspected: &Inspected, client: &InspectedClient) -> bool {
     has_bucket(inspected, client)
         || decide(inspected, client)
             .is_some_and(|decided| decided.held.iter().any(|held| held.known))
 }
 
-pub fn decide(inspected: &Inspected, client: &InspectedClient) -> Option<Decided> {
+/// What to know where a KEY may mean another client, of which the table has a bucket.
+pub fn notes(inspected: &Inspected, client: &InspectedClient, key: &Key) -> Vec<String> {
+    inspected.notes_about_others(client, key, "a bucket", |client| is_known(inspected, client))
+}
+
+pub(crate) fn decide(inspected: &Inspected, client: &InspectedClient) -> Option<Decided> {
     let Inspected { table, in_force, leases, .. } = inspected;
     let shared = SharedSources { leases: leases.as_deref(), ..SharedSources::default() };
     let decided =

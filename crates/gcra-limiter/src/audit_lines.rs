@@ -68,7 +68,7 @@ impl FromStr for AuditOutcome {
     type Err = ();
 
     fn from_str(word: &str) -> Result<Self, ()> {
-        Self::ALL.into_iter().find(|outcome| outcome.as_str() == word).ok_or(())
+        Self::from_word(word).ok_or(())
     }
 }
 

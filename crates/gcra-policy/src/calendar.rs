@@ -135,19 +135,20 @@ impl Calendar {
         let Some(unit) = unit.filter(|_| more.is_none()) else {
             return Err(format!("'{text}' is not a window; {HOW}"));
         };
-        let is = |word: &str| WindowUnit::ALL.into_iter().find(|known| known.as_str() == word);
-        let Some(unit) = is(unit) else {
+        let Some(unit) = WindowUnit::from_word(unit) else {
             let zone = name.map(|name| format!(" {name}")).unwrap_or_default();
-            return Err(match (WindowUnit::meant_by(unit), name.and_then(is)) {
-                (_, Some(second)) => {
-                    format!("'{text}' is not a window; write \"{} {unit}\"", second.as_str())
-                }
-                (Some(meant), _) => format!(
-                    "'{unit}' is not a unit of windows; did you mean \"{}{zone}\"?",
-                    meant.as_str()
-                ),
-                (None, _) => format!("'{unit}' is not a unit of windows; {HOW}"),
-            });
+            return Err(
+                match (WindowUnit::meant_by(unit), name.and_then(WindowUnit::from_word)) {
+                    (_, Some(second)) => {
+                        format!("'{text}' is not a window; write \"{} {unit}\"", second.as_str())
+                    }
+                    (Some(meant), _) => format!(
+                        "'{unit}' is not a unit of windows; did you mean \"{}{zone}\"?",
+                        meant.as_str()
+                    ),
+                    (None, _) => format!("'{unit}' is not a unit of windows; {HOW}"),
+                },
+            );
         };
         let name = name.unwrap_or("UTC");
         if depends_on_the_machine(name) {

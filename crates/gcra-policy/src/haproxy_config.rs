@@ -7,7 +7,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use spop_agent::Scope;
+use spop_agent::{Scope, VarName};
 
 use crate::answers::Var;
 use crate::policies::Policies;
@@ -214,8 +214,17 @@ impl Policies {
     }
 
     /// The name of a variable in HAProxy.
-    fn var(&self, var: &str) -> String {
-        format!("{}.gcra.{var}", self.answers.scope.as_str())
+    fn var(&self, var: Var) -> String {
+        self.in_scope(var.name())
+    }
+
+    /// The name of the variable that says whether a request is blocked.
+    fn blocked(&self) -> String {
+        self.in_scope(self.answers.blocked)
+    }
+
+    fn in_scope(&self, name: VarName<'_>) -> String {
+        format!("{}.gcra.{}", self.answers.scope.as_str(), name.as_str())
     }
 
     /// Where HAProxy acts on the answer.
@@ -254,7 +263,7 @@ impl Policies {
         if !self.has(Var::Bandwidth) {
             return String::new();
         }
-        let (direction, var) = (self.direction(), self.var(Var::Bandwidth.name().as_str()));
+        let (direction, var) = (self.direction(), self.var(Var::Bandwidth));
         format!(
             "    # Responses to clients that owe more are slower; from HAProxy 2.7 on.\n\
              .if version_atleast(2.7)\n    \
@@ -269,7 +278,7 @@ impl Policies {
         let fields = fields.into_iter().filter(|(wanted, _)| self.has(*wanted));
         let fields: String = fields
             .map(|(wanted, header)| {
-                let var = self.var(wanted.name().as_str());
+                let var = self.var(wanted);
                 format!(
                     "    http-after-response set-header {header} %[var({var})] if {{ var({var}) \
                      -m found }}\n"
@@ -279,7 +288,7 @@ impl Policies {
         if !self.has(Var::Headers) {
             return fields;
         }
-        let var = self.var(Var::Headers.name().as_str());
+        let var = self.var(Var::Headers);
         let or_else = if fields.is_empty() { "" } else { ".else\n" };
         format!(
             "    # All header fields with one line, Retry-After too; from HAProxy 3.4 on.\n\
@@ -294,21 +303,21 @@ impl Policies {
         let mut lines = String::new();
         let mut retry_after = String::new();
         if self.has(Var::RetryAfter) {
-            retry_after = format!(" hdr Retry-After \"%[var({})]\"", self.var("retry_after"));
+            retry_after = format!(" hdr Retry-After \"%[var({})]\"", self.var(Var::RetryAfter));
         } else if !has_list {
             lines.push_str(
                 "    # For a Retry-After header, add \"retry_after\" to 'answer' in the agents' \
                  file, and\n    # print this again.\n",
             );
         }
-        let (direction, blocked) = (self.direction(), self.var(self.answers.blocked.as_str()));
+        let (direction, blocked) = (self.direction(), self.blocked());
         let _ = writeln!(
             lines,
             "    http-{direction} deny status 429 content-type text/plain string \"Too many \
              requests.\\n\"{retry_after} if {{ var({blocked}) -m bool }}"
         );
         if self.has(Var::DelayMs) {
-            let var = self.var(Var::DelayMs.name().as_str());
+            let var = self.var(Var::DelayMs);
             let _ = writeln!(
                 lines,
                 "    # Behind the rule that denies. Without this rule no request waits, and more \
@@ -336,10 +345,10 @@ impl Policies {
         }
         let answered = [Var::DelayMs, Var::Bandwidth].into_iter().filter(|var| self.has(*var));
         let fields = logged.into_iter().chain(answered);
-        let fields = fields.map(|var| var.name().as_str().to_owned());
-        let fields: String =
-            fields.map(|name| format!(" {name}=%[var({})]", self.var(&name))).collect();
-        let blocked = self.var(self.answers.blocked.as_str());
+        let fields: String = fields
+            .map(|var| format!(" {}=%[var({})]", var.name().as_str(), self.var(var)))
+            .collect();
+        let blocked = self.blocked();
         let _ = writeln!(
             lines,
             "    log-format \"{HTTP_LOG} blocked=%[var({blocked})]{fields} \

@@ -19,6 +19,11 @@ macro_rules! words {
                     $(Self::$value => $word,)*
                 }
             }
+
+            /// The value with this word.
+            $vis fn from_word(word: &str) -> Option<Self> {
+                Self::ALL.into_iter().find(|value| value.as_str() == word)
+            }
         }
     };
 }

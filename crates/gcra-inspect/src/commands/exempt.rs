@@ -19,7 +19,7 @@ use gcra_text::visible::{Visible, quoted};
 use gcra_text::{duration, table_error};
 use serde_json::{Value, json};
 
-use crate::client_buckets::{has_bucket, is_known};
+use crate::client_buckets::{has_bucket, is_known, notes};
 use crate::explanation::of_a_group;
 use crate::flags::{At, PolicyFlags, key_help, key_parser, values_help};
 use crate::inspected_table::{Inspected, InspectedClient, LimitsFrom, PolicySource};
@@ -324,11 +324,6 @@ fn end(exempt: &Exempt, inspected: &Inspected, key: &Key) -> anyhow::Result<bool
 }
 
 const ENDED: &str = "the exemption has ended, in all agents within about two seconds";
-
-/// What to know about a client that is to be exempt.
-pub fn notes(inspected: &Inspected, client: &InspectedClient, key: &Key) -> Vec<String> {
-    inspected.notes_about_others(client, key, "a bucket", |client| is_known(inspected, client))
-}
 
 /// What to know about a client that is not exempt.
 pub fn notes_to_end(inspected: &Inspected, client: &InspectedClient, key: &Key) -> Vec<String> {

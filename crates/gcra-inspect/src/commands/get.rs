@@ -12,9 +12,9 @@ use gcra_text::duration::Left;
 use gcra_text::output::{Output, WrongUsage, print, print_note};
 use serde_json::{Value, json};
 
-use crate::client_buckets::{decide, is_known};
+use crate::client_buckets::{decide, notes};
 use crate::explanation::{Decided, LimitState, RuleKind};
-use crate::explanation_words::NO_BUCKET;
+use crate::explanation_words::{NO_BUCKET, under};
 use crate::flags::{At, PolicyFlags, key_help, key_parser, values_help};
 use crate::inspected_table::{Inspected, InspectedClient, LimitsFrom};
 use crate::lease_state::Held;
@@ -80,8 +80,7 @@ pub fn get(get: &Get) -> anyhow::Result<ExitCode> {
             let Some(decided) = decide(&inspected, &client) else { continue };
             names.insert(&*inspected.policy(&client).name);
             found |= decided.has_bucket() || decided.rule != RuleKind::Limits;
-            let is_known = |client: &InspectedClient| is_known(&inspected, client);
-            let notes = inspected.notes_about_others(&client, key, "a bucket", is_known);
+            let notes = notes(&inspected, &client, key);
             let former = inspected.note_about_former_args(&client);
             notes.iter().chain(&former).for_each(|note| print_note(note));
             let is_unseen = unseen.is_some() || former.is_some();
@@ -190,14 +189,4 @@ fn outputs(
         json: json(serde_json::to_value(state).unwrap_or_default()),
     };
     decided.limits.iter().map(output).collect()
-}
-
-/// Under which policy and limit something is so: " policy 'api', 10 per second:". Nothing for
-/// agents without a file.
-pub(crate) fn under(policy: &str, limit: &str) -> String {
-    match (policy, limit) {
-        ("", _) => String::new(),
-        (policy, "") => format!(" {policy}:"),
-        (policy, limit) => format!(" {policy}, {limit}:"),
-    }
 }

@@ -17,9 +17,8 @@ use gcra_text::duration::{Left, Short};
 use gcra_text::output::{Output, WrongUsage, print, print_note};
 use serde_json::json;
 
-use crate::client_buckets::{Buckets, Forgiven, is_known, known_quotas};
-use crate::commands::get::under;
-use crate::explanation_words::NO_BUCKET;
+use crate::client_buckets::{Buckets, Forgiven, known_quotas, notes};
+use crate::explanation_words::{NO_BUCKET, under};
 use crate::flags::{At, PolicyFlags, key_help, key_parser, values_help};
 use crate::inspected_table::{Inspected, InspectedClient, LimitsFrom};
 use crate::store_reader::InStore;
@@ -167,8 +166,7 @@ pub fn clear(
     let mut all = Cleared::default();
     for client in inspected.clients(policy, key)? {
         let shown = inspected.shown(&client, key);
-        let is_known = |client: &InspectedClient| is_known(inspected, client);
-        let notes = inspected.notes_about_others(&client, key, "a bucket", is_known);
+        let notes = notes(inspected, &client, key);
         notes.into_iter().try_for_each(|note| say(ResetOutput::Note(note)))?;
         let cleared_one = || (inspected.name(&client), inspected.policy(&client).name.to_string());
         if let Some(note) = note_about_others(inspected.policy(&client)) {

@@ -207,7 +207,7 @@ impl<'t> File<'t> {
         let mut vars = Vec::new();
         let like = "such as [\"remaining\", \"retry_after\"]";
         for (name, at) in self.reader.strings(value, "answer", like) {
-            match Var::ALL.into_iter().find(|var| var.name().as_str() == name) {
+            match Var::from_word(&name) {
                 _ if name == "blocked" => {}
                 Some(var) if !vars.contains(&var) => vars.push(var),
                 Some(_) => {
