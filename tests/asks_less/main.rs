@@ -247,9 +247,12 @@ fn no_request_too_many_passes_a_real_haproxy_whatever_fails() {
             assert!(passed > 0 && blocked > 0, "{run:?}: {report:?}");
         }
     }
-    // Would it be seen?
-    let duration = Duration::from_secs(1);
-    let run = Run { file: "every-kth.cfg", threads: 1, duration, has_reserve: false, seed };
-    let report = faults::run(run);
-    assert!(report.beyond > 1.0, "{run:?}: {report:?}");
+    // Would it be seen? On a busy machine not always in the first second, because clients may ask
+    // for less than the limit allows.
+    let beyond_in = |seconds| {
+        let duration = Duration::from_secs(seconds);
+        faults::run(Run { file: "every-kth.cfg", threads: 1, duration, has_reserve: false, seed })
+            .beyond
+    };
+    assert!((1..6).any(|seconds| beyond_in(seconds) > 1.0), "nothing is seen without a reserve");
 }
