@@ -254,7 +254,7 @@ impl Work {
             let path = |name: &str| directory.path().join(name);
             let mut command = start(Path::new(env!("CARGO_BIN_EXE_agent")));
             command.arg("--table").arg(path("table"));
-            command.args(["--listen", "127.0.0.1:0", "--drain", "0"]);
+            command.args(["--listen", "127.0.0.1:0"]);
             let mut all_together = 32;
             match self {
                 Self::Answer { together, config: Some(config), .. } => {
