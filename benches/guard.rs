@@ -56,7 +56,7 @@ enum Work {
     Spend,
     /// A key that the store has told to come back later.
     Blocked,
-    /// The real agent answers NOTIFYs of `keys` keys, of which `together` arrive at once, with a
+    /// An agent answers NOTIFYs of `keys` keys, of which `together` arrive at once, with a
     /// limit of flags or of this configuration file.
     Answer { together: usize, keys: u32, config: Option<&'static str> },
     /// The same with a limit that is shared through a store, of a burst of `burst`. If that is a
@@ -160,8 +160,9 @@ const LEGEND: &str = "
 A NOTIFY has one IPv4 arg and ids as HAProxy sends them. A decision includes hashing the key. A new
 key takes a slot, with a fresh reading of the clock, which is a system call under Valgrind. Leased
 cells are those of a limit that several machines share; hashing the key is included. The agent is
-the real process, from read to write, on one key that is denied unless the row says more; with
-100 000 keys, a quarter of those that are counted are the first of their key.
+a process with all that answers a NOTIFY, from read to write, as the program puts it together, on
+one key that is denied unless the row says more; with 100 000 keys, a quarter of those that are
+counted are the first of their key.
 
 ";
 
