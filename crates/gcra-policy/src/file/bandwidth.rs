@@ -14,18 +14,16 @@ pub(crate) fn bandwidth<'t>(reader: &mut Reader<'t>, value: &Node<'t>) -> Option
     let mut entries = Entries::new("bandwidth".to_owned(), &["full", "least"], table);
     let mut part = |name: &str, like: &str| {
         let Some(value) = entries.take(name) else {
-            reader.wrong(at, &format!("bandwidth has no {name}; write {HOW}"));
-            return None;
+            return reader.at(at).refuse(format!("bandwidth has no {name}; write {HOW}"));
         };
         let text = reader.string(value, name, &format!("such as \"{like}\""))?;
         let size = size(&text);
         if size.is_none() {
-            let what = format!(
+            reader.on(value).wrong(format!(
                 "'{text}' in {name} is not a number of bytes per second from 1 to 1g; write a \
                  whole number, with k, m or g behind it for 1024, 1024k or 1024m bytes, such as \
                  \"{like}\""
-            );
-            reader.wrong(value.span().start, &what);
+            ));
         }
         size
     };
@@ -33,11 +31,10 @@ pub(crate) fn bandwidth<'t>(reader: &mut Reader<'t>, value: &Node<'t>) -> Option
     reader.no_more(entries);
     let (full, least) = (full?, least?);
     if least > full {
-        let what = format!(
+        reader.at(at).wrong(format!(
             "least is more than full in bandwidth; write a least of at most \"{}\"",
             Size(full)
-        );
-        reader.wrong(at, &what);
+        ));
     }
     Some(Bandwidth { full, least })
 }
@@ -46,29 +43,25 @@ pub(crate) fn bandwidth<'t>(reader: &mut Reader<'t>, value: &Node<'t>) -> Option
 pub(crate) fn check(reader: &mut Reader<'_>, at: usize, policy: &Policy) {
     let name = &policy.name;
     if policy.rules().all(|rule| !matches!(rule, Rule::Limits(_))) {
-        let what = format!(
+        reader.at(at).wrong(format!(
             "the bandwidth of policy '{name}' is never used, because the policy has no limit; \
              leave it out"
-        );
-        reader.wrong(at, &what);
+        ));
     } else if policy.limits().any(|limit| limit.calendar().is_some()) {
-        let what = format!(
+        reader.at(at).wrong(format!(
             "policy '{name}' cannot have a bandwidth and a limit with a window, because what is \
              counted in a window comes back all at once; leave one of them out"
-        );
-        reader.wrong(at, &what);
+        ));
     } else if policy.observes {
-        let what = format!(
+        reader.at(at).warn(format!(
             "the bandwidth of policy '{name}' slows no response as long as the policy only \
              observes; leave out mode when it is to slow them"
-        );
-        reader.warn(at, &what);
+        ));
     } else if is_used_up_by_one(policy) {
-        let what = format!(
+        reader.at(at).warn(format!(
             "each allowed request of policy '{name}' gets the least bandwidth, because one \
              request uses up a burst of 1; write a larger burst"
-        );
-        reader.warn(at, &what);
+        ));
     }
 }
 
@@ -89,18 +82,17 @@ fn is_used_up_by_one(policy: &Policy) -> bool {
 pub(crate) fn is_answered(reader: &mut Reader<'_>, answer: Option<usize>, settings: &[usize]) {
     match answer {
         Some(at) if settings.is_empty() => {
-            let what = format!(
+            reader.at(at).wrong(format!(
                 "answer names 'bandwidth', but no policy has it; write {HOW} in a policy, or \
                  leave it out of answer"
-            );
-            reader.wrong(at, &what);
+            ));
         }
         Some(_) => {}
         None => {
             for at in settings {
                 let what = "this bandwidth slows no response, because answer does not name \
                             'bandwidth'; write it there, above the first policy";
-                reader.warn(*at, what);
+                reader.at(*at).warn(what);
             }
         }
     }

@@ -75,7 +75,7 @@ fn parse_for(
 ) -> Result<Policies, Vec<String>> {
     let mut reader = Reader::new(path, text, readers);
     if let Some((what, at)) = syntax::not_toml(text) {
-        reader.wrong(at, &what);
+        reader.at(at).wrong(&what);
         return Err(reader.finish().err().unwrap_or_default());
     }
     let (document, mut errors) = DeTable::parse_recoverable(text);
@@ -93,7 +93,7 @@ fn parse_for(
             are_understood &= mistake.is_understood;
             // The rest of the line may be right once its first mistake is mended.
             if reported.insert(line) || mistake.is_understood {
-                reader.wrong(at, &mistake.sentence);
+                reader.at(at).wrong(&mistake.sentence);
             }
         }
         if !are_understood {
@@ -171,7 +171,7 @@ impl<'t> File<'t> {
         {
             let what = "no policy uses the store; write shared = true in those that are to count \
                         over all machines";
-            self.reader.warn(value.span().start, what);
+            self.reader.on(value).warn(what);
         }
         let counts = |policy: &&Policy| {
             policy.shared.is_some() && policy.limits().any(|limit| limit.calendar().is_some())
@@ -180,14 +180,13 @@ impl<'t> File<'t> {
             && store.as_ref().is_some_and(|store| store.base.strict)
             && let Some(policy) = list.iter().find(counts)
         {
-            let what = format!(
+            self.reader.on(value).warn(format!(
                 "the store is strict, and policy '{}' counts in windows: when the store is used \
                  for the first time, and when it has lost its memory, all clients are blocked \
                  until the window ends; leave strict out if it does less harm that counts begin \
                  at 0 again then",
                 policy.name
-            );
-            self.reader.warn(value.span().start, &what);
+            ));
         }
         (list, answers, store)
     }
@@ -197,7 +196,7 @@ impl<'t> File<'t> {
         let scope = name.parse().ok();
         if scope.is_none() {
             let known = ["proc", "sess", "txn", "req", "res"];
-            self.reader.unknown(value.span().start, "a scope", &name, &known);
+            self.reader.on(value).unknown("a scope", &name, &known);
         }
         scope
     }
@@ -212,11 +211,11 @@ impl<'t> File<'t> {
                 Some(var) if !vars.contains(&var) => vars.push(var),
                 Some(_) => {
                     let what = format!("answer names '{name}' twice; once is enough");
-                    self.reader.wrong(at, &what);
+                    self.reader.at(at).wrong(what);
                 }
                 None => {
                     let names: Vec<_> = Var::ALL.iter().map(|var| var.name().as_str()).collect();
-                    self.reader.unknown(at, "a variable", &name, &names);
+                    self.reader.at(at).unknown("a variable", &name, &names);
                 }
             }
         }
@@ -245,12 +244,11 @@ impl<'t> File<'t> {
             reserving.and_then(|at| Some((&list.get(at)?.name, *places.get(at)?)))
             && answers.scope != Scope::Transaction
         {
-            let what = format!(
+            self.reader.at(at).wrong(format!(
                 "policy '{name}' has reserve, and the variables of the scope {} are not those of \
                  one request and its response; write scope = \"txn\"",
                 answers.scope.as_str()
-            );
-            self.reader.wrong(at, &what);
+            ));
         }
         let what = "answer names 'reserved', and no policy has reserve; write reserve in a policy \
                     with settle, or leave reserved out";
@@ -274,7 +272,7 @@ impl<'t> File<'t> {
             others.insert(delays, var);
         } else if others.contains(&var) && self.reader.is_content() {
             // If a policy is wrong, it may be the one that needs it.
-            self.reader.wrong(at.map_or(0, |at| at.span().start), what);
+            self.reader.at(at.map_or(0, |at| at.span().start)).wrong(what);
         }
     }
 
@@ -293,7 +291,7 @@ impl<'t> File<'t> {
         });
         let is_empty = table.is_some_and(DeTable::is_empty);
         if value.is_none() || is_empty {
-            self.reader.wrong(at, NO_POLICY);
+            self.reader.at(at).wrong(NO_POLICY);
         }
         // In the order of the file, which a table does not keep.
         let mut policies: Vec<_> = table.into_iter().flatten().collect();
@@ -329,12 +327,11 @@ impl<'t> File<'t> {
             let name = &policy.name;
             if let Some(hiding) = every.get(&policy.message) {
                 let and_when = if policy.when.is_some() { "" } else { ", and give it a 'when'" };
-                let what = format!(
+                self.reader.at(*at).wrong(format!(
                     "policy '{name}' never applies, because policy '{}' above it is for the same \
                      message; put '{name}' first{and_when}",
                     hiding.name
-                );
-                self.reader.wrong(*at, &what);
+                ));
                 continue;
             }
             let Some(When { arg, values }) = &policy.when else {
@@ -363,23 +360,21 @@ impl<'t> File<'t> {
                 several => format!("policies {} above it have", quoted(several)),
             };
             if hidden.len() == values.len() {
-                let what = format!(
+                self.reader.at(*at).wrong(format!(
                     "policy '{name}' never applies, because {above} all values of its 'when', for \
                      the same message; leave the policy or those values out"
-                );
-                self.reader.wrong(*at, &what);
+                ));
             } else {
                 let (noun, them) = match hidden.len() {
                     1 => ("value", "it"),
                     _ => ("values", "them"),
                 };
-                let what = format!(
+                self.reader.at(*at).warn(format!(
                     "policy '{name}' never gets the {noun} {} of '{}', because {above} {them}, \
                      for the same message; leave {them} out of one of the two",
                     quoted(&hidden.iter().map(|value| words::text(value)).collect::<Vec<_>>()),
                     words::text(arg)
-                );
-                self.reader.warn(*at, &what);
+                ));
             }
         }
     }
@@ -398,13 +393,12 @@ impl<'t> File<'t> {
                     (true, false) => "headers",
                     (true, true) => "ratelimit, ratelimit_policy or headers",
                 };
-                let what = format!(
+                self.reader.at(*at).wrong(format!(
                     "with the header fields of policy '{}' an answer may have {bytes} bytes, and \
                      at most {most} are certain to fit into HAProxy's buffers; use shorter names \
                      or fewer limits, or leave {leave_out} out of answer",
                     policy.name
-                );
-                self.reader.wrong(*at, &what);
+                ));
             }
         }
     }

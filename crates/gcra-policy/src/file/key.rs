@@ -78,14 +78,14 @@ pub fn key_parts<'t>(
         if is_empty && policy.is_none() {
             let what = "key is empty; leave it out if all args make the key, or write the names \
                         of args, such as [\"ip\"]";
-            reader.wrong(value.span().start, what);
+            reader.on(value).wrong(what);
         }
         reader.strings(value, "key", "such as [\"ip\"]")
     });
     let (args, places): (Vec<_>, Vec<_>) = args.unwrap_or_default().into_iter().unzip();
     let args: Vec<_> = args.iter().map(String::as_str).collect();
     let mut args = key_args(&args, "key", "[\"ip\", \"path\"]", |place, what| {
-        reader.wrong(places[place], &what);
+        reader.at(places[place]).wrong(&what);
     });
     if let (Some(policy), None) = (policy, written) {
         args.clone_from(&policy.args);
@@ -94,10 +94,9 @@ pub fn key_parts<'t>(
         let Some(value) = entries.take(name) else { return default };
         let bits = reader.number(value, name, 0..=most.into());
         if bits == Some(0) {
-            let what = format!(
+            reader.on(value).warn(format!(
                 "with {name} = 0 all {family} addresses share one bucket; write up to {most}"
-            );
-            reader.warn(value.span().start, &what);
+            ));
         }
         bits.and_then(|bits| u8::try_from(bits).ok()).unwrap_or(default)
     };

@@ -37,33 +37,25 @@ pub(crate) fn rule<'t>(
         DeValue::String(text) if text == "unlimited" => Some(Rule::Unlimited),
         // A word, as in other programs' files.
         DeValue::String(text) if !text.contains(|c: char| c.is_ascii_digit()) => {
-            reader.wrong_text(at, text, &not_a_limit(text));
+            reader.at(at).wrong_text(text, &not_a_limit(text));
             None
         }
         DeValue::String(_) | DeValue::Table(_) => {
             Some(Rule::Limits(limit(reader, policy, value, None)?))
         }
         DeValue::Array(array) => match array.len() {
-            0 => {
-                let what = format!("{setting} is empty; write \"unlimited\" to block no request");
-                reader.wrong(at, &what);
-                None
-            }
+            0 => reader
+                .at(at)
+                .refuse(format!("{setting} is empty; write \"unlimited\" to block no request")),
             1..=MAX_LIMITS => several(reader, policy, at, &array.iter().collect::<Vec<_>>()),
-            count => {
-                let what = format!("{setting} has {count} entries; use at most {MAX_LIMITS}");
-                reader.wrong(at, &what);
-                None
-            }
+            count => reader
+                .at(at)
+                .refuse(format!("{setting} has {count} entries; use at most {MAX_LIMITS}")),
         },
-        _ => {
-            let what = format!(
-                "{setting} must be a limit, such as \"10/s burst 20\", a list of limits, \"deny\" \
-                 or \"unlimited\""
-            );
-            reader.wrong(at, &what);
-            None
-        }
+        _ => reader.at(at).refuse(format!(
+            "{setting} must be a limit, such as \"10/s burst 20\", a list of limits, \"deny\" \
+             or \"unlimited\""
+        )),
     }
 }
 
@@ -75,8 +67,7 @@ pub(crate) fn trial<'t>(
 ) -> Option<Vec<Limit>> {
     let mut wrong = |what: &str| {
         let what = format!("{what}; write observe = [\"50/s burst 100\"], or leave it out");
-        reader.wrong(value.span().start, &what);
-        None
+        reader.on(value).refuse(what)
     };
     match value.get_ref() {
         DeValue::String(text) if text == "deny" || text == "unlimited" => {
@@ -125,18 +116,17 @@ fn several<'t>(
     let limits: Vec<Vec<_>> = limits.into_iter().collect::<Option<_>>()?;
     let limits: Vec<_> = limits.into_iter().flatten().collect();
     if limits.len() > MAX_LIMITS {
-        let what = format!(
+        reader.at(at).wrong(format!(
             "these are {} limits, because one whose numbers are in an arg counts twice: it has \
              its highest limit beside it; use at most {MAX_LIMITS}",
             limits.len()
-        );
-        reader.wrong(at, &what);
+        ));
     }
     let mut labels: Vec<_> = limits.iter().map(|limit: &Limit| &limit.label).collect();
     labels.sort();
     if let Some(pair) = labels.windows(2).find(|pair| pair[0] == pair[1]) {
         let what = format!("two limits are called '{}'; give each a name of its own", pair[0]);
-        reader.wrong(at, &what);
+        reader.at(at).wrong(what);
     }
     for (place, (limit, at)) in limits.iter().zip(places).enumerate() {
         // Of two equal limits the first one counts.
@@ -151,12 +141,11 @@ fn several<'t>(
             is_stricter && (place > *other || !never_matters(stricter, limit))
         });
         if let Some((_, stricter)) = stricter {
-            let what = format!(
+            reader.at(at).warn(format!(
                 "the limit '{}' never matters, because '{}' allows no more at once and no more in \
                  the long run; leave it out",
                 limit.words.text, stricter.words.text
-            );
-            reader.warn(at, &what);
+            ));
         }
     }
     Some(Rule::Limits(limits))
@@ -213,7 +202,7 @@ fn limit<'t>(
     let mut key = None;
     let written = match value.get_ref() {
         DeValue::String(text) => {
-            in_a_string(text).map_err(|what| reader.wrong_text(at, text, &what)).ok()?
+            in_a_string(text).map_err(|what| reader.at(at).wrong_text(text, &what)).ok()?
         }
         DeValue::Table(table) => {
             let mut entries = Entries::new("a limit".to_owned(), SETTINGS, table);
@@ -232,12 +221,11 @@ fn limit<'t>(
                     let given: Vec<_> = given.map(|(name, _)| name).collect();
                     let (it, its) =
                         if given.len() == 1 { ("it", "its") } else { ("them", "their") };
-                    let what = format!(
+                    reader.on(value).wrong(format!(
                         "a limit has a count in a window or a rate, not both; leave {} out, or \
                          write {it} as a limit of {its} own",
                         list(&given, "and")
-                    );
-                    reader.wrong(value.span().start, &what);
+                    ));
                     reader.no_more_but(entries, of_the_policy);
                     return None;
                 }
@@ -247,7 +235,7 @@ fn limit<'t>(
                 if rate.is_none() {
                     let what = "the limit has no rate; write rate = \"10/s\", or count = 10000 \
                                 and window = \"day Europe/Berlin\"";
-                    reader.wrong(at, what);
+                    reader.at(at).wrong(what);
                 }
                 let rate = rate.and_then(|value| reader.string(value, "rate", LIKE_RATE));
                 let burst =
@@ -258,12 +246,10 @@ fn limit<'t>(
             written
         }
         _ => {
-            reader.wrong(
-                at,
+            return reader.at(at).refuse(
                 "a limit must be a string, such as \"10/s burst 20\", or a table, such as { name \
                  = \"hourly\", rate = \"1000/h\", burst = 100 }",
             );
-            return None;
         }
     };
     let (label, own) = names(policy.name, written.name.as_deref(), position);
@@ -295,7 +281,7 @@ fn numbers(reader: &mut Reader<'_>, at: usize, written: &LimitEntries) -> Option
                 _ if ["deny", "unlimited"].contains(&&**rate) => must_stand_alone(rate),
                 _ => table_error::rate(&error),
             };
-            reader.wrong_text(at, rate, &what);
+            reader.at(at).wrong_text(rate, &what);
         })
         .ok()
 }
@@ -324,22 +310,20 @@ fn own_key<'t>(
         return None;
     }
     if policy.key.args.is_empty() {
-        let what = format!(
+        reader.at(at).wrong(format!(
             "a limit has a key of its own, so policy '{}' needs a 'key', too, which says what its \
              other limits and its overrides count by; write, for example, key = [\"ip\"]",
             policy.name
-        );
-        reader.wrong(at, &what);
+        ));
     }
     let given = PARTS.map(|name| (name, entries.get(name)));
     let key = key_parts(reader, entries, Some(policy.key));
     if key.args.is_empty() && !policy.key.args.is_empty() {
         for (name, value) in given.into_iter().skip(1) {
             let Some(value) = value else { continue };
-            let what = format!(
+            reader.on(value).warn(format!(
                 "with key = [] all clients count together, so {name} does nothing; leave it out"
-            );
-            reader.warn(value.span().start, &what);
+            ));
         }
     }
     Some(key)
@@ -372,12 +356,10 @@ fn limit_by_arg<'t>(
     reader.no_more_but(entries, of_the_policy);
     if let Some(value) = places.first() {
         let (it, them) = (list(&others, "or"), if others.len() == 1 { "it" } else { "them" });
-        let what = format!(
+        return reader.on(value).refuse(format!(
             "a limit whose numbers are in an arg has no {it} of its own; leave {them} out, and \
              {RIGHT}"
-        );
-        reader.wrong(value.span().start, &what);
-        return None;
+        ));
     }
     let missing = [
         (arg, "'arg', the arg with its numbers"),
@@ -389,7 +371,7 @@ fn limit_by_arg<'t>(
     let is_whole = missing.is_empty();
     if !is_whole {
         let what = missing.join("; and no ");
-        reader.wrong(at, &format!("the limit has no {what}; {RIGHT}"));
+        reader.at(at).wrong(format!("the limit has no {what}; {RIGHT}"));
     }
     let mut no_burst = Vec::new();
     let mut of_text = |reader: &mut Reader<'t>, name: &str, value: Option<&Node<'t>>| {
@@ -397,39 +379,35 @@ fn limit_by_arg<'t>(
         let text = reader.string(value, name, "such as \"10/s burst 20\"")?;
         let at = value.span().start;
         if ["", "deny", "unlimited"].contains(&text.trim()) {
-            let what = format!(
+            return reader.at(at).refuse(format!(
                 "{name} = \"{text}\" is not possible, because {name} is a limit itself; write \
                  one, such as {name} = \"10/s burst 20\""
-            );
-            reader.wrong(at, &what);
-            return None;
+            ));
         }
         let written =
-            in_a_string(&text).map_err(|what| reader.wrong_text(at, &text, &what)).ok()?;
+            in_a_string(&text).map_err(|what| reader.at(at).wrong_text(&text, &what)).ok()?;
         no_burst.extend(written.burst.is_none().then(|| name.to_owned()));
         numbers(reader, at, &written)
     };
     let arg_name = arg.and_then(|value| {
         let name = reader.name(value, "arg", "the name of an arg")?;
         if let Some(what) = not_an_arg(&name, "arg") {
-            reader.wrong(value.span().start, &what);
+            reader.on(value).wrong(&what);
         }
         if is_whole && policy.key.args.is_empty() {
-            let what = format!(
+            reader.on(value).wrong(format!(
                 "without a key, policy '{}' counts by all args, so each value of '{name}' would \
                  have a bucket of its own; write the names of those that tell clients apart, such \
                  as key = [\"ip\"]",
                 policy.name
-            );
-            reader.wrong(value.span().start, &what);
+            ));
         }
         let keys = [Some(policy.key), key.as_ref()];
         if keys.into_iter().flatten().any(|key| key.names().any(|it| *it == *name.as_bytes())) {
-            let what = format!(
+            reader.on(value).wrong(format!(
                 "key and the arg of a limit both name '{name}', so each value would have a bucket \
                  of its own; leave it out of key"
-            );
-            reader.wrong(value.span().start, &what);
+            ));
         }
         Some(name)
     });
@@ -438,7 +416,7 @@ fn limit_by_arg<'t>(
     if limit_from_arg::lowered(quota, most_quota) != Some(quota) {
         let what = "the default is above 'most' in its rate or its burst; lower the default, or \
                     raise most";
-        reader.wrong(default.map_or(at, |value| value.span().start), what);
+        reader.at(default.map_or(at, |value| value.span().start)).wrong(what);
     }
     let (label, own) = names(policy.name, name.as_deref(), position);
     let identity = |own: &str| LimitIdentity::new(policy.name, own);
@@ -482,21 +460,19 @@ pub(crate) fn args_are_apart(
         let is_in_policy = policy.names().any(|name| name == arg);
         let limit = limits.iter().find(|limit| counts_by(limit, arg));
         if let Some(limit) = limit.filter(|_| !is_in_policy) {
-            let what = format!(
+            reader.at(at).wrong(format!(
                 "{setting} and the key of the limit '{}' both name '{name}', so each number \
                  would have a bucket of its own; leave it out of that key",
                 limit.label
-            );
-            reader.wrong(at, &what);
+            ));
         }
         let is_numbers = |limit: &&&Limit| limit.by_arg().is_some_and(|it| *it.arg == *arg);
         if let Some(limit) = limits.iter().find(is_numbers) {
-            let what = format!(
+            reader.at(at).wrong(format!(
                 "{setting} and the arg of the limit '{}' both name '{name}', and no value is both \
                  a number of cells and a limit, such as \"10/s\"; write two args",
                 limit.label
-            );
-            reader.wrong(at, &what);
+            ));
         }
     }
     for numbers in limits {
@@ -507,14 +483,13 @@ pub(crate) fn args_are_apart(
         };
         let limit = limits.iter().find(|limit| counts_by(limit, &by_arg.arg));
         if let Some(limit) = limit.filter(|limit| !is_known(limit)) {
-            let what = format!(
+            reader.at(at).wrong(format!(
                 "the key of the limit '{}' and the arg of the limit '{}' both name '{}', so each \
                  value would have a bucket of its own; leave it out of that key",
                 limit.label,
                 numbers.label,
                 String::from_utf8_lossy(&by_arg.arg)
-            );
-            reader.wrong(at, &what);
+            ));
         }
     }
 }
@@ -527,16 +502,16 @@ fn counts<'t>(
     window: Option<&Node<'t>>,
 ) -> Option<(u32, Calendar)> {
     if count.is_none() {
-        reader.wrong(at, "the limit has a window and no count; write count = 10000");
+        reader.at(at).wrong("the limit has a window and no count; write count = 10000");
     }
     if window.is_none() {
         let what = "the limit has a count and no window; write window = \"day Europe/Berlin\"";
-        reader.wrong(at, what);
+        reader.at(at).wrong(what);
     }
     let count = count.and_then(|value| reader.number(value, "count", 1..=MAX_COUNT));
     let calendar = window.and_then(|value| {
         let text = reader.string(value, "window", "such as \"day Europe/Berlin\"")?;
-        Calendar::parse(&text).map_err(|what| reader.wrong(value.span().start, &what)).ok()
+        Calendar::parse(&text).map_err(|what| reader.on(value).wrong(&what)).ok()
     });
     Some((u32::try_from(count?).ok()?, calendar?))
 }
@@ -590,8 +565,7 @@ fn in_a_string(text: &str) -> Result<LimitEntries, String> {
 fn limit_name<'t>(reader: &mut Reader<'t>, value: &Node<'t>) -> Option<String> {
     let name = reader.string(value, "name", "such as \"hourly\"")?;
     if !is_name(&name) {
-        let what = format!("'{name}' is not a valid name for a limit: {NAME_RULE}");
-        reader.wrong(value.span().start, &what);
+        reader.on(value).wrong(format!("'{name}' is not a valid name for a limit: {NAME_RULE}"));
     }
     Some(name)
 }

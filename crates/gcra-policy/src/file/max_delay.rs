@@ -37,8 +37,7 @@ pub(crate) fn max_delay<'t>(reader: &mut Reader<'t>, value: &Node<'t>) -> Option
              to 24d, {LIKE}"
         ),
     };
-    reader.wrong(value.span().start, &what);
-    None
+    reader.on(value).refuse(&what)
 }
 
 /// Puts the longest delay into the quotas of a policy's rule, of its overrides and of its trial.
@@ -61,23 +60,21 @@ pub(crate) fn apply(
     let has_rate = |(limit, _): &(&mut Limit, &str)| limit.rate().is_some();
     let mut limits = own.chain(overrides).chain(trial).filter(has_rate).peekable();
     if is_known && limits.peek().is_none() {
-        let what = format!(
+        reader.at(at).wrong(format!(
             "max_delay of policy '{policy}' has no effect, because the policy has no limit with a \
              rate; leave it out"
-        );
-        reader.wrong(at, &what);
+        ));
     }
     for (limit, of) in limits {
         let Some(rate) = limit.rate_mut() else { continue };
         match rate.with_max_delay(max_delay) {
             Ok(quota) => *rate = quota,
             Err(error) => {
-                let what = format!(
+                reader.at(at).wrong(format!(
                     "max_delay of policy '{policy}' is too long for the limit '{}'{of}: {error}; \
                      lower max_delay or the burst",
                     limit.words.text
-                );
-                reader.wrong(at, &what);
+                ));
             }
         }
     }
@@ -86,11 +83,10 @@ pub(crate) fn apply(
 /// Notes a mistake where requests can be delayed, and several of them have one variable together.
 pub(crate) fn check_scope(reader: &mut Reader<'_>, at: usize, scope: Scope) {
     if matches!(scope, Scope::Process | Scope::Session) {
-        let what = format!(
+        reader.at(at).wrong(format!(
             "with scope = \"{}\" requests share one delay_ms, so that one could wait for the \
              delay of another; for max_delay write scope = \"txn\"",
             scope.as_str()
-        );
-        reader.wrong(at, &what);
+        ));
     }
 }

@@ -63,18 +63,17 @@ impl<'p> Collector<'p> {
     pub(crate) fn finish(self, reader: &mut Reader<'_>) -> Overrides {
         if self.parts.names().count() <= 1 && self.texts < self.addresses {
             for (at, text) in &self.first_texts {
-                let what = format!(
+                reader.at(*at).warn(format!(
                     "{text} is a string among addresses, so no address will ever match it; write \
                      an address, or str: in front of it if it is meant"
-                );
-                reader.warn(*at, &what);
+                ));
             }
             if let (more @ 1.., Some((at, _))) =
                 (self.texts - self.first_texts.len(), self.first_texts.last())
             {
                 let strings = Count(more, "more string is", "more strings are");
                 let what = format!("{strings} among the addresses of policy '{}'", self.policy);
-                reader.warn_of_several(*at, &what, more);
+                reader.at(*at).warn_of_several(&what, more);
             }
         }
         self.warn_of_narrow_ones(reader);
@@ -97,7 +96,7 @@ impl<'p> Collector<'p> {
             "{first} {are} only if HAProxy sends whole addresses (args ip=src), and never with \
              ip=src,ipmask(32,64), as in some files of haproxy/"
         );
-        reader.warn_of_several(*at, &what, self.narrow);
+        reader.at(*at).warn_of_several(&what, self.narrow);
     }
 
     /// Remembers whether an entry is an address or a string. `list` says in which list it is.
@@ -148,19 +147,18 @@ impl<'p> Collector<'p> {
             let is_bare = name.span().len() == text.len();
             if let Some(dotted) = dotted(text, value).filter(|_| is_bare) {
                 let what = format!("the key '{dotted}' needs quotes; write \"{dotted}\"");
-                reader.wrong(at, &what);
+                reader.at(at).wrong(what);
                 continue;
             }
             if is_bare && is_setting(text) {
-                let what = format!(
+                reader.at(at).wrong(format!(
                     "'{text}' below [policy.{}.overrides] is an override for the value '{text}'; \
                      write it above that header, or \"{text}\" in quotes if the value is meant",
                     self.policy
-                );
-                reader.wrong(at, &what);
+                ));
                 continue;
             }
-            let key = self.key(text).map_err(|what| reader.wrong(at, &what));
+            let key = self.key(text).map_err(|what| reader.at(at).wrong(&what));
             let of = WrittenFor { name: self.policy, key: self.parts };
             let noted = reader.noted();
             let rule = limits::rule(reader, of, &format!("the override '{text}'"), value);
@@ -171,12 +169,12 @@ impl<'p> Collector<'p> {
                 self.note(reader, at, "", text, &key);
                 if let Some(first) = seen.insert(key.clone(), name) {
                     reader.hide(first.get_ref());
-                    let what = format!(
-                        "'{text}' is the same as '{}' in line {}; leave one of the two out",
-                        first.get_ref(),
-                        reader.line(first.span().start)
-                    );
-                    reader.wrong(at, &what);
+                    let line = reader.line(first.span().start);
+                    let first = first.get_ref();
+                    reader.at(at).wrong(format!(
+                        "'{text}' is the same as '{first}' in line {line}; leave one of the two \
+                         out"
+                    ));
                 }
                 let place = self.place(rule, None);
                 self.overrides.insert(key, place);
@@ -194,7 +192,7 @@ impl<'p> Collector<'p> {
         let DeValue::Array(array) = value.get_ref() else {
             let what = "lists must be a list of tables: write [[policy.NAME.lists]], and below \
                         it file and limits";
-            return reader.wrong(value.span().start, what);
+            return reader.on(value).wrong(what);
         };
         for list in array.iter() {
             let at = list.span().start;
@@ -209,8 +207,7 @@ impl<'p> Collector<'p> {
                 let file = reader.string(value, "file", "such as \"partners.txt\"")?;
                 if file.is_empty() {
                     let what = "file is empty; write the path of the list";
-                    reader.wrong(value.span().start, what);
-                    return None;
+                    return reader.on(value).refuse(what);
                 }
                 Some(file)
             });
@@ -228,13 +225,12 @@ impl<'p> Collector<'p> {
                     Err(error) => {
                         reader.hide_unless_there(&file, &path);
                         let path = path.display();
-                        reader.wrong(at, &format!("cannot read the list {path}: {error}"));
+                        reader.at(at).wrong(format!("cannot read the list {path}: {error}"));
                     }
                 }
             }
             if !is_complete {
-                reader.wrong(
-                    at,
+                reader.at(at).wrong(
                     "a list needs file and limits, such as file = \"partners.txt\" and limits = \
                      \"unlimited\"",
                 );
@@ -264,7 +260,7 @@ impl<'p> Collector<'p> {
                             odd += 1;
                             if odd <= MAX_REPORTED {
                                 reader.hide(entry);
-                                reader.warn(at, &format!("{list}{what}"));
+                                reader.at(at).warn(format!("{list}{what}"));
                             }
                         }
                     }
@@ -276,19 +272,19 @@ impl<'p> Collector<'p> {
                     wrong += 1;
                     if wrong <= MAX_REPORTED {
                         reader.hide(entry);
-                        reader.wrong(at, &format!("{list}{what}"));
+                        reader.at(at).wrong(format!("{list}{what}"));
                     }
                 }
             }
         }
         if let Some(more @ 1..) = wrong.checked_sub(MAX_REPORTED) {
             let more = Count(more, "more mistake", "more mistakes");
-            reader.wrong(at, &format!("the list {path} has {more}"));
+            reader.at(at).wrong(format!("the list {path} has {more}"));
         }
         if let Some(more @ 1..) = odd.checked_sub(MAX_REPORTED) {
             let entries = Count(more, "more entry", "more entries");
             let what = format!("the list {path} has {entries} with quotes or a '#'");
-            reader.warn_of_several(at, &what, more);
+            reader.at(at).warn_of_several(&what, more);
         }
     }
 

@@ -23,14 +23,10 @@ pub(crate) fn penalty<'t>(reader: &mut Reader<'t>, value: &Node<'t>) -> Option<P
     };
     let ceiling_ns = match entries.take("ceiling") {
         Some(value) => ceiling_ns(reader, value),
-        None => {
-            reader.wrong(
-                at,
-                "penalty has no ceiling, so a client could stay blocked without end; write \
-                 ceiling = \"10m\"",
-            );
-            None
-        }
+        None => reader.at(at).refuse(
+            "penalty has no ceiling, so a client could stay blocked without end; write \
+             ceiling = \"10m\"",
+        ),
     };
     reader.no_more(entries);
     Some(Penalty { cells: u32::try_from(cells?).unwrap_or(u32::MAX), ceiling_ns: ceiling_ns? })
@@ -41,12 +37,11 @@ fn ceiling_ns<'t>(reader: &mut Reader<'t>, value: &Node<'t>) -> Option<u64> {
     let ns = duration::parse(&text).and_then(|ceiling| u64::try_from(ceiling.as_nanos()).ok());
     let ns = ns.filter(|ns| (1..=MAX_CEILING_NS).contains(ns));
     if ns.is_none() {
-        let what = format!(
+        reader.on(value).wrong(format!(
             "'{text}' is not a valid time; write a whole number and a unit ({}), up to 30d, such \
              as \"10m\"",
             duration::UNITS_IN_WORDS
-        );
-        reader.wrong(value.span().start, &what);
+        ));
     }
     ns
 }
@@ -73,17 +68,16 @@ pub(crate) fn apply(
             false => "the policy has no limit with a rate",
             true => "each of its limits has a key of its own, and other clients would wait for it",
         };
-        let what = format!(
+        reader.at(at).wrong(format!(
             "the penalty of policy '{policy}' is never charged, because {why}; leave it out"
-        );
-        reader.wrong(at, &what);
+        ));
     }
     for limit in limits {
         // Other numbers that messages say are not known here.
         if let Some((quota, words)) = limit.default_rate()
             && let Some(what) = never_charged(penalty, quota, &words, policy)
         {
-            reader.wrong(at, &what);
+            reader.at(at).wrong(&what);
         }
         let Some(rate) = limit.rate_mut() else { continue };
         // Penalties are charged in whole cells, so the longest delay counts as whole cells, too:
@@ -96,11 +90,10 @@ pub(crate) fn apply(
         match rate.with_most_owed(most_owed) {
             Ok(quota) => *rate = quota,
             Err(error) => {
-                let what = format!(
+                reader.at(at).wrong(format!(
                     "with the penalty of policy '{policy}', {error}; lower the ceiling or the \
                      burst"
-                );
-                reader.wrong(at, &what);
+                ));
             }
         }
     }

@@ -72,7 +72,7 @@ impl<'n> Draft<'n> {
         let name = &**name.get_ref();
         if !is_name(name) {
             let what = format!("'{name}' is not a valid name for a policy: {NAME_RULE}");
-            reader.wrong_text(at, name, &what);
+            reader.at(at).wrong_text(name, &what);
         }
         let table = reader.table(value, &not_a_table(name, value))?;
         let mut entries = Entries::new(format!("policy '{name}'"), SETTINGS, table);
@@ -214,11 +214,10 @@ impl<'n> Draft<'n> {
         }
         let of_trial = trial_name(name);
         if policy.limits().any(|limit| *limit.record_name == of_trial) {
-            let what = format!(
+            reader.at(self.observe_at.unwrap_or(at)).wrong(format!(
                 "a limit of policy '{name}' is called 'observe', and '{of_trial}' is the name \
                  of the trial; give the limit another name"
-            );
-            reader.wrong(self.observe_at.unwrap_or(at), &what);
+            ));
         }
         Some((policy, self.trial))
     }
@@ -282,14 +281,13 @@ fn slots_are_enough(reader: &mut Reader<'_>, at: usize, policy: &Policy) {
     let local = policy.limits().filter(|_| policy.shared.is_none());
     let longest = local.map(kept_for).max().unwrap_or_default();
     if longest >= LONG {
-        let what = format!(
+        reader.at(at).warn(format!(
             "each client of policy '{}' can keep a slot of the table for {}; start the agents \
              with --slots of at least twice the clients of that time (the usual table has \
              1048576), or some are forgotten",
             policy.name,
             Short(longest)
-        );
-        reader.warn(at, &what);
+        ));
     }
 }
 
@@ -301,12 +299,11 @@ fn observed_limits<'t>(
     observes: bool,
 ) -> Option<Vec<Limit>> {
     if observes {
-        let what = format!(
+        reader.on(value).warn(format!(
             "policy '{}' blocks no request by its limits either, because of mode = \
              \"observe\"; leave out mode when they are to block again",
             policy.name
-        );
-        reader.warn(value.span().start, &what);
+        ));
     }
     limits::trial(reader, policy, value)
 }
@@ -316,11 +313,10 @@ fn message<'t>(reader: &mut Reader<'t>, value: &Node<'t>, setting: &str) -> Opti
     let name = reader.name(value, setting, "the name of a spoe-message")?;
     let is_allowed = |c: char| c.is_ascii_alphanumeric() || "-_.:".contains(c);
     if let Some(c) = name.chars().find(|c| !is_allowed(*c)) {
-        let what = format!(
+        reader.on(value).wrong(format!(
             "'{name}' is not the name of a spoe-message, because HAProxy allows no '{c}' in \
              it; use letters, digits, '-', '_', '.' and ':'"
-        );
-        reader.wrong(value.span().start, &what);
+        ));
     }
     Some(name)
 }
@@ -332,25 +328,22 @@ fn when<'t>(reader: &mut Reader<'t>, value: &Node<'t>) -> Option<When> {
     let at = value.span().start;
     let mut entries = reader.table(value, HOW)?.iter();
     let (Some((arg, values)), None) = (entries.next(), entries.next()) else {
-        reader.wrong(at, HOW);
-        return None;
+        return reader.at(at).refuse(HOW);
     };
     if arg.get_ref().is_empty() {
         let what = "when names no arg; write the name of an arg of the message, such as \
                     { plan = \"gold\" }";
-        reader.wrong(at, what);
+        reader.at(at).wrong(what);
     }
     let values = match values.get_ref() {
         DeValue::Array(array) if array.is_empty() => {
-            reader.wrong(at, HOW);
-            return None;
+            return reader.at(at).refuse(HOW);
         }
         DeValue::Array(array) => array.iter().map(Spanned::get_ref).collect(),
         value => vec![value],
     };
     let Some(texts) = values.iter().map(|value| scalar(value)).collect::<Option<Vec<_>>>() else {
-        reader.wrong(at, HOW);
-        return None;
+        return reader.at(at).refuse(HOW);
     };
     if !values.iter().all(|value| value.is_str()) {
         let quoted: Vec<_> = texts.iter().map(|text| format!("\"{text}\"")).collect();
@@ -359,18 +352,17 @@ fn when<'t>(reader: &mut Reader<'t>, value: &Node<'t>) -> Option<When> {
             several => format!("[{}]", several.join(", ")),
         };
         let arg = arg.get_ref();
-        let what =
-            format!("the values of '{arg}' in when must be strings; write {{ {arg} = {right} }}");
-        reader.wrong(at, &what);
+        reader.at(at).wrong(format!(
+            "the values of '{arg}' in when must be strings; write {{ {arg} = {right} }}"
+        ));
     }
     if let Some(what) = not_an_arg(arg.get_ref(), "when") {
-        reader.wrong(at, &what);
+        reader.at(at).wrong(&what);
     }
     let mut distinct: Vec<Box<[u8]>> = Vec::new();
     for value in texts {
         if distinct.iter().any(|known| **known == *value.as_bytes()) {
-            let what = format!("when names '{value}' twice; once is enough");
-            reader.wrong(at, &what);
+            reader.at(at).wrong(format!("when names '{value}' twice; once is enough"));
         } else {
             distinct.push(value.into_bytes().into());
         }
@@ -390,11 +382,10 @@ fn key_tells_clients_apart(
         && only.names().eq([&*when.arg])
     {
         let arg = words::text(&when.arg);
-        let what = format!(
+        reader.at(at).warn(format!(
             "the key of policy '{policy}' has only the arg '{arg}', so all requests with the \
              same {arg} share one bucket; add the arg that tells clients apart, such as \"ip\""
-        );
-        reader.warn(at, &what);
+        ));
     }
 }
 
@@ -405,13 +396,11 @@ fn rule<'t>(
     value: Option<&Node<'t>>,
 ) -> Option<Rule> {
     let Some(value) = value else {
-        let what = format!(
+        return reader.at(at).refuse(format!(
             "policy '{}' has no limits; write limits = [\"100/s burst 20\"], or \"deny\" or \
              \"unlimited\"",
             policy.name
-        );
-        reader.wrong(at, &what);
-        return None;
+        ));
     };
     limits::rule(reader, policy, "limits", value)
 }
@@ -420,14 +409,13 @@ fn rule<'t>(
 fn cost<'t>(reader: &mut Reader<'t>, value: &Node<'t>, key: &KeyParts) -> Option<Box<[u8]>> {
     let cost = reader.name(value, "cost", "the name of an arg")?;
     if let Some(what) = not_an_arg(&cost, "cost") {
-        reader.wrong(value.span().start, &what);
+        reader.on(value).wrong(&what);
     }
     if key.names().any(|arg| *arg == *cost.as_bytes()) {
-        let what = format!(
+        reader.on(value).wrong(format!(
             "key and cost both name '{cost}', so each cost would have a bucket of its own; \
              leave it out of key"
-        );
-        reader.wrong(value.span().start, &what);
+        ));
     }
     Some(cost.into_bytes().into())
 }
@@ -441,12 +429,12 @@ fn observes<'t>(reader: &mut Reader<'t>, value: &Node<'t>) -> bool {
         Some("dryrun" | "dry-run" | "dry_run" | "shadow" | "monitor" | "log" | "report") => {
             let what = "to block no request, and only count those that would be blocked, \
                         write mode = \"observe\"";
-            reader.wrong(value.span().start, what);
+            reader.on(value).wrong(what);
             false
         }
         Some(other) => {
             let known = ["enforce", "observe"];
-            reader.unknown(value.span().start, "a mode", other, &known);
+            reader.on(value).unknown("a mode", other, &known);
             false
         }
     }

@@ -3,7 +3,6 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashSet};
-use std::fmt::Write as _;
 use std::ops::RangeInclusive;
 use std::path::Path;
 use std::time::Duration;
@@ -176,32 +175,14 @@ impl<'t> Reader<'t> {
         }
     }
 
-    /// Notes a mistake in a string that may be a secret. One that begins as a rate does is none.
-    pub(crate) fn wrong_text(&mut self, at: usize, text: &str, what: &str) {
-        let is_number = |text: &str| text.parse::<f64>().is_ok();
-        if !text.split_once('/').is_some_and(|(count, _)| is_number(count.trim())) {
-            self.hide(text);
-        }
-        self.wrong(at, what);
+    /// For what is said about the byte at `at`.
+    pub(crate) fn at(&mut self, at: usize) -> Spot<'_, 't> {
+        Spot { reader: self, at }
     }
 
-    /// Notes a mistake.
-    pub(crate) fn wrong(&mut self, at: usize, what: &str) {
-        let line = self.line(at);
-        if !self.left_out.contains(&line) {
-            self.mistakes.add(line, what);
-        }
-    }
-
-    /// Notes something that is allowed, and probably not meant.
-    pub(crate) fn warn(&mut self, at: usize, what: &str) {
-        self.warnings.add(self.line(at), what);
-    }
-
-    /// Notes in one sentence `count` warnings, of which there is at least one.
-    pub(crate) fn warn_of_several(&mut self, at: usize, what: &str, count: usize) {
-        self.warn(at, what);
-        self.warnings.beyond += count.saturating_sub(1);
+    /// For what is said about a value or the name of one.
+    pub(crate) fn on<T>(&mut self, node: &Spanned<T>) -> Spot<'_, 't> {
+        self.at(node.span().start)
     }
 
     pub(crate) fn warning_count(&self) -> usize {
@@ -224,41 +205,27 @@ impl<'t> Reader<'t> {
         value: &'v Node<'t>,
         what: &str,
     ) -> Option<&'v DeTable<'t>> {
-        let table = value.get_ref().as_table();
-        if table.is_none() {
-            self.wrong(value.span().start, what);
-        }
-        table
+        value.get_ref().as_table().or_else(|| self.on(value).refuse(what))
     }
 
     /// A string; `like` says which.
     pub(crate) fn string(&mut self, value: &Node<'t>, name: &str, like: &str) -> Option<String> {
         let text = value.get_ref().as_str().map(str::to_owned);
-        if text.is_none() {
-            self.wrong(value.span().start, &format!("{name} must be a string, {like}"));
-        }
-        text
+        text.or_else(|| self.on(value).refuse(format!("{name} must be a string, {like}")))
     }
 
     /// A string that is not empty: `what`.
     pub(crate) fn name(&mut self, value: &Node<'t>, name: &str, what: &str) -> Option<String> {
         let text = self.string(value, name, what)?;
         if text.is_empty() {
-            self.wrong(
-                value.span().start,
-                &format!("{name} is empty; write {what}, or leave it out"),
-            );
+            self.on(value).wrong(format!("{name} is empty; write {what}, or leave it out"));
         }
         Some(text)
     }
 
     pub(crate) fn boolean(&mut self, value: &Node<'t>, name: &str) -> Option<bool> {
-        let boolean = value.get_ref().as_bool();
-        if boolean.is_none() {
-            let what = format!("{name} must be true or false, without quotes");
-            self.wrong(value.span().start, &what);
-        }
-        boolean
+        let what = || format!("{name} must be true or false, without quotes");
+        value.get_ref().as_bool().or_else(|| self.on(value).refuse(what()))
     }
 
     pub(crate) fn number(
@@ -267,22 +234,15 @@ impl<'t> Reader<'t> {
         name: &str,
         range: RangeInclusive<u64>,
     ) -> Option<u64> {
-        let number = value
-            .get_ref()
-            .as_integer()
-            .and_then(|integer| u64::from_str_radix(integer.as_str(), integer.radix()).ok());
-        let number = number.filter(|number| range.contains(number));
-        if number.is_none() {
-            self.wrong(
-                value.span().start,
-                &format!(
-                    "{name} must be a whole number from {} to {}, without quotes",
-                    range.start(),
-                    range.end()
-                ),
-            );
-        }
-        number
+        let integer = value.get_ref().as_integer();
+        let number = integer.and_then(|it| u64::from_str_radix(it.as_str(), it.radix()).ok());
+        number.filter(|number| range.contains(number)).or_else(|| {
+            self.on(value).refuse(format!(
+                "{name} must be a whole number from {} to {}, without quotes",
+                range.start(),
+                range.end()
+            ))
+        })
     }
 
     /// A time in this range, such as `like`.
@@ -294,17 +254,14 @@ impl<'t> Reader<'t> {
         like: &str,
     ) -> Option<Duration> {
         let text = self.string(value, name, &format!("such as \"{like}\""))?;
-        let time = duration::parse(&text).filter(|time| range.contains(time));
-        if time.is_none() {
+        duration::parse(&text).filter(|time| range.contains(time)).or_else(|| {
             let (least, most) = (Exact(*range.start()), Exact(*range.end()));
-            let what = format!(
+            self.on(value).refuse(format!(
                 "'{text}' in {name} is not a time from {least} to {most}; write a whole number \
                  and a unit ({}), such as \"{like}\"",
                 duration::UNITS_IN_WORDS
-            );
-            self.wrong(value.span().start, &what);
-        }
-        time
+            ))
+        })
     }
 
     /// The strings of a list, and where each stands. `like` says what to write.
@@ -314,20 +271,18 @@ impl<'t> Reader<'t> {
         name: &str,
         like: &str,
     ) -> Vec<(String, usize)> {
-        let texts = value.get_ref().as_array().and_then(|array| {
-            array
-                .iter()
-                .map(|text| Some((text.get_ref().as_str()?.to_owned(), text.span().start)))
-                .collect()
-        });
-        if texts.is_none() {
+        let placed =
+            |text: &Node<'t>| Some((text.get_ref().as_str()?.to_owned(), text.span().start));
+        let array = value.get_ref().as_array();
+        let texts = array.and_then(|array| array.iter().map(placed).collect());
+        texts.unwrap_or_else(|| {
             let right = match meant_strings(value.get_ref()) {
                 Some(right) => format!("; write {name} = {right}"),
                 None => format!(", {like}"),
             };
-            self.wrong(value.span().start, &format!("{name} must be a list of strings{right}"));
-        }
-        texts.unwrap_or_default()
+            self.on(value).wrong(format!("{name} must be a list of strings{right}"));
+            Vec::new()
+        })
     }
 
     /// Each entry that was not taken out is a mistake.
@@ -342,28 +297,67 @@ impl<'t> Reader<'t> {
         sentence: impl Fn(&str, &Node<'t>) -> Option<String>,
     ) {
         for (key, value) in &entries.left {
-            if let Some(what) = sentence(key.get_ref(), value) {
-                self.wrong(key.span().start, &what);
-                continue;
-            }
             let kind = format!("a setting of {}", entries.what);
-            self.unknown(key.span().start, &kind, key.get_ref(), entries.known);
+            match sentence(key.get_ref(), value) {
+                Some(what) => self.on(key).wrong(what),
+                None => self.on(key).unknown(&kind, key.get_ref(), entries.known),
+            }
+        }
+    }
+}
+
+/// A place in the file, about which one thing is said.
+pub(crate) struct Spot<'r, 't> {
+    reader: &'r mut Reader<'t>,
+    at: usize,
+}
+
+impl Spot<'_, '_> {
+    /// Notes a mistake.
+    pub(crate) fn wrong(self, what: impl AsRef<str>) {
+        let line = self.reader.line(self.at);
+        if !self.reader.left_out.contains(&line) {
+            self.reader.mistakes.add(line, what.as_ref());
         }
     }
 
-    /// A name without a meaning, and the known name that was probably meant.
-    pub(crate) fn unknown(&mut self, at: usize, kind: &str, name: &str, known: &[&str]) {
+    /// Notes a mistake because of which there is no value.
+    pub(crate) fn refuse<T>(self, what: impl AsRef<str>) -> Option<T> {
+        self.wrong(what);
+        None
+    }
+
+    /// Notes a mistake in a string that may be a secret. One that begins as a rate does is none.
+    pub(crate) fn wrong_text(self, text: &str, what: &str) {
+        let is_number = |text: &str| text.parse::<f64>().is_ok();
+        if !text.split_once('/').is_some_and(|(count, _)| is_number(count.trim())) {
+            self.reader.hide(text);
+        }
+        self.wrong(what);
+    }
+
+    /// Notes a name without a meaning, and the known name that was probably meant.
+    pub(crate) fn unknown(self, kind: &str, name: &str, known: &[&str]) {
         let nearest =
             known.iter().map(|known| (strsim::damerau_levenshtein(known, name), known)).min();
-        let mut what = format!("'{name}' is not {kind}; ");
-        // Writing to a string does not fail.
-        let _ = match nearest {
+        let right = match nearest {
             Some((distance, nearest)) if distance <= 1 + name.len() / 4 => {
-                write!(what, "did you mean '{nearest}'?")
+                format!("did you mean '{nearest}'?")
             }
-            _ => write!(what, "use one of {}", known.join(", ")),
+            _ => format!("use one of {}", known.join(", ")),
         };
-        self.wrong(at, &what);
+        self.wrong(format!("'{name}' is not {kind}; {right}"));
+    }
+
+    /// Notes something that is allowed, and probably not meant.
+    pub(crate) fn warn(self, what: impl AsRef<str>) {
+        self.reader.warnings.add(self.reader.line(self.at), what.as_ref());
+    }
+
+    /// Notes in one sentence `count` warnings, of which there is at least one.
+    pub(crate) fn warn_of_several(self, what: &str, count: usize) {
+        self.reader.warnings.beyond += count.saturating_sub(1);
+        self.warn(what);
     }
 }
 

@@ -60,17 +60,16 @@ pub(crate) fn settle<'t>(
                 [one] => ("has", one),
                 _ => ("have", "them"),
             };
-            let what = format!(
+            reader.at(at).wrong(format!(
                 "{} {has} no effect without settle; write settle = \"MESSAGE\", the \
                  spoe-message of the response, or leave {it} out",
                 list(&names, "and")
-            );
-            reader.wrong(at, &what);
+            ));
         }
         return None;
     };
     let at = value.span().start;
-    let mut wrong = |at: usize, what: &str| reader.wrong(at, what);
+    let mut wrong = |at: usize, what: &str| reader.at(at).wrong(what);
     if settling.as_deref() == Some(message) {
         let what = format!(
             "settle and message of policy '{policy}' both name '{message}'; give the response a \
@@ -107,7 +106,7 @@ pub(crate) fn settle<'t>(
         within = None;
         let what = "settle_within has no effect without reserve, because nothing is given back; \
                     leave it out";
-        reader.wrong(value.span().start, what);
+        reader.on(value).wrong(what);
     }
     let mut time = |value: Option<&Node<'t>>, name, range, like, default| match value {
         Some(value) => reader.time(value, name, range, like).unwrap_or(default),
@@ -140,22 +139,20 @@ fn reserve_arg<'t>(
         return Some(Box::default());
     }
     if let Some(what) = not_an_arg(&name, "reserve") {
-        reader.wrong(at, &what);
+        reader.at(at).wrong(&what);
     } else if name.bytes().all(|byte| byte.is_ascii_digit()) {
-        reader.wrong(at, &format!("reserve is a number in quotes; write reserve = {name}"));
+        reader.at(at).wrong(format!("reserve is a number in quotes; write reserve = {name}"));
     } else if key.names().any(|arg| *arg == *name.as_bytes()) {
-        let what = format!(
+        reader.at(at).wrong(format!(
             "key and reserve both name '{name}', so each number of cells would have a bucket of \
              its own; leave it out of key"
-        );
-        reader.wrong(at, &what);
+        ));
     } else if !has_cost {
-        let what = format!(
+        reader.at(at).wrong(format!(
             "without cost each response costs one cell, so the rest of what '{name}' reserves \
              would always be given back; write the arg of the response that says what the \
              request has cost, such as cost = \"tokens\""
-        );
-        reader.wrong(at, &what);
+        ));
     }
     Some(name.into_bytes().into())
 }
@@ -175,21 +172,19 @@ pub(crate) fn apply(
     let is_known = rule.is_some();
     let mut limits = rule.into_iter().chain(overrides).flat_map(Rule::limits_mut).peekable();
     if is_known && limits.peek().is_none() {
-        let what = format!(
+        reader.at(*at).wrong(format!(
             "settle of policy '{policy}' has no effect, because the policy has no limit; leave it \
              out"
-        );
-        reader.wrong(*at, &what);
+        ));
     }
     for limit in limits {
         if settle.cells > limit.burst() {
-            let what = format!(
+            reader.at(reserve_at.unwrap_or(*at)).wrong(format!(
                 "policy '{policy}' would block every request under the limit '{}', because \
                  reserve is more than its burst; write a reserve of at most {}",
                 limit.words.text,
                 limit.burst()
-            );
-            reader.wrong(reserve_at.unwrap_or(*at), &what);
+            ));
         }
         // A count ends with its window, so that it needs no ceiling.
         let Some((quota, words)) = limit.default_rate() else { continue };
@@ -205,17 +200,16 @@ pub(crate) fn apply(
         match with_max_debt(*rate, max_debt) {
             Ok(quota) => *rate = quota,
             Err(error) => {
-                let what = format!(
+                reader.at(*at).wrong(format!(
                     "with max_debt of policy '{policy}', {error}; lower max_debt or the burst"
-                );
-                reader.wrong(*at, &what);
+                ));
             }
         }
     }
     if let Some((quota, words)) = slowest
         && let Some(why) = charges_none_beyond(quota, &words, settle.max_debt)
     {
-        reader.warn(max_debt_at.unwrap_or(*at), &format!("in policy '{policy}', {why}"));
+        reader.at(max_debt_at.unwrap_or(*at)).warn(format!("in policy '{policy}', {why}"));
     }
 }
 
@@ -254,10 +248,9 @@ pub(crate) fn goes_alone(
             "max_delay" => "a response could move the place of requests that wait already",
             _ => "what a trial has reserved is not sent back by the response",
         };
-        let what = format!(
+        reader.at(at).wrong(format!(
             "policy '{policy}' cannot have {name} and settle, because {why}; leave one of them out"
-        );
-        reader.wrong(at, &what);
+        ));
     }
 }
 
@@ -270,12 +263,11 @@ pub(crate) fn are_clear(reader: &mut Reader<'_>, list: &[Policy], places: &[usiz
         let of_request = |other: &&Policy| other.message.as_deref() == Some(&*settle.message);
         let is_own = policy.message.as_deref() == Some(&*settle.message);
         if let Some(other) = list.iter().find(of_request).filter(|_| !is_own) {
-            let what = format!(
+            reader.at(*at).wrong(format!(
                 "policy '{name}' is settled by the message '{message}', and policy '{}' is for \
                  it; give the response a spoe-message of its own",
                 other.name
-            );
-            reader.wrong(*at, &what);
+            ));
         }
         let hides = |other: &&Policy| {
             let is_same = other.settle().is_some_and(|it| it.message == settle.message);
@@ -290,13 +282,12 @@ pub(crate) fn are_clear(reader: &mut Reader<'_>, list: &[Policy], places: &[usiz
                 }
         };
         if let Some(other) = list.iter().take(place).find(hides) {
-            let what = format!(
+            reader.at(*at).wrong(format!(
                 "the message '{message}' settles policy '{}', so it cannot settle policy '{name}' \
                  for the same requests; give each a spoe-message of its own, or a 'when' that \
                  tells them apart",
                 other.name
-            );
-            reader.wrong(*at, &what);
+            ));
         }
     }
 }

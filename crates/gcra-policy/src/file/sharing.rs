@@ -37,17 +37,16 @@ pub(crate) fn sharing<'t>(
         let needs = [("without_store", without), ("open_for", open_for)];
         for (name, value) in needs.into_iter().filter_map(|(name, value)| Some((name, value?))) {
             let what = format!("{name} has no effect without shared = true; leave it out");
-            reader.wrong(value.span().start, &what);
+            reader.on(value).wrong(what);
         }
         return None;
     }
     let at = shared.map_or(0, |value| value.span().start);
     if !has_store {
-        let what = format!(
+        reader.at(at).wrong(format!(
             "policy '{policy}' is shared, and the file has no store; write [store], and below it \
              url = \"redis://HOST:PORT\""
-        );
-        reader.wrong(at, &what);
+        ));
     }
     let without_store = without.map(|value| word(reader, value));
     let without_store = match (without_store, open_for) {
@@ -59,7 +58,7 @@ pub(crate) fn sharing<'t>(
         (Some(None), _) => WithoutStore::default(),
         (without_store, Some(value)) => {
             let what = "open_for has no effect without without_store = \"open\"; leave it out";
-            reader.wrong(value.span().start, what);
+            reader.on(value).wrong(what);
             without_store.flatten().unwrap_or_default()
         }
         (Some(Some(without_store)), None) => without_store,
@@ -74,7 +73,7 @@ fn word<'t>(reader: &mut Reader<'t>, value: &Node<'t>) -> Option<WithoutStore> {
     let found = WithoutStore::of_word(&word);
     if found.is_none() {
         let at = value.span().start;
-        reader.unknown(at, "a way to do without the store", &word, &WORDS);
+        reader.at(at).unknown("a way to do without the store", &word, &WORDS);
     }
     found
 }
@@ -109,11 +108,10 @@ pub(crate) fn not_shareable(limit: &Limit, has_cost: bool) -> Option<String> {
 /// Notes what makes it impossible to share a policy, or its trial with these limits.
 pub(crate) fn check(reader: &mut Reader<'_>, at: usize, policy: &Policy, trial: &[Limit]) {
     if policy.limits().next().is_none() && trial.is_empty() {
-        let what = format!(
+        reader.at(at).wrong(format!(
             "policy '{}' has no limit that could be shared; leave shared out",
             policy.name
-        );
-        reader.wrong(at, &what);
+        ));
     }
     let at_once = policy.shared.is_some_and(|shared| shared.at_once);
     let has_share =
@@ -126,20 +124,19 @@ pub(crate) fn check(reader: &mut Reader<'_>, at: usize, policy: &Policy, trial: 
             _ if policy.bandwidth.is_some() => "bandwidth",
             _ => "a limit with a window",
         };
-        let what = format!(
+        reader.at(at).wrong(format!(
             "policy '{}' is shared and has {has}, so no machine can have a share of its \
              limits while the store is away; write without_store = \"closed\" to block requests \
              then, or \"open\" to allow them for a time",
             policy.name
-        );
-        reader.wrong(at, &what);
+        ));
     }
     let mut said = Vec::new();
     let not_shareable = |limit| not_shareable(limit, policy.price.arg().is_some() && !at_once);
     for what in policy.limits().chain(trial).filter_map(not_shareable) {
         // The same limit may stand in several overrides.
         if !said.contains(&what) {
-            reader.wrong(at, &format!("policy '{}': {what}", policy.name));
+            reader.at(at).wrong(format!("policy '{}': {what}", policy.name));
             said.push(what);
         }
     }

@@ -44,7 +44,7 @@ pub(crate) fn store<'t>(
     let mut entries = Entries::new("the store".to_owned(), SETTINGS, table);
     let url = entries.take("url");
     if url.is_none() {
-        reader.wrong(at, "the store has no address; write url = \"redis://HOST:PORT\"");
+        reader.at(at).wrong("the store has no address; write url = \"redis://HOST:PORT\"");
     }
     let url = url.and_then(|value| self::url(reader, value));
     let password = password(reader, sources, &mut entries, ["password_file", "password_env"]);
@@ -55,13 +55,13 @@ pub(crate) fn store<'t>(
     {
         let what = "the store has no sentinels that need a password; write a url that begins with \
                     redis+sentinel://, or leave it out";
-        reader.wrong(value.span().start, what);
+        reader.on(value).wrong(what);
     }
     let sentinel_password = self::password(reader, sources, &mut entries, of_sentinels);
     let pair = ["certificate", "certificate_key"];
     if let [Some(value), None] | [None, Some(value)] = pair.map(|name| entries.get(name)) {
         let what = "certificate and certificate_key belong together; write both";
-        reader.wrong(value.span().start, what);
+        reader.on(value).wrong(what);
     }
     let mut tls_file = |name: &'static str, content: Content| {
         let value = entries.take(name)?;
@@ -69,14 +69,13 @@ pub(crate) fn store<'t>(
         let path = sources.path(&file);
         // It is said once about the two that belong together.
         if name != pair[1] && url.as_ref().is_some_and(|url| !url.url.has_tls()) {
-            let what = format!(
+            reader.on(value).wrong(format!(
                 "{name} has no effect without TLS; write a url that begins with rediss://, or \
                  leave {name} out"
-            );
-            reader.wrong(value.span().start, &what);
+            ));
         } else if let Some(remark) = content.remark(&path) {
             reader.hide_unless_there(&file, &path);
-            reader.warn(value.span().start, &remark);
+            reader.on(value).warn(&remark);
         }
         Some(path)
     };
@@ -101,7 +100,7 @@ pub(crate) fn store<'t>(
     let least_replicas = least_replicas.and_then(|least| u32::try_from(least).ok());
     config.least_replicas = least_replicas.unwrap_or(config.least_replicas);
     if let Some(remark) = settings.remark_about_user() {
-        reader.warn(at, &remark);
+        reader.at(at).warn(&remark);
     }
     Some(settings)
 }
@@ -129,7 +128,7 @@ fn misplaced(name: &str) -> Option<String> {
 
 fn url<'t>(reader: &mut Reader<'t>, value: &Node<'t>) -> Option<StoreUrl> {
     let text = reader.string(value, "url", "such as \"redis://store.example\"")?;
-    StoreUrl::parse(&text).map_err(|what| reader.wrong(value.span().start, &what)).ok()
+    StoreUrl::parse(&text).map_err(|what| reader.on(value).wrong(&what)).ok()
 }
 
 /// A password: the settings that name its file and its variable.
@@ -142,7 +141,7 @@ fn password<'t>(
     let (file, variable) = (entries.take(in_file), entries.take(in_variable));
     if let (Some(_), Some(variable)) = (file, variable) {
         let what = format!("{in_file} and {in_variable} cannot be given together; leave one out");
-        reader.wrong(variable.span().start, &what);
+        reader.on(variable).wrong(what);
     }
     if let Some(value) = file {
         let Some(file) = reader.name(value, in_file, "the name of a file") else {
@@ -151,7 +150,7 @@ fn password<'t>(
         let path = sources.path(&file);
         if let Some(remark) = Content::Password.remark(&path) {
             reader.hide_unless_there(&file, &path);
-            reader.warn(value.span().start, &remark);
+            reader.on(value).warn(&remark);
         }
         return Password::File(path);
     }
@@ -160,7 +159,7 @@ fn password<'t>(
         DeValue::String(name) if is_variable(name) => Password::Variable(name.to_string()),
         _ => {
             let what = format!("{in_variable} is not the name of a variable; {VARIABLE_RULE}");
-            reader.wrong(value.span().start, &what);
+            reader.on(value).wrong(what);
             Password::None
         }
     }
@@ -175,18 +174,17 @@ fn salt<'t>(reader: &mut Reader<'t>, sources: &mut Sources, value: &Node<'t>) ->
     let salt = bytes
         .map_err(|why| {
             reader.hide_unless_there(&file, &path);
-            reader.wrong(at, &format!("cannot read the salt file {shown}: {why}"));
+            reader.at(at).wrong(format!("cannot read the salt file {shown}: {why}"));
         })
         .ok()?
         .trim_ascii_end()
         .to_vec();
     if !SALTS.contains(&salt.len()) {
         let (least, most) = (SALTS.start(), SALTS.end());
-        let what = format!(
+        reader.at(at).wrong(format!(
             "the salt file {shown} must have {least} to {most} bytes, without line ends behind \
              them; 'openssl rand -hex 32' makes one, and all machines need the same"
-        );
-        reader.wrong(at, &what);
+        ));
     }
     Some(salt)
 }

@@ -26,12 +26,11 @@ pub(crate) fn unasked<'t>(
         let (names, places): (Vec<_>, Vec<_>) = given.unzip();
         if let Some(at) = places.into_iter().min() {
             let (has, it) = if names.len() == 1 { ("has", "it") } else { ("have", "them") };
-            let what = format!(
+            reader.at(at).wrong(format!(
                 "{} {has} no effect without unasked, which says how many requests HAProxy lets \
                  pass without asking; write unasked = 7, or leave {it} out",
                 list(&names, "and")
-            );
-            reader.wrong(at, &what);
+            ));
         }
         return None;
     };
@@ -73,12 +72,11 @@ impl Asked<'_> {
     ) {
         let (at, name) = (self.at, self.name);
         if !self.has_cost {
-            let what = format!(
+            reader.at(at).wrong(format!(
                 "policy '{name}' has unasked and no cost, so nobody would pay for the requests \
                  that pass without asking; write the arg in which HAProxy says for how many a \
                  question pays, such as cost = \"cost\""
-            );
-            reader.wrong(at, &what);
+            ));
         }
         for (setting, _) in others.into_iter().filter(|(_, is_there)| *is_there) {
             let why = match setting {
@@ -90,19 +88,17 @@ impl Asked<'_> {
                 "max_delay" => "a request that is not asked about is not delayed",
                 _ => "the response to a request that is not asked about is not slowed",
             };
-            let what = format!(
+            reader.at(at).wrong(format!(
                 "policy '{name}' cannot have {setting} and unasked, because {why}; leave one of \
                  them out"
-            );
-            reader.wrong(at, &what);
+            ));
         }
         if let Some(net) = overrides.narrower_than(self.key) {
-            let what = format!(
+            reader.at(at).wrong(format!(
                 "policy '{name}' cannot have unasked and the override '{net}', which is narrower \
                  than its groups, because HAProxy counts a group together, so that one part of it \
                  could be made to pay for the other; leave one of them out"
-            );
-            reader.wrong(at, &what);
+            ));
         }
     }
 
@@ -122,7 +118,7 @@ impl Asked<'_> {
         let mut wrong = |reader: &mut Reader<'_>, what: String| {
             // The same limit may stand in several overrides.
             if !said.contains(&what) {
-                reader.wrong(at, &what);
+                reader.at(at).wrong(&what);
                 said.push(what);
             }
         };
