@@ -8,7 +8,7 @@ use gcra_text::duration;
 use spop_agent::Scope;
 
 use crate::file::reader::{Node, Reader};
-use crate::limit::{Limit, Rule};
+use crate::limit::Limit;
 
 /// The longest delay. HAProxy keeps a time in milliseconds in 31 bits, which is 24.8 days.
 const MOST: Duration = Duration::from_secs(24 * 86_400);
@@ -42,24 +42,17 @@ pub(crate) fn max_delay<'t>(reader: &mut Reader<'t>, value: &Node<'t>) -> Option
 
 /// Puts the longest delay into the quotas of a policy's rule, of its overrides and of its trial.
 /// Notes a mistake where no request could ever be delayed.
-pub(crate) fn apply(
+pub(crate) fn apply<'l>(
     reader: &mut Reader<'_>,
     at: usize,
     policy: &str,
     max_delay: Nanos,
-    rule: Option<&mut Rule>,
-    overrides: &mut [Rule],
-    trial: &mut [Limit],
+    rule_is_known: bool,
+    limits: impl Iterator<Item = (&'l mut Limit, &'static str)>,
 ) {
-    let is_known = rule.is_some();
-    let own = rule.into_iter().flat_map(Rule::limits_mut).map(|limit| (limit, ""));
-    let overrides = overrides.iter_mut().flat_map(Rule::limits_mut);
-    let overrides = overrides.map(|limit| (limit, " of its overrides"));
-    let trial = trial.iter_mut().map(|limit| (limit, " of its observe"));
     // No request waits for the end of a window.
-    let has_rate = |(limit, _): &(&mut Limit, &str)| limit.rate().is_some();
-    let mut limits = own.chain(overrides).chain(trial).filter(has_rate).peekable();
-    if is_known && limits.peek().is_none() {
+    let mut limits = limits.filter(|(limit, _)| limit.rate().is_some()).peekable();
+    if rule_is_known && limits.peek().is_none() {
         reader.at(at).wrong(format!(
             "max_delay of policy '{policy}' has no effect, because the policy has no limit with a \
              rate; leave it out"

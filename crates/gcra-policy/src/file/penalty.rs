@@ -6,7 +6,7 @@ use gcra_table::{Nanos, Quota};
 use gcra_text::duration::{self, Exact};
 
 use crate::file::reader::{Entries, Node, Reader};
-use crate::limit::Rule;
+use crate::limit::Limit;
 use crate::policy::Penalty;
 
 const MAX_CEILING_NS: u64 = 30 * 86_400 * 1_000_000_000;
@@ -48,22 +48,20 @@ fn ceiling_ns<'t>(reader: &mut Reader<'t>, value: &Node<'t>) -> Option<u64> {
 
 /// Puts the penalty into the quotas of a policy's rule, unless that is wrong, and of its
 /// overrides. Notes a mistake where the penalty could never be charged.
-pub(crate) fn apply(
+pub(crate) fn apply<'l>(
     reader: &mut Reader<'_>,
     at: usize,
     policy: &str,
     penalty: Penalty,
-    rule: Option<&mut Rule>,
-    overrides: &mut [Rule],
+    rule_is_known: bool,
+    limits: impl Iterator<Item = &'l mut Limit>,
 ) {
-    let is_known = rule.is_some();
-    let limits = rule.into_iter().chain(overrides).flat_map(Rule::limits_mut);
     // A count in a window is of requests that were allowed.
     let mut limits: Vec<_> = limits.filter(|limit| limit.rate().is_some()).collect();
     let has_rate = !limits.is_empty();
     // For a penalty under a key of its own, other clients would wait.
     limits.retain(|limit| limit.key.is_none());
-    if is_known && limits.is_empty() {
+    if rule_is_known && limits.is_empty() {
         let why = match has_rate {
             false => "the policy has no limit with a rate",
             true => "each of its limits has a key of its own, and other clients would wait for it",

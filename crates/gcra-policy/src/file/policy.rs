@@ -131,7 +131,7 @@ impl<'n> Draft<'n> {
     /// clients owe. The delay comes first of these, because a penalty comes on top of what can be
     /// delayed.
     fn complete_quotas(&mut self, reader: &mut Reader<'_>) {
-        let name = self.name;
+        let (name, rule_is_known) = (self.name, self.rule.is_some());
         if let Some((at, unasked)) = self.unasked {
             let others = [
                 ("when", self.when.is_some()),
@@ -139,19 +139,18 @@ impl<'n> Draft<'n> {
                 ("max_delay", self.max_delay.is_some()),
                 ("bandwidth", self.bandwidth.is_some()),
             ];
-            let asked = unasked::Asked { at, name, key: &self.key, has_cost: self.cost.is_some() };
-            asked.goes_with(reader, others, &self.overrides);
-            let trial = self.trial.as_deref_mut().unwrap_or_default();
-            let overrides = &mut self.overrides.rules;
-            asked.apply(reader, unasked, self.rule.as_mut(), overrides, trial);
+            let of = WrittenFor { name, key: &self.key };
+            unasked::goes_with(reader, at, of, self.cost.is_some(), others, &self.overrides);
+            let denies = self.rule.iter().chain(&self.overrides.rules).any(|it| *it == Rule::Deny);
+            unasked::apply(reader, at, name, unasked, rule_is_known, denies, self.limits_mut());
         }
-        let (rule, overrides) = (&mut self.rule, &mut self.overrides.rules);
         if let Some((at, max_delay)) = self.max_delay {
-            let trial = self.trial.as_deref_mut().unwrap_or_default();
-            max_delay::apply(reader, at, name, max_delay, rule.as_mut(), overrides, trial);
+            max_delay::apply(reader, at, name, max_delay, rule_is_known, self.limits_mut());
         }
         if let Some((at, penalty)) = self.penalty {
-            penalty::apply(reader, at, name, penalty, rule.as_mut(), overrides);
+            let rules = self.rule.iter_mut().chain(&mut self.overrides.rules);
+            let limits = rules.flat_map(Rule::limits_mut);
+            penalty::apply(reader, at, name, penalty, rule_is_known, limits);
         }
         if let Some(settle) = &self.settle {
             let others = [
@@ -160,12 +159,21 @@ impl<'n> Draft<'n> {
                 ("observe", self.observe_at.is_some()),
             ];
             settle::goes_alone(reader, settle.at, name, others);
-            settle::apply(reader, name, settle, rule.as_mut(), overrides);
+            let rules = self.rule.iter_mut().chain(&mut self.overrides.rules);
+            settle::apply(reader, name, settle, rule_is_known, rules.flat_map(Rule::limits_mut));
         }
         if self.shared.is_some() {
-            let limits = rule.iter_mut().chain(overrides).flat_map(Rule::limits_mut);
-            sharing::apply(limits.chain(self.trial.iter_mut().flatten()));
+            sharing::apply(self.limits_mut().map(|(limit, _)| limit));
         }
+    }
+
+    /// All limits, each with the words that tell whose it is.
+    fn limits_mut(&mut self) -> impl Iterator<Item = (&mut Limit, &'static str)> {
+        let own = self.rule.iter_mut().flat_map(Rule::limits_mut).map(|limit| (limit, ""));
+        let overrides = self.overrides.rules.iter_mut().flat_map(Rule::limits_mut);
+        let overrides = overrides.map(|limit| (limit, " of its overrides"));
+        let trial = self.trial.iter_mut().flatten().map(|limit| (limit, " of its observe"));
+        own.chain(overrides).chain(trial)
     }
 
     /// Notes what does not fit together, and makes the policy.

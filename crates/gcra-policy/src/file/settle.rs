@@ -9,7 +9,7 @@ use gcra_text::duration::{Exact, nanoseconds};
 use crate::file::key::not_an_arg;
 use crate::file::reader::{Entries, Node, Reader, list};
 use crate::key_parts::KeyParts;
-use crate::limit::Rule;
+use crate::limit::Limit;
 use crate::policy::Policy;
 use crate::settle::{RESERVED, Settle, with_max_debt};
 use crate::words::text;
@@ -159,19 +159,18 @@ fn reserve_arg<'t>(
 
 /// Puts the largest debt into the quotas of a policy's rule and of its overrides. Notes a mistake
 /// where the settings cannot work.
-pub(crate) fn apply(
+pub(crate) fn apply<'l>(
     reader: &mut Reader<'_>,
     policy: &str,
     written: &SettleEntries,
-    rule: Option<&mut Rule>,
-    overrides: &mut [Rule],
+    rule_is_known: bool,
+    limits: impl Iterator<Item = &'l mut Limit>,
 ) {
     let SettleEntries { at, reserve_at, max_debt_at, settle } = written;
     // The limit whose cells take longest to be paid off.
     let mut slowest: Option<(Quota, String)> = None;
-    let is_known = rule.is_some();
-    let mut limits = rule.into_iter().chain(overrides).flat_map(Rule::limits_mut).peekable();
-    if is_known && limits.peek().is_none() {
+    let mut limits = limits.peekable();
+    if rule_is_known && limits.peek().is_none() {
         reader.at(*at).wrong(format!(
             "settle of policy '{policy}' has no effect, because the policy has no limit; leave it \
              out"

@@ -4,9 +4,9 @@
 use gcra_table::{MAX_BURST, Nanos};
 use gcra_text::duration::nanoseconds;
 
+use crate::file::limits::WrittenFor;
 use crate::file::reader::{Entries, Reader, list};
-use crate::key_parts::KeyParts;
-use crate::limit::{Limit, Rule};
+use crate::limit::Limit;
 use crate::overrides::Overrides;
 use crate::reserve::Written;
 use crate::unasked::{PROCESSES, RELOADS, Unasked};
@@ -52,129 +52,96 @@ pub(crate) fn unasked<'t>(
     Some((at, unasked))
 }
 
-/// A policy about which HAProxy does not ask each time.
-pub(crate) struct Asked<'p> {
-    /// Where `unasked` stands.
-    pub at: usize,
-    pub name: &'p str,
-    pub key: &'p KeyParts,
-    pub has_cost: bool,
+/// Notes what a policy cannot have beside `unasked`, and does. `others` are settings, and whether
+/// they are there.
+pub(crate) fn goes_with(
+    reader: &mut Reader<'_>,
+    at: usize,
+    WrittenFor { name, key }: WrittenFor<'_>,
+    has_cost: bool,
+    others: [(&str, bool); 4],
+    overrides: &Overrides,
+) {
+    if !has_cost {
+        reader.at(at).wrong(format!(
+            "policy '{name}' has unasked and no cost, so nobody would pay for the requests \
+             that pass without asking; write the arg in which HAProxy says for how many a \
+             question pays, such as cost = \"cost\""
+        ));
+    }
+    for (setting, _) in others.into_iter().filter(|(_, is_there)| *is_there) {
+        let why = match setting {
+            "when" => {
+                "a request that is not asked about has no args, so that another policy could be \
+                 made to pay for it"
+            }
+            "settle" => "a request that is not asked about reserves nothing",
+            "max_delay" => "a request that is not asked about is not delayed",
+            _ => "the response to a request that is not asked about is not slowed",
+        };
+        reader.at(at).wrong(format!(
+            "policy '{name}' cannot have {setting} and unasked, because {why}; leave one of \
+             them out"
+        ));
+    }
+    if let Some(net) = overrides.narrower_than(key) {
+        reader.at(at).wrong(format!(
+            "policy '{name}' cannot have unasked and the override '{net}', which is narrower \
+             than its groups, because HAProxy counts a group together, so that one part of it \
+             could be made to pay for the other; leave one of them out"
+        ));
+    }
 }
 
-impl Asked<'_> {
-    /// Notes what the policy cannot have beside `unasked`, and does. `others` are settings, and
-    /// whether they are there.
-    pub(crate) fn goes_with(
-        &self,
-        reader: &mut Reader<'_>,
-        others: [(&str, bool); 4],
-        overrides: &Overrides,
-    ) {
-        let (at, name) = (self.at, self.name);
-        if !self.has_cost {
-            reader.at(at).wrong(format!(
-                "policy '{name}' has unasked and no cost, so nobody would pay for the requests \
-                 that pass without asking; write the arg in which HAProxy says for how many a \
-                 question pays, such as cost = \"cost\""
-            ));
-        }
-        for (setting, _) in others.into_iter().filter(|(_, is_there)| *is_there) {
-            let why = match setting {
-                "when" => {
-                    "a request that is not asked about has no args, so that another policy could \
-                     be made to pay for it"
-                }
-                "settle" => "a request that is not asked about reserves nothing",
-                "max_delay" => "a request that is not asked about is not delayed",
-                _ => "the response to a request that is not asked about is not slowed",
-            };
-            reader.at(at).wrong(format!(
-                "policy '{name}' cannot have {setting} and unasked, because {why}; leave one of \
-                 them out"
-            ));
-        }
-        if let Some(net) = overrides.narrower_than(self.key) {
-            reader.at(at).wrong(format!(
-                "policy '{name}' cannot have unasked and the override '{net}', which is narrower \
-                 than its groups, because HAProxy counts a group together, so that one part of it \
-                 could be made to pay for the other; leave one of them out"
-            ));
-        }
+/// Keeps cells of each limit in reserve. Notes a mistake where nothing is left, and where it is
+/// not known who would pay for a request.
+pub(crate) fn apply<'l>(
+    reader: &mut Reader<'_>,
+    at: usize,
+    name: &str,
+    unasked: Unasked,
+    rule_is_known: bool,
+    denies: bool,
+    limits: impl Iterator<Item = (&'l mut Limit, &'static str)>,
+) {
+    let mut limits = limits.peekable();
+    if denies {
+        reader.at(at).wrong(format!(
+            "policy '{name}' cannot have unasked and \"deny\", because a client that is denied \
+             would have {} without asking; deny it by a rule of HAProxy, or leave unasked out",
+            passes(unasked)
+        ));
+    } else if rule_is_known && limits.peek().is_none() {
+        reader.at(at).wrong(format!(
+            "unasked of policy '{name}' has no effect, because the policy has no limit; leave it \
+             out"
+        ));
     }
-
-    /// Keeps cells of each limit in reserve. Notes a mistake where nothing is left, and where it
-    /// is not known who would pay for a request.
-    pub(crate) fn apply(
-        &self,
-        reader: &mut Reader<'_>,
-        unasked: Unasked,
-        rule: Option<&mut Rule>,
-        overrides: &mut [Rule],
-        trial: &mut [Limit],
-    ) {
-        let (at, name) = (self.at, self.name);
-        let is_known = rule.is_some();
-        let mut said = Vec::new();
-        let mut wrong = |reader: &mut Reader<'_>, what: String| {
-            // The same limit may stand in several overrides.
-            if !said.contains(&what) {
-                reader.at(at).wrong(&what);
-                said.push(what);
-            }
+    let mut said = Vec::new();
+    for (limit, of) in limits {
+        let label = &limit.label;
+        let what = if limit.key.is_some() {
+            format!(
+                "policy '{name}' cannot have unasked and a key for the limit '{label}'{of}, by \
+                 which several clients count, each of which would have {} without asking; leave \
+                 one of them out",
+                passes(unasked)
+            )
+        } else if limit.by_arg().is_some() {
+            format!(
+                "policy '{name}' cannot have unasked and the limit '{label}'{of}, whose numbers \
+                 each message says, because a request that is not asked about has no message; \
+                 leave one of them out"
+            )
+        } else if let Err(what) = limit.keep_in_reserve(unasked, Written::InFile) {
+            format!("policy '{name}': {what}")
+        } else {
+            continue;
         };
-        let (mut limits, mut denies): (Vec<(&mut Limit, &str)>, _) = (Vec::new(), false);
-        for (rule, of) in rule
-            .into_iter()
-            .map(|rule| (rule, ""))
-            .chain(overrides.iter_mut().map(|rule| (rule, " of its overrides")))
-        {
-            denies |= *rule == Rule::Deny;
-            limits.extend(rule.limits_mut().iter_mut().map(|limit| (limit, of)));
-        }
-        limits.extend(trial.iter_mut().map(|limit| (limit, " of its observe")));
-        if denies {
-            wrong(
-                reader,
-                format!(
-                    "policy '{name}' cannot have unasked and \"deny\", because a client that is \
-                     denied would have {} without asking; deny it by a rule of HAProxy, or leave \
-                     unasked out",
-                    passes(unasked)
-                ),
-            );
-        } else if is_known && limits.is_empty() {
-            wrong(
-                reader,
-                format!(
-                    "unasked of policy '{name}' has no effect, because the policy has no limit; \
-                     leave it out"
-                ),
-            );
-        }
-        for (limit, of) in limits {
-            let label = &limit.label;
-            if limit.key.is_some() {
-                wrong(
-                    reader,
-                    format!(
-                        "policy '{name}' cannot have unasked and a key for the limit \
-                         '{label}'{of}, by which several clients count, each of which would have \
-                         {} without asking; leave one of them out",
-                        passes(unasked)
-                    ),
-                );
-            } else if limit.by_arg().is_some() {
-                wrong(
-                    reader,
-                    format!(
-                        "policy '{name}' cannot have unasked and the limit '{label}'{of}, whose \
-                         numbers each message says, because a request that is not asked about has \
-                         no message; leave one of them out"
-                    ),
-                );
-            } else if let Err(what) = limit.keep_in_reserve(unasked, Written::InFile) {
-                wrong(reader, format!("policy '{name}': {what}"));
-            }
+        // The same limit may stand in several overrides.
+        if !said.contains(&what) {
+            reader.at(at).wrong(&what);
+            said.push(what);
         }
     }
 }
