@@ -37,11 +37,10 @@ pub(crate) fn rule<'t>(
         DeValue::String(text) if text == "unlimited" => Some(Rule::Unlimited),
         // A word, as in other programs' files.
         DeValue::String(text) if !text.contains(|c: char| c.is_ascii_digit()) => {
-            reader.at(at).wrong_text(text, &not_a_limit(text));
-            None
+            reader.at(at).refuse_text(text, &not_a_limit(text))
         }
         DeValue::String(_) | DeValue::Table(_) => {
-            Some(Rule::Limits(limit(reader, policy, value, None)?))
+            limit(reader, policy, value, None).map(Rule::Limits)
         }
         DeValue::Array(array) => match array.len() {
             0 => reader
@@ -179,16 +178,6 @@ const SETTINGS: &[&str] = &[
     "most",
 ];
 
-/// A limit as it is written, before its numbers are checked.
-#[derive(Default)]
-struct LimitEntries {
-    name: Option<String>,
-    rate: Option<String>,
-    burst: Option<u64>,
-    /// In the place of a rate.
-    counts: Option<(u32, Calendar)>,
-}
-
 /// `"10/s burst 20"`, `{ name = "hourly", rate = "1000/h", burst = 100 }` or `{ count = 10000,
 /// window = "day Europe/Berlin" }`. The position is the one in a list of several. These are two
 /// limits where messages say the numbers.
@@ -199,51 +188,48 @@ fn limit<'t>(
     position: Option<usize>,
 ) -> Option<Vec<Limit>> {
     let at = value.span().start;
-    let mut key = None;
-    let written = match value.get_ref() {
-        DeValue::String(text) => {
-            in_a_string(text).map_err(|what| reader.at(at).wrong_text(text, &what)).ok()?
-        }
+    let (key, name, (rate, quota, no_burst)) = match value.get_ref() {
+        DeValue::String(text) => (None, None, in_a_string(reader, at, text)?),
         DeValue::Table(table) => {
             let mut entries = Entries::new("a limit".to_owned(), SETTINGS, table);
-            key = own_key(reader, policy, at, &mut entries);
+            let key = own_key(reader, policy, at, &mut entries);
             let name = entries.take("name").and_then(|value| limit_name(reader, value));
             if ["arg", "default", "most"].iter().any(|it| entries.get(it).is_some()) {
                 return limit_by_arg(reader, policy, at, entries, name, position, key);
             }
-            let rate = entries.take("rate");
-            let burst = entries.take("burst");
-            let (count, window) = (entries.take("count"), entries.take("window"));
-            let written = if count.is_some() || window.is_some() {
-                if let Some(value) = rate.or(burst) {
-                    let given = [("rate", rate), ("burst", burst)];
-                    let given = given.into_iter().filter(|(_, value)| value.is_some());
-                    let given: Vec<_> = given.map(|(name, _)| name).collect();
-                    let (it, its) =
-                        if given.len() == 1 { ("it", "its") } else { ("them", "their") };
-                    reader.on(value).wrong(format!(
-                        "a limit has a count in a window or a rate, not both; leave {} out, or \
-                         write {it} as a limit of {its} own",
-                        list(&given, "and")
-                    ));
-                    reader.no_more_but(entries, of_the_policy);
-                    return None;
-                }
-                let counts = counts(reader, at, count, window);
-                LimitEntries { name, counts: Some(counts?), ..LimitEntries::default() }
-            } else {
-                if rate.is_none() {
-                    let what = "the limit has no rate; write rate = \"10/s\", or count = 10000 \
-                                and window = \"day Europe/Berlin\"";
-                    reader.at(at).wrong(what);
-                }
-                let rate = rate.and_then(|value| reader.string(value, "rate", LIKE_RATE));
-                let burst =
-                    burst.and_then(|value| reader.number(value, "burst", 1..=MAX_BURST.into()));
-                LimitEntries { name, rate, burst, counts: None }
-            };
+            let [rate, burst, count, window] =
+                ["rate", "burst", "count", "window"].map(|name| entries.take(name));
+            if count.is_some() || window.is_some() {
+                let counts = match rate.or(burst) {
+                    None => Some(counts(reader, at, count, window)?),
+                    Some(value) => {
+                        let (given, it, its) = match (rate, burst) {
+                            (Some(_), Some(_)) => ("rate and burst", "them", "their"),
+                            (Some(_), None) => ("rate", "it", "its"),
+                            (None, _) => ("burst", "it", "its"),
+                        };
+                        reader.on(value).refuse(format!(
+                            "a limit has a count in a window or a rate, not both; leave {given} \
+                             out, or write {it} as a limit of {its} own"
+                        ))
+                    }
+                };
+                reader.no_more_but(entries, of_the_policy);
+                let (count, calendar) = counts?;
+                let (label, own) = names(policy.name, name.as_deref(), position);
+                let identity = LimitIdentity::new(policy.name, &own);
+                return Some(vec![Limit::counting(label, identity, count, calendar)?.by_key(key)]);
+            }
+            if rate.is_none() {
+                let what = "the limit has no rate; write rate = \"10/s\", or count = 10000 and \
+                            window = \"day Europe/Berlin\"";
+                reader.at(at).wrong(what);
+            }
+            let rate = rate.and_then(|value| reader.string(value, "rate", LIKE_RATE));
+            let burst =
+                burst.and_then(|value| reader.number(value, "burst", 1..=MAX_BURST.into()));
             reader.no_more_but(entries, of_the_policy);
-            written
+            (key, name, numbers(reader, at, &rate?, burst)?)
         }
         _ => {
             return reader.at(at).refuse(
@@ -252,38 +238,41 @@ fn limit<'t>(
             );
         }
     };
-    let (label, own) = names(policy.name, written.name.as_deref(), position);
-    let identity = LimitIdentity::new(policy.name, &own);
-    if let Some((count, calendar)) = written.counts {
-        return Some(vec![Limit::counting(label, identity, count, calendar)?.by_key(key)]);
-    }
-    let no_burst = written.burst.is_none();
-    let (rate, quota) = numbers(reader, at, &written)?;
-    let mut limit = Limit::new(label, identity, &rate, quota);
-    if no_burst {
-        let (bound, burst) = (&mut limit.words.bound, quota.burst());
-        *bound = format!("{bound} (no burst given: {burst}, the count)").into();
-    }
+    let (label, own) = names(policy.name, name.as_deref(), position);
+    let mut limit = Limit::new(label, LimitIdentity::new(policy.name, &own), &rate, quota);
+    limit.words.bound = format!("{}{no_burst}", limit.words.bound).into();
     Some(vec![limit.by_key(key)])
 }
 
-fn numbers(reader: &mut Reader<'_>, at: usize, written: &LimitEntries) -> Option<(Rate, Quota)> {
-    let rate = written.rate.as_ref()?;
-    let parsed = rate.parse::<Rate>().and_then(|rate| Ok((rate, rate.quota(written.burst)?)));
-    parsed
-        .map_err(|error| {
-            let what = match (&error, Meant::by(rate)) {
-                (RateError::Text { .. }, Some(Meant { rate: right, burst })) => {
-                    let burst = burst.map(|burst| format!(", burst = {burst}"));
-                    let burst = burst.unwrap_or_default();
-                    format!("'{rate}' is not a rate; write rate = \"{right}\"{burst}")
-                }
-                _ if ["deny", "unlimited"].contains(&&**rate) => must_stand_alone(rate),
-                _ => table_error::rate(&error),
+/// A rate with its quota, and what is to be said of the burst if none is written.
+type WrittenRate = (Rate, Quota, String);
+
+fn numbers(
+    reader: &mut Reader<'_>,
+    at: usize,
+    rate: &str,
+    burst: Option<u64>,
+) -> Option<WrittenRate> {
+    let parsed = rate.parse::<Rate>().and_then(|rate| Ok((rate, rate.quota(burst)?)));
+    let error = match parsed {
+        Ok((rate, quota)) => {
+            let no_burst = match burst {
+                Some(_) => String::new(),
+                None => format!(" (no burst given: {}, the count)", quota.burst()),
             };
-            reader.at(at).wrong_text(rate, &what);
-        })
-        .ok()
+            return Some((rate, quota, no_burst));
+        }
+        Err(error) => error,
+    };
+    let what = match (&error, Meant::by(rate)) {
+        (RateError::Text { .. }, Some(Meant { rate: right, burst })) => {
+            let burst = burst.map(|burst| format!(", burst = {burst}")).unwrap_or_default();
+            format!("'{rate}' is not a rate; write rate = \"{right}\"{burst}")
+        }
+        _ if ["deny", "unlimited"].contains(&rate) => must_stand_alone(rate),
+        _ => table_error::rate(&error),
+    };
+    reader.at(at).refuse_text(rate, &what)
 }
 
 /// The name of a limit in header fields and logs, and what it is by itself: its own name or its
@@ -373,8 +362,7 @@ fn limit_by_arg<'t>(
         let what = missing.join("; and no ");
         reader.at(at).wrong(format!("the limit has no {what}; {RIGHT}"));
     }
-    let mut no_burst = Vec::new();
-    let mut of_text = |reader: &mut Reader<'t>, name: &str, value: Option<&Node<'t>>| {
+    let of_text = |reader: &mut Reader<'t>, name: &str, value: Option<&Node<'t>>| {
         let value = value?;
         let text = reader.string(value, name, "such as \"10/s burst 20\"")?;
         let at = value.span().start;
@@ -384,10 +372,7 @@ fn limit_by_arg<'t>(
                  one, such as {name} = \"10/s burst 20\""
             ));
         }
-        let written =
-            in_a_string(&text).map_err(|what| reader.at(at).wrong_text(&text, &what)).ok()?;
-        no_burst.extend(written.burst.is_none().then(|| name.to_owned()));
-        numbers(reader, at, &written)
+        in_a_string(reader, at, &text)
     };
     let arg_name = arg.and_then(|value| {
         let name = reader.name(value, "arg", "the name of an arg")?;
@@ -412,7 +397,8 @@ fn limit_by_arg<'t>(
         Some(name)
     });
     let (fallback, highest) = (of_text(reader, "default", default), of_text(reader, "most", most));
-    let (arg_name, (rate, quota), (most_rate, most_quota)) = (arg_name?, fallback?, highest?);
+    let (arg_name, (rate, quota, no_burst)) = (arg_name?, fallback?);
+    let (most_rate, most_quota, no_burst_of_most) = highest?;
     if limit_from_arg::lowered(quota, most_quota) != Some(quota) {
         let what = "the default is above 'most' in its rate or its burst; lower the default, or \
                     raise most";
@@ -423,20 +409,13 @@ fn limit_by_arg<'t>(
     let (most_label, of_most) = (format!("{label}.most"), identity(&format!("{own}.most")));
     let mut limit = Limit::new(label, identity(&own), &rate, quota);
     let mut within = Limit::new(most_label, of_most, &most_rate, most_quota);
-    let otherwise = limit.words.text;
-    let no_burst_of = |name: &str, quota: Quota| match no_burst.iter().any(|it| it == name) {
-        true => format!(" (no burst given: {}, the count)", quota.burst()),
-        false => String::new(),
-    };
-    let otherwise = format!("{otherwise}{}", no_burst_of("default", quota));
-    let at_most = format!("at most {}", within.words.text);
-    within.words.bound =
-        format!("{}{}", within.words.bound, no_burst_of("most", most_quota)).into();
     limit.words = LimitWords {
-        text: format!("the limit in the arg '{arg_name}', or {otherwise}").into(),
-        bound: at_most.into(),
+        text: format!("the limit in the arg '{arg_name}', or {}{no_burst}", limit.words.text)
+            .into(),
+        bound: format!("at most {}", within.words.text).into(),
     }
     .into();
+    within.words.bound = format!("{}{no_burst_of_most}", within.words.bound).into();
     limit.numbers = LimitNumbers::ByArg(ByArg::new(&arg_name, quota, most_quota).into());
     Some(vec![limit.by_key(key.clone()), within.by_key(key)])
 }
@@ -520,20 +499,21 @@ fn must_stand_alone(word: &str) -> String {
     format!("'{word}' must stand alone; write limits = \"{word}\"")
 }
 
-/// `10/s` or `10/s burst 20`. The error is a sentence.
-fn in_a_string(text: &str) -> Result<LimitEntries, String> {
+/// `10/s` or `10/s burst 20`.
+fn in_a_string(reader: &mut Reader<'_>, at: usize, text: &str) -> Option<WrittenRate> {
     let mut words = text.split_whitespace();
-    let Some(rate) = words.next() else { return Err(not_a_limit(text)) };
+    let Some(rate) = words.next() else {
+        return reader.at(at).refuse_text(text, &not_a_limit(text));
+    };
     if let word @ ("deny" | "unlimited") = rate {
-        return Err(must_stand_alone(word));
+        return reader.at(at).refuse_text(text, &must_stand_alone(word));
     }
     let is_rate = rate.parse::<Rate>().is_ok();
-    let rate = Some(rate.to_owned());
     let (word, count, more) = (words.next(), words.next(), words.next());
     match (word, count.map(str::parse), more) {
-        (None, ..) if is_rate => return Ok(LimitEntries { rate, ..LimitEntries::default() }),
+        (None, ..) if is_rate => return numbers(reader, at, rate, None),
         (Some("burst"), Some(Ok(count)), None) if is_rate => {
-            return Ok(LimitEntries { rate, burst: Some(count), ..LimitEntries::default() });
+            return numbers(reader, at, rate, Some(count));
         }
         _ => {}
     }
@@ -548,7 +528,7 @@ fn in_a_string(text: &str) -> Result<LimitEntries, String> {
     } else {
         match (word, more) {
             // Why it is not a rate is said by the parser of rates.
-            (None, _) => return Ok(LimitEntries { rate, ..LimitEntries::default() }),
+            (None, _) => return numbers(reader, at, rate, None),
             (Some("burst"), None) if is_rate => format!(
                 "'{text}' is not a valid limit; a burst is a whole number from 1 to {MAX_BURST}, \
                  such as \"10/s burst 20\""
@@ -559,7 +539,7 @@ fn in_a_string(text: &str) -> Result<LimitEntries, String> {
             ),
         }
     };
-    Err(what)
+    reader.at(at).refuse_text(text, &what)
 }
 
 fn limit_name<'t>(reader: &mut Reader<'t>, value: &Node<'t>) -> Option<String> {

@@ -336,6 +336,12 @@ impl Spot<'_, '_> {
         self.wrong(what);
     }
 
+    /// As [`wrong_text`](Self::wrong_text), because of which there is no value.
+    pub(crate) fn refuse_text<T>(self, text: &str, what: &str) -> Option<T> {
+        self.wrong_text(text, what);
+        None
+    }
+
     /// Notes a name without a meaning, and the known name that was probably meant.
     pub(crate) fn unknown(self, kind: &str, name: &str, known: &[&str]) {
         let nearest =
