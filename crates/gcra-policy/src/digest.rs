@@ -179,7 +179,7 @@ impl Digest {
     }
 
     fn overrides(&mut self, overrides: &Overrides) {
-        let Overrides { rules, lists: _, files: _, v4, v6, values } = overrides;
+        let Overrides { rules, lists: _, files: _, v4: _, v6: _, values } = overrides;
         // By the rule itself and not by its place, which depends on the order in the file.
         let rules: Vec<_> = rules
             .iter()
@@ -189,19 +189,12 @@ impl Digest {
                 digest.0
             })
             .collect();
-        let mut all: Vec<(Vec<u8>, u64)> = Vec::new();
-        let mut entry = |key: Vec<u8>, place: u32| {
-            all.push((key, rules.get(place as usize).copied().unwrap_or_default()));
-        };
-        for (net, place) in v4 {
-            entry(net.to_string().into_bytes(), *place);
-        }
-        for (net, place) in v6 {
-            entry(net.to_string().into_bytes(), *place);
-        }
-        for (value, place) in values {
-            entry([b"str:", &**value].concat(), *place);
-        }
+        let networks = overrides.networks();
+        let networks = networks.map(|(net, place)| (net.to_string().into_bytes(), place));
+        let values = values.iter().map(|(value, place)| ([b"str:", &**value].concat(), *place));
+        let digest_of = |place: u32| rules.get(place as usize).copied().unwrap_or_default();
+        let all = networks.chain(values).map(|(key, place)| (key, digest_of(place)));
+        let mut all: Vec<(Vec<u8>, u64)> = all.collect();
         all.sort_unstable();
         for (key, rule) in all {
             self.add(&key);

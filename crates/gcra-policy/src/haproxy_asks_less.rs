@@ -142,7 +142,7 @@ impl Policy {
             "its requests are settled, so each must be asked about"
         } else if self.max_delay().0 > 0 || self.bandwidth.is_some() {
             "it delays or slows requests, so each must be asked about"
-        } else if let Some(net) = self.overrides.narrower_than(&self.key) {
+        } else if let Some(net) = self.overrides.narrower_than(&self.key).next() {
             return Err(format!(
                 "its override '{net}' is narrower than its groups, and HAProxy counts a group \
                  together"

@@ -53,28 +53,29 @@ impl Overrides {
     pub fn counts(&self, rule: usize) -> OverrideCounts {
         let ours = |index: &u32| *index as usize == rule;
         let mut counts = OverrideCounts::default();
-        for (net, _) in self.v4.iter().filter(|(_, index)| ours(index)) {
-            counts.v4[usize::from(net.prefix_len() < net.max_prefix_len())] += 1;
-        }
-        for (net, _) in self.v6.iter().filter(|(_, index)| ours(index)) {
-            counts.v6[usize::from(net.prefix_len() < net.max_prefix_len())] += 1;
+        for (net, _) in self.networks().filter(|(_, index)| ours(index)) {
+            let counts = if net.addr().is_ipv4() { &mut counts.v4 } else { &mut counts.v6 };
+            counts[usize::from(net.prefix_len() < net.max_prefix_len())] += 1;
         }
         counts.values = self.values.values().filter(|index| ours(index)).count();
         counts
     }
 
-    /// Whether one of them is for an address or a network.
-    pub(crate) fn has_networks(&self) -> bool {
-        self.v4.iter().next().is_some() || self.v6.iter().next().is_some()
+    /// The addresses and networks that have one, with the places of their rules.
+    pub(crate) fn networks(&self) -> impl Iterator<Item = (IpNet, u32)> {
+        let v4 = self.v4.iter().map(|(net, rule)| (IpNet::V4(net), *rule));
+        v4.chain(self.v6.iter().map(|(net, rule)| (IpNet::V6(net), *rule)))
     }
 
-    /// An override for less than a group of addresses of these keys, if there is one.
-    pub(crate) fn narrower_than(&self, key: &KeyParts) -> Option<IpNet> {
-        let v4 = self.v4.iter().map(|(net, _)| net);
-        let v4 = v4.filter(|net| net.prefix_len() > key.ipv4_prefix).map(IpNet::V4);
-        let v6 = self.v6.iter().map(|(net, _)| net);
-        let v6 = v6.filter(|net| net.prefix_len() > key.ipv6_prefix).map(IpNet::V6);
-        v4.chain(v6).next()
+    pub(crate) fn has_networks(&self) -> bool {
+        self.networks().next().is_some()
+    }
+
+    /// The networks that are less than a group of addresses of these keys.
+    pub(crate) fn narrower_than(&self, key: &KeyParts) -> impl Iterator<Item = IpNet> {
+        let (v4, v6) = (key.ipv4_prefix, key.ipv6_prefix);
+        let group = move |net: &IpNet| if net.addr().is_ipv4() { v4 } else { v6 };
+        self.networks().map(|(net, _)| net).filter(move |net| net.prefix_len() > group(net))
     }
 
     /// Adds an override for the rule at this place. Returns the place that it had before.

@@ -5,7 +5,6 @@
 use std::mem;
 
 use gcra_table::{Exemption, Nanos, Quota, limit_id};
-use ipnet::IpNet;
 use spop_agent::{Message, Value};
 
 use crate::bandwidth::Bandwidth;
@@ -115,9 +114,8 @@ impl Policy {
     /// Whether the policy shows that it counts addresses, and not strings: it groups them, or all
     /// its overrides are for addresses.
     pub fn is_for_addresses(&self) -> bool {
-        let Overrides { v4, v6, values, .. } = &self.overrides;
-        let has_networks = v4.len() + v6.len() > 0;
-        self.key.ipv4_prefix < 32 || (has_networks && values.is_empty())
+        let has_networks_only = self.overrides.has_networks() && self.overrides.values.is_empty();
+        self.key.ipv4_prefix < 32 || has_networks_only
     }
 
     #[inline]
@@ -328,11 +326,7 @@ impl Policy {
             policy.key.args.is_empty().then(|| (policy.price.arg().map(Box::<[u8]>::from), when))
         };
         let narrow = |policy: &Self| {
-            let Overrides { v4, v6, .. } = &policy.overrides;
-            let KeyParts { ipv4_prefix, ipv6_prefix, .. } = policy.key;
-            let v4 = v4.iter().map(|(net, _)| net).filter(|net| net.prefix_len() > ipv4_prefix);
-            let v6 = v6.iter().map(|(net, _)| net).filter(|net| net.prefix_len() > ipv6_prefix);
-            let mut nets: Vec<IpNet> = v4.map(IpNet::V4).chain(v6.map(IpNet::V6)).collect();
+            let mut nets: Vec<_> = policy.overrides.narrower_than(&policy.key).collect();
             nets.sort();
             nets
         };

@@ -84,7 +84,7 @@ pub(crate) fn goes_with(
              them out"
         ));
     }
-    if let Some(net) = overrides.narrower_than(key) {
+    if let Some(net) = overrides.narrower_than(key).next() {
         reader.at(at).wrong(format!(
             "policy '{name}' cannot have unasked and the override '{net}', which is narrower \
              than its groups, because HAProxy counts a group together, so that one part of it \
