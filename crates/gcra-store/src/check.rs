@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use crate::advice::advice;
 use crate::config::{Address, Config};
-use crate::connection::{Connection, Connector};
+use crate::connection::{ANSWER, Connection, Connector, LONG_ANSWER, parts};
 use crate::fault::{Fault, in_words};
 use crate::finder::{Finder, add_wait, confirmed, probed, text};
 use crate::script::{self, By};
@@ -126,11 +126,9 @@ impl Findings {
             self.wrong(format!("{address} cannot be used: {fault}{advice}"));
             return;
         }
-        let mut commands = Pipeline::new();
-        commands.cmd("INFO");
-        let info = connection.send_for_long(&commands, config.connect_timeout).await;
-        let info = match info.as_ref().ok().and_then(|answers| answers.first()) {
-            Some(Value::BulkString(bytes)) => String::from_utf8_lossy(bytes).into_owned(),
+        let info = connection.send_one(&["INFO"], LONG_ANSWER, config.connect_timeout).await;
+        let info = match info {
+            Ok(Value::BulkString(bytes)) => String::from_utf8_lossy(&bytes).into_owned(),
             _ => String::new(),
         };
         let field = |name: &str| {
@@ -233,11 +231,9 @@ impl Findings {
     }
 
     async fn clock(&mut self, config: &Config, connection: &mut Connection) {
-        let mut commands = Pipeline::new();
-        commands.cmd("TIME");
-        let Ok(answers) = connection.send(&commands, config.connect_timeout).await else { return };
+        let said = connection.send_one(&["TIME"], ANSWER, config.connect_timeout).await;
         let since_1970 = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
-        let Some(Ok(StoreTime(micros))) = answers.first().map(time) else { return };
+        let Ok(Ok(StoreTime(micros))) = said.as_ref().map(time) else { return };
         let apart = (micros / 1_000_000).abs_diff(since_1970.as_secs());
         if apart > 5 {
             self.remark(format!(
@@ -317,12 +313,10 @@ impl Clock {
         let mut clock: Option<Self> = None;
         let now = || i64::try_from(began.elapsed().as_micros()).unwrap_or(i64::MAX);
         for _ in 0..CLOCK_READINGS {
-            let mut commands = Pipeline::new();
-            commands.cmd("TIME");
             let sent = now();
-            let answers = connection.send(&commands, within).await.ok()?;
+            let said = connection.send_one(&["TIME"], ANSWER, within).await.ok()?;
             let received = now();
-            let said = i64::try_from(time(answers.first()?).ok()?.0).ok()?;
+            let said = i64::try_from(time(&said).ok()?.0).ok()?;
             let [least, most] = [received, sent].map(|at| said.saturating_sub(at));
             let is_better =
                 |it: &Self| most.saturating_sub(least) < it.most.saturating_sub(it.least);
@@ -336,18 +330,12 @@ impl Clock {
 
 /// The replicas that follow a primary, by what it says.
 async fn replicas_of(connection: &mut Connection, within: Duration) -> Vec<Address> {
-    let mut commands = Pipeline::new();
-    commands.cmd("ROLE");
-    let answers = connection.send_for_long(&commands, within).await.unwrap_or_default();
-    let Some(Value::Array(role)) = answers.first() else { return Vec::new() };
-    let Some(Value::Array(replicas)) = role.get(2) else { return Vec::new() };
-    let address = |replica: &Value| match replica {
-        Value::Array(parts) => {
-            let port = parts.get(1).and_then(text)?.parse().ok()?;
-            Address::said(parts.first().and_then(text)?, port)
-        }
-        _ => None,
+    let role = connection.send_one(&["ROLE"], LONG_ANSWER, within).await.unwrap_or(Value::Nil);
+    let address = |replica: &Value| {
+        let [host, port, ..] = parts(replica) else { return None };
+        Address::said(text(host)?, text(port)?.parse().ok()?)
     };
+    let replicas = parts(&role).get(2).map_or(&[][..], parts);
     replicas.iter().filter_map(address).take(MOST_REPLICAS).collect()
 }
 

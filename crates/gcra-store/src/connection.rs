@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use futures_util::FutureExt as _;
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Pipeline, ProtocolVersion, RedisConnectionInfo, Value};
+use redis::{AsyncConnectionConfig, Cmd, Pipeline, ProtocolVersion, RedisConnectionInfo, Value};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::task::JoinHandle;
@@ -23,11 +23,11 @@ use crate::config::{Address, Certificate, Config, Password};
 use crate::fault::{Fault, Reaction, in_words, reaction};
 
 /// The most bytes of an answer to one command; the script's reply has 45, and an error some 100.
-const ANSWER: usize = 1 << 10;
+pub(crate) const ANSWER: usize = 1 << 10;
 
 /// The most bytes of a long answer: the map of a cluster with 10,000 ranges of slots, or a record
 /// with the leases of 10,000 hosts and the one under its earlier numbers.
-const LONG_ANSWER: usize = 2 << 20;
+pub(crate) const LONG_ANSWER: usize = 2 << 20;
 
 /// A connection. When the last copy of it is dropped, it is closed, and what is under way on it
 /// fails at once.
@@ -220,6 +220,21 @@ impl Connection {
         without_faults(self.exchange(commands, LONG_ANSWER, Instant::now() + within).await?)
     }
 
+    /// Sends a command of these words, and returns its answer, which has at most this many bytes,
+    /// if it is no error.
+    pub(crate) async fn send_one(
+        &mut self,
+        words: &[&str],
+        most: usize,
+        within: Duration,
+    ) -> Result<Value, Fault> {
+        let (mut command, mut commands) = (Cmd::new(), Pipeline::new());
+        command.arg(words);
+        commands.add_command(command);
+        let answers = self.exchange(&commands, most, Instant::now() + within).await?;
+        Ok(without_faults(answers)?.pop().unwrap_or(Value::Nil))
+    }
+
     /// Whether it was opened before this moment.
     pub(crate) fn is_older_than(&self, moment: Instant) -> bool {
         self.opened < moment
@@ -256,6 +271,14 @@ fn without_faults(answers: Vec<Value>) -> Result<Vec<Value>, Fault> {
     match answers.iter().find_map(fault_of) {
         Some(fault) => Err(fault),
         None => Ok(answers),
+    }
+}
+
+/// What a list has in it; nothing if the answer is something else.
+pub(crate) fn parts(answer: &Value) -> &[Value] {
+    match answer {
+        Value::Array(parts) => parts,
+        _ => &[],
     }
 }
 

@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::bucket::{TAGS, tag_text};
 use crate::config::{Address, Place};
-use crate::connection::{Connection, Connector, fault_of};
+use crate::connection::{ANSWER, Connection, Connector, LONG_ANSWER, fault_of, parts};
 use crate::fault::Fault;
 use crate::script::{self, By};
 
@@ -110,32 +110,21 @@ impl Finder {
             None => self.connector.connect_to_sentinel(sentinel).await.map_err(named(sentinel))?,
         };
         let within = self.connector.config.connect_timeout;
-        let mut commands = Pipeline::new();
-        commands.cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(name);
-        let answers = connection.send(&commands, within).await.map_err(named(sentinel))?;
-        let address = match answers.first() {
-            Some(Value::Array(pair)) => match pair.as_slice() {
-                [host, port] => text(host).zip(text(port).and_then(|port| port.parse().ok())),
-                _ => None,
-            },
+        let words = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", name];
+        let answer = connection.send_one(&words, ANSWER, within).await.map_err(named(sentinel))?;
+        let address = match parts(&answer) {
+            [host, port] => text(host).zip(text(port).and_then(|port| port.parse().ok())),
             _ => None,
         };
         let Some(address) = address.and_then(|(host, port)| Address::said(host, port)) else {
             return Err(named(sentinel)(Fault::UnknownName(name.to_owned())));
         };
-        let mut commands = Pipeline::new();
-        commands.cmd("SENTINEL").arg("REPLICAS").arg(name);
-        let answers =
-            connection.send_for_long(&commands, within).await.map_err(named(sentinel))?;
+        let words = ["SENTINEL", "REPLICAS", name];
+        let replicas = connection.send_one(&words, LONG_ANSWER, within).await;
+        let replicas = replicas.map_err(named(sentinel))?;
         self.sentinel = Some(connection);
-        let replicas = match answers.first() {
-            Some(Value::Array(replicas)) => {
-                replicas.iter().filter(|it| may_be_promoted(it)).count()
-            }
-            _ => 0,
-        };
-        let replicas = u32::try_from(replicas).unwrap_or(u32::MAX);
-        Ok(Found { address, replicas })
+        let replicas = parts(&replicas).iter().filter(|it| may_be_promoted(it)).count();
+        Ok(Found { address, replicas: u32::try_from(replicas).unwrap_or(u32::MAX) })
     }
 
     async fn ask_cluster(
@@ -155,18 +144,15 @@ impl Finder {
                     (address, self.connector.connect(address).await)
                 }
             };
-            let mut commands = Pipeline::new();
-            commands.cmd("CLUSTER").arg("SLOTS");
-            let answer = match connected {
+            let within = self.connector.config.connect_timeout;
+            let slots = match connected {
                 Ok(mut connection) => {
-                    connection
-                        .send_for_long(&commands, self.connector.config.connect_timeout)
-                        .await
+                    connection.send_one(&["CLUSTER", "SLOTS"], LONG_ANSWER, within).await
                 }
                 Err(fault) => Err(fault),
             };
-            match answer {
-                Ok(answers) => match answers.first().and_then(|slots| map_of(slots, address)) {
+            match slots {
+                Ok(slots) => match map_of(&slots, address) {
                     Some(map) => {
                         self.first = place;
                         return Ok(map);
@@ -257,19 +243,14 @@ impl Finder {
         within: Duration,
     ) -> Result<u32, Fault> {
         let config = &self.connector.config;
-        let mut commands = Pipeline::new();
-        commands.cmd("ROLE");
-        let answers = connection.send(&commands, within).await?;
-        let Some(Value::Array(role)) = answers.first() else {
+        let Value::Array(role) = connection.send_one(&["ROLE"], ANSWER, within).await? else {
             return Err(Fault::Other("no role".to_owned()));
         };
         if role.first().and_then(text) != Some("master") {
             return Err(Fault::Replica);
         }
-        let are = match role.get(2) {
-            Some(Value::Array(replicas)) => u32::try_from(replicas.len()).unwrap_or(u32::MAX),
-            _ => 0,
-        };
+        let are = role.get(2).map_or(0, |replicas| parts(replicas).len());
+        let are = u32::try_from(are).unwrap_or(u32::MAX);
         if are < config.least_replicas {
             return Err(Fault::FewReplicas { are, least: config.least_replicas });
         }
@@ -337,12 +318,10 @@ fn may_be_promoted(replica: &Value) -> bool {
 /// Reads the answer to `CLUSTER SLOTS`: a list of `[first, last, [host, port, ...], replicas...]`.
 /// A host that is not known is that of the server that was asked.
 fn map_of(slots: &Value, asked: &Address) -> Option<Map> {
-    let Value::Array(ranges) = slots else { return None };
     let mut map = Map { servers: Vec::new(), owners: vec![u16::MAX; TAGS.into()].into() };
-    for range in ranges {
-        let Value::Array(range) = range else { continue };
+    for range in parts(slots) {
         let [Value::Int(first), Value::Int(last), Value::Array(primary), replicas @ ..] =
-            range.as_slice()
+            parts(range)
         else {
             continue;
         };
