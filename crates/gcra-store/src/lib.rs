@@ -54,18 +54,6 @@
 //! # Ok(())
 //! # }
 //! ```
-//!
-//! # The parts
-//!
-//! From the bottom up; no module uses one that comes after it:
-//!
-//! * `bucket` (names), `script` and its `open.lua`, `ask.lua` and `charge.lua`;
-//! * `config`, `fault` (what is done about each error), `advice` (what an operator can do);
-//! * `bounded` (how much is read), `connection`, `finder` (which servers there are), `lines` (of
-//!   the log);
-//! * `shared` and `message`: what passes between the threads and the task;
-//! * `task` (the servers' end) and `store` (the threads' end);
-//! * `check`: what is wrong with a store, in words; `standing`: what it knows about one bucket.
 
 mod advice;
 mod bounded;
