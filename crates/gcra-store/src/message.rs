@@ -61,17 +61,6 @@ pub(crate) struct Pending {
     pub(crate) by: By,
 }
 
-impl Pending {
-    pub(crate) const fn new(
-        bucket: Bucket,
-        what: What,
-        permit: Permit,
-        submitted: Instant,
-    ) -> Self {
-        Self { bucket, what, permit, submitted, tries: 0, by: By::Hash }
-    }
-}
-
 /// What is on its way, and where the outcome goes.
 #[derive(Debug)]
 pub(crate) enum What {

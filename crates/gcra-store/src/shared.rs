@@ -5,7 +5,7 @@ use core::time::Duration;
 use std::sync::Arc;
 use std::time::Instant;
 
-use gcra_lease::{Micros, Reply};
+use gcra_lease::Micros;
 
 use crate::fault::Fault;
 
@@ -212,12 +212,12 @@ macro_rules! counters {
 
         #[derive(Debug, Default)]
         pub(crate) struct AtomicCounters {
-            $(pub(crate) $name: AtomicU64,)*
+            $(pub(crate) $name: Tally,)*
         }
 
         impl AtomicCounters {
             pub(crate) fn read(&self) -> Counters {
-                Counters { $($name: self.$name.load(Ordering::Relaxed),)* }
+                Counters { $($name: self.$name.0.load(Ordering::Relaxed),)* }
             }
         }
     };
@@ -254,18 +254,13 @@ counters! {
     leaps_back,
 }
 
-impl AtomicCounters {
-    /// Counts what a reply has granted, and how long it took.
-    pub(crate) fn replied(&self, reply: &Reply, took: Micros) {
-        self.add(
-            |counters| &counters.granted,
-            usize::try_from(reply.granted).unwrap_or(usize::MAX),
-        );
-        self.add(|counters| &counters.micros, usize::try_from(took.0).unwrap_or(usize::MAX));
-    }
+/// One of the counters.
+#[derive(Debug, Default)]
+pub(crate) struct Tally(AtomicU64);
 
-    pub(crate) fn add(&self, counter: impl Fn(&Self) -> &AtomicU64, count: usize) {
-        counter(self).fetch_add(u64::try_from(count).unwrap_or(u64::MAX), Ordering::Relaxed);
+impl Tally {
+    pub(crate) fn add(&self, count: impl TryInto<u64>) {
+        self.0.fetch_add(count.try_into().unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 }
 

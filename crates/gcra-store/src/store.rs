@@ -14,6 +14,7 @@ use crate::bucket::{Bucket, TAGS};
 use crate::config::Config;
 use crate::connection::Connector;
 use crate::message::{Answer, Batch, Envelope, NotCharged, Pending, What};
+use crate::script::By;
 use crate::shared::{Counters, Health, Part, Permit, Shared};
 use crate::task::Task;
 
@@ -209,16 +210,17 @@ impl Asker {
         let shared = &store.shared;
         let count = asks.len();
         if store.is_away() {
-            shared.counters.add(|counters| &counters.away, count);
+            shared.counters.away.add(count);
             return Err(Away::Unusable);
         }
         let Some(permits) = Permit::take(shared, count) else {
-            shared.counters.add(|counters| &counters.away, count);
+            shared.counters.away.add(count);
             return Err(Away::Full);
         };
         let submitted = tokio::time::Instant::now();
         let asks = asks.into_iter().zip(permits).map(|((bucket, sent), permit)| {
-            Pending::new(bucket, What::Ask { sent, to: to.clone() }, permit, submitted)
+            let what = What::Ask { sent, to: to.clone() };
+            Pending { bucket, what, permit, submitted, tries: 0, by: By::Hash }
         });
         store.batches.send(Batch::Asks(asks.collect())).map_err(|_| Away::Unusable)
     }
@@ -235,7 +237,7 @@ impl Asker {
         let store = &self.store;
         let shared = &store.shared;
         let refused = |away| {
-            shared.counters.add(|counters| &counters.charges_away, 1);
+            shared.counters.charges_away.add(1);
             away
         };
         if store.is_away() {
@@ -246,7 +248,8 @@ impl Asker {
         let (to, outcome) = oneshot::channel();
         let number = shared.charges.fetch_add(1, Ordering::Relaxed);
         let what = What::Charge { number, charge, at, to };
-        let pending = Pending::new(bucket, what, permit, tokio::time::Instant::now());
+        let submitted = tokio::time::Instant::now();
+        let pending = Pending { bucket, what, permit, submitted, tries: 0, by: By::Hash };
         store.batches.send(Batch::Charge(pending)).map_err(|_| refused(Away::Unusable))?;
         Ok(Charging(outcome))
     }

@@ -18,7 +18,7 @@ use crate::clocks::{Clocks, Leapt};
 use crate::config::Address;
 use crate::connection::{Connection, Connector};
 use crate::fault::{Fault, Reaction, in_words, reaction};
-use crate::finder::{Finder, Seen, add_wait, confirmed, slot_of};
+use crate::finder::{Finder, Found, Seen, add_wait, confirmed, slot_of};
 use crate::lines::Lines;
 use crate::message::{Answer, AskOutcome, Batch, Envelope, NotCharged, Pending, What};
 use crate::script::{self, By, NotAReply, Script};
@@ -259,9 +259,9 @@ impl Task {
         let until = first.submitted + timeout;
         add_wait(&mut commands, link.replicas, timeout);
         let charges = charges_in(&asks);
-        self.shared.counters.add(|counters| &counters.asks, asks.len() - charges);
-        self.shared.counters.add(|counters| &counters.charges, charges);
-        self.shared.counters.add(|counters| &counters.calls, 1);
+        self.shared.counters.asks.add(asks.len() - charges);
+        self.shared.counters.charges.add(charges);
+        self.shared.counters.calls.add(1);
         let mut connection = link.connection.clone();
         let call = Call { address: server.address.clone(), link, asks, asking };
         self.calls.push(Box::pin(async move {
@@ -280,7 +280,7 @@ impl Task {
                 let fault = other.err().unwrap_or(Fault::Other("too few answers".to_owned()));
                 if fault == Fault::Late {
                     let late = asks.len() - charges_in(&asks);
-                    self.shared.counters.add(|counters| &counters.late, late);
+                    self.shared.counters.late.add(late);
                 }
                 self.close(&address, &link.connection, fault);
                 return asks.into_iter().for_each(|ask| self.answer(ask, Came::Void));
@@ -302,7 +302,8 @@ impl Task {
                     match &came {
                         Came::Reply(reply) => {
                             self.clock(&address, &ask, reply.now);
-                            self.shared.counters.replied(reply, micros);
+                            self.shared.counters.granted.add(reply.granted);
+                            self.shared.counters.micros.add(micros.0);
                         }
                         Came::Charged(charged) => self.clock(&address, &ask, charged.now),
                         Came::Ignored | Came::Void | Came::NotTaken => {}
@@ -409,34 +410,30 @@ impl Task {
         let counters = &self.shared.counters;
         match what {
             What::Ask { sent, to } => {
-                let outcome = match came {
-                    Came::Reply(reply) => AskOutcome::Reply(reply),
-                    Came::Ignored => AskOutcome::Ignored,
-                    Came::NotTaken if tries == 0 => AskOutcome::Away,
-                    Came::NotTaken | Came::Void | Came::Charged(_) => AskOutcome::Void,
+                let (outcome, counter) = match came {
+                    Came::Reply(reply) => (AskOutcome::Reply(reply), &counters.replies),
+                    Came::Ignored => (AskOutcome::Ignored, &counters.ignored),
+                    Came::NotTaken if tries == 0 => (AskOutcome::Away, &counters.away),
+                    Came::NotTaken | Came::Void | Came::Charged(_) => {
+                        (AskOutcome::Void, &counters.void)
+                    }
                 };
-                match outcome {
-                    AskOutcome::Reply(_) => counters.add(|counters| &counters.replies, 1),
-                    AskOutcome::Ignored => counters.add(|counters| &counters.ignored, 1),
-                    AskOutcome::Void => counters.add(|counters| &counters.void, 1),
-                    AskOutcome::Away => counters.add(|counters| &counters.away, 1),
-                }
+                counter.add(1);
                 // A line that was dropped needs no answers.
                 let _ = to.send(Envelope { answer: Answer { sent, outcome }, _permit: permit });
             }
             What::Charge { to, .. } => {
                 let outcome = match came {
                     Came::Charged(charged) => Ok(charged),
-                    Came::NotTaken => Err(NotCharged::Away),
-                    Came::Void | Came::Ignored | Came::Reply(_) => Err(NotCharged::Unknown),
-                };
-                match outcome {
-                    Ok(_) => {}
-                    Err(NotCharged::Away) => counters.add(|counters| &counters.charges_away, 1),
-                    Err(NotCharged::Unknown) => {
-                        counters.add(|counters| &counters.charges_unknown, 1);
+                    Came::NotTaken => {
+                        counters.charges_away.add(1);
+                        Err(NotCharged::Away)
                     }
-                }
+                    Came::Void | Came::Ignored | Came::Reply(_) => {
+                        counters.charges_unknown.add(1);
+                        Err(NotCharged::Unknown)
+                    }
+                };
                 drop(permit);
                 // If the other end was dropped, nothing waits for the outcome.
                 let _ = to.send(outcome);
@@ -458,13 +455,13 @@ impl Task {
         let counters = &self.shared.counters;
         let (by, [went, is], what_happens) = match leap {
             Leap::Forward(by) => {
-                counters.add(|counters| &counters.leaps_forward, 1);
+                counters.leaps_forward.add(1);
                 let cells =
                     "for each key, as many more cells may be allowed as drain in that time";
                 (by, ["went ahead by", "ahead of"], cells)
             }
             Leap::Back(by) => {
-                counters.add(|counters| &counters.leaps_back, 1);
+                counters.leaps_back.add(1);
                 (by, ["went back by", "behind"], "keys may be blocked for longer")
             }
         };
@@ -587,9 +584,7 @@ impl Task {
         let mut closed = false;
         let fault = match seen {
             Ok(Seen { map, servers, fault }) => {
-                self.take_map(
-                    &map.servers.iter().map(|it| it.address.clone()).collect::<Vec<_>>(),
-                );
+                self.take_map(map.servers);
                 self.owners = map.owners;
                 for (place, state) in servers.into_iter().enumerate() {
                     let state = state.map(|(connection, replicas)| Link { connection, replicas });
@@ -632,14 +627,14 @@ impl Task {
     }
 
     /// Makes the list of servers that of the map, in its order.
-    fn take_map(&mut self, addresses: &[Address]) {
+    fn take_map(&mut self, found: Vec<Found>) {
         let mut before = core::mem::take(&mut self.servers);
-        for address in addresses {
-            let place = before.iter().position(|server| server.address == *address);
+        for Found { address, .. } in found {
+            let place = before.iter().position(|server| server.address == address);
             self.servers.push(match place {
                 Some(place) => before.swap_remove(place),
                 None => Server {
-                    address: address.clone(),
+                    address,
                     number: {
                         self.numbers += 1;
                         self.numbers
