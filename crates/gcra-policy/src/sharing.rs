@@ -53,28 +53,6 @@ impl WithoutStore {
             Self::Open { .. } => open,
         }
     }
-
-    /// "requests are blocked".
-    pub fn in_words(self) -> String {
-        const SHARE: &str = "each machine allows its share of the limit";
-        match self {
-            Self::Share => SHARE.to_owned(),
-            Self::Closed => "requests are blocked".to_owned(),
-            Self::Open { for_ } => {
-                format!("requests are allowed for {}, and then {SHARE}", Exact(for_))
-            }
-        }
-    }
-
-    /// The same for a policy whose requests are charged in the store at once.
-    fn in_words_at_once(self) -> String {
-        match self {
-            Self::Share | Self::Closed => Self::Closed.in_words(),
-            Self::Open { for_ } => {
-                format!("requests are allowed for {}, and then they are blocked", Exact(for_))
-            }
-        }
-    }
 }
 
 impl Sharing {
@@ -87,9 +65,15 @@ impl Sharing {
 
     /// "requests are blocked".
     pub fn without_store_in_words(self) -> String {
-        match self.at_once {
-            true => self.without_store.in_words_at_once(),
-            false => self.without_store.in_words(),
+        const SHARE: &str = "each machine allows its share of the limit";
+        // Nothing is lent of what is charged at once, so there is no share of it.
+        let then = if self.at_once { "they are blocked" } else { SHARE };
+        match self.without_store {
+            WithoutStore::Share if !self.at_once => SHARE.to_owned(),
+            WithoutStore::Share | WithoutStore::Closed => "requests are blocked".to_owned(),
+            WithoutStore::Open { for_ } => {
+                format!("requests are allowed for {}, and then {then}", Exact(for_))
+            }
         }
     }
 }

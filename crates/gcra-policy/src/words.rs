@@ -223,14 +223,14 @@ pub fn without_store_in_words(policy: &Policy, sharing: Sharing, machines: u32) 
         return sharing.without_store_in_words();
     }
     let first = match sharing.without_store {
-        WithoutStore::Closed => return sharing.without_store.in_words(),
+        WithoutStore::Closed => return sharing.without_store_in_words(),
         WithoutStore::Share => String::new(),
         WithoutStore::Open { for_ } => {
             format!("requests are allowed for {}, and then ", Exact(for_))
         }
     };
     let Some(blocked) = blocked_without_store(policy, machines) else {
-        return sharing.without_store.in_words();
+        return sharing.without_store_in_words();
     };
     let has_share = policy
         .rules()
