@@ -174,12 +174,10 @@ impl Limit {
     }
 
     /// The same with a key of its own, if there is one.
-    pub(crate) fn by_key(self, key: Option<KeyParts>) -> Self {
-        let Some(key) = key else { return self };
-        let LimitWords { text, bound } = *self.words.clone();
-        let limit = Self { key: Some(key.into()), ..self };
-        let words = LimitWords { text: limit.with_clients(&text).into(), bound };
-        Self { words: words.into(), ..limit }
+    pub(crate) fn by_key(mut self, key: Option<KeyParts>) -> Self {
+        self.key = key.map(Box::new);
+        self.words.text = self.with_clients(&self.words.text).into();
+        self
     }
 
     /// Adds to its numbers what it counts by, if it has a key of its own.

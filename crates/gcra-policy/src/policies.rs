@@ -15,7 +15,7 @@ use crate::store::StoreSettings;
 use crate::watch::SeenFile;
 
 /// All policies, in the order of the file. The first one that is for a message decides about it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Policies {
     /// Trials come last. Each is for the messages of a policy before it, so a message is never
     /// matched to one.
@@ -96,8 +96,9 @@ impl Policies {
     /// There is no such policy, or it is not because of a call that it observes. The error is a
     /// sentence.
     pub fn observing(&self, name: &str, observes: bool) -> Result<Option<Self>, String> {
-        let mut list = self.list.clone();
-        let Some(policy) = list.iter_mut().find(|it| *it.name == *name && !it.is_trial) else {
+        let mut changed = self.clone();
+        let mut list = changed.list.iter_mut();
+        let Some(policy) = list.find(|it| *it.name == *name && !it.is_trial) else {
             let names: Vec<_> = self.without_trials().map(|policy| &*policy.name).collect();
             return Err(format!("there is no policy '{name}'; there are {}", names.join(", ")));
         };
@@ -112,16 +113,14 @@ impl Policies {
             ));
         }
         policy.observes = observes;
-        let mut switched = self.switched.clone();
         match observes {
-            true => switched.push(name.into()),
-            false => switched.retain(|switched| **switched != *name),
+            true => changed.switched.push(name.into()),
+            false => changed.switched.retain(|switched| **switched != *name),
         }
+        changed.limits_digest = digest::of_limits(&changed.list);
         // No file says this, so the next reload puts the file in force even if it is the same.
-        let changed = Self::new(list, self.answers.clone(), self.files.clone(), 0);
-        let (store, warnings) = (self.store.clone(), self.warnings.clone());
-        let (origin, warning_count) = (self.origin.clone(), self.warning_count);
-        Ok(Some(Self { store, origin, warnings, warning_count, switched, ..changed }))
+        changed.text_digest = 0;
+        Ok(Some(changed))
     }
 
     pub fn without_trials(&self) -> impl Iterator<Item = &Policy> {
