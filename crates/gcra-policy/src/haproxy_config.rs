@@ -169,18 +169,11 @@ impl Policies {
                 args.push(reserved);
             }
         }
-        let mut lines = format!("spoe-message {message}\n");
-        for comment in comments {
-            let _ = writeln!(lines, "    # {comment}");
-        }
-        let _ = writeln!(lines, "    args {}", args.join(" "));
-        if has_cost {
-            lines.push_str("    # Each response to a request that was decided.\n");
-        } else {
-            lines.push_str(
-                "    # Which responses cost a cell? For example those with { status 401 }.\n",
-            );
-        }
+        let mut lines = spoe_message(message, &args, &comments);
+        lines.push_str(match has_cost {
+            true => "    # Each response to a request that was decided.\n",
+            false => "    # Which responses cost a cell? For example those with { status 401 }.\n",
+        });
         let asked = format!("{{ var({}.gcra.blocked) -m found }}", self.answers.scope.as_str());
         let condition = if has_cost { asked } else { format!("{asked} {EDIT}") };
         let _ = writeln!(lines, "    event on-http-response if {condition}");
@@ -385,6 +378,12 @@ pub(crate) fn name(policy: &Policy) -> String {
     policy.message.as_deref().map_or("check".to_owned(), text)
 }
 
+/// The beginning of the section of a message.
+fn spoe_message(name: &str, args: &[String], comments: &[String]) -> String {
+    let comments: String = comments.iter().map(|it| format!("    # {it}\n")).collect();
+    format!("spoe-message {name}\n{comments}    args {}\n", args.join(" "))
+}
+
 /// A spoe-message, and the policies that are for it.
 struct Message<'p> {
     /// At least one.
@@ -402,11 +401,7 @@ impl Message<'_> {
     /// for every request.
     fn section(&self, is_only: bool, scope: Scope) -> String {
         let (args, comments) = self.args(scope);
-        let mut lines = format!("spoe-message {}\n", self.name());
-        for comment in comments {
-            let _ = writeln!(lines, "    # {comment}");
-        }
-        let _ = writeln!(lines, "    args {}", args.join(" "));
+        let mut lines = spoe_message(&self.name(), &args, &comments);
         let event = match scope {
             Scope::Response => "on-http-response",
             _ => "on-frontend-http-request",
@@ -503,9 +498,11 @@ impl Message<'_> {
             for by_arg in policy.limits().filter_map(|limit| limit.by_arg()) {
                 let name = text(&by_arg.arg);
                 if is_new(&name) {
-                    let (sample, comment) = limit_map(&name, client);
+                    let (sample, create, key) = in_map(&name, client, "");
                     args.push(format!("{name}={sample}"));
-                    comments.push(comment);
+                    comments.push(format!(
+                        "{create} that has a limit of its own ('{key} 100/s burst 200')"
+                    ));
                 }
             }
         }
@@ -535,12 +532,6 @@ impl Message<'_> {
 
     /// The sample that finds the value of an arg of `when` in a map, and a comment about the map.
     fn map(&self, arg: &str, client: &str, values: Vec<String>) -> (String, String) {
-        let (map, key) = if client == "src" { ("map_ip", "address") } else { ("map", "key") };
-        let file = format!("{MAPS}{arg}s.map");
-        let lines: Vec<_> = values
-            .iter()
-            .map(|value| format!("'{} {}'", key.to_uppercase(), printable(value)))
-            .collect();
         // The policy for all other values: it is named, so that the log of HAProxy can show it.
         let other = self.policies.iter().find(|policy| policy.when.is_none());
         let default = other.map(|policy| &*policy.name);
@@ -551,29 +542,20 @@ impl Message<'_> {
             (Some(policy), None) => format!("the others get policy '{}'", policy.name),
         };
         let default = default.map(|name| format!(",{name}")).unwrap_or_default();
-        (
-            format!("{client},{map}({file}{default})"),
-            format!(
-                "{arg}: create {file}, with a line for each {key} ({}); {rest}",
-                lines.join(" or ")
-            ),
-        )
+        let (sample, create, key) = in_map(arg, client, &default);
+        let lines = values.iter().map(|value| format!("'{key} {}'", printable(value)));
+        let lines = lines.collect::<Vec<_>>().join(" or ");
+        (sample, format!("{create} ({lines}); {rest}"))
     }
 }
 
-/// The sample that finds the numbers of a limit in a map, and a comment about the map. What has no
-/// line there gets the default of the limit.
-fn limit_map(arg: &str, client: &str) -> (String, String) {
+/// The sample that finds the value of an arg in a map, and `default` if it has none. Behind it the
+/// beginning of a comment about the map, and what stands for a key in its lines.
+fn in_map(arg: &str, client: &str, default: &str) -> (String, String, String) {
     let (map, key) = if client == "src" { ("map_ip", "address") } else { ("map", "key") };
     let file = format!("{MAPS}{arg}s.map");
-    (
-        format!("{client},{map}({file})"),
-        format!(
-            "{arg}: create {file}, with a line for each {key} that has a limit of its own \
-             ('{} 100/s burst 200')",
-            key.to_uppercase()
-        ),
-    )
+    let create = format!("{arg}: create {file}, with a line for each {key}");
+    (format!("{client},{map}({file}{default})"), create, key.to_uppercase())
 }
 
 /// A value of the file, without what would end a comment.
