@@ -17,15 +17,13 @@ pub(crate) fn bandwidth<'t>(reader: &mut Reader<'t>, value: &Node<'t>) -> Option
             return reader.at(at).refuse(format!("bandwidth has no {name}; write {HOW}"));
         };
         let text = reader.string(value, name, &format!("such as \"{like}\""))?;
-        let size = size(&text);
-        if size.is_none() {
-            reader.on(value).wrong(format!(
+        size(&text).or_else(|| {
+            reader.on(value).refuse(format!(
                 "'{text}' in {name} is not a number of bytes per second from 1 to 1g; write a \
                  whole number, with k, m or g behind it for 1024, 1024k or 1024m bytes, such as \
                  \"{like}\""
-            ));
-        }
-        size
+            ))
+        })
     };
     let (full, least) = (part("full", "10m"), part("least", "50k"));
     reader.no_more(entries);

@@ -35,15 +35,13 @@ pub(crate) fn penalty<'t>(reader: &mut Reader<'t>, value: &Node<'t>) -> Option<P
 fn ceiling_ns<'t>(reader: &mut Reader<'t>, value: &Node<'t>) -> Option<u64> {
     let text = reader.string(value, "ceiling", "such as \"10m\"")?;
     let ns = duration::parse(&text).and_then(|ceiling| u64::try_from(ceiling.as_nanos()).ok());
-    let ns = ns.filter(|ns| (1..=MAX_CEILING_NS).contains(ns));
-    if ns.is_none() {
-        reader.on(value).wrong(format!(
+    ns.filter(|ns| (1..=MAX_CEILING_NS).contains(ns)).or_else(|| {
+        reader.on(value).refuse(format!(
             "'{text}' is not a valid time; write a whole number and a unit ({}), up to 30d, such \
              as \"10m\"",
             duration::UNITS_IN_WORDS
-        ));
-    }
-    ns
+        ))
+    })
 }
 
 /// Puts the penalty into the quotas of a policy's rule, unless that is wrong, and of its

@@ -69,28 +69,24 @@ pub(crate) fn settle<'t>(
         return None;
     };
     let at = value.span().start;
-    let mut wrong = |at: usize, what: &str| reader.at(at).wrong(what);
     if settling.as_deref() == Some(message) {
-        let what = format!(
+        reader.at(at).wrong(format!(
             "settle and message of policy '{policy}' both name '{message}'; give the response a \
              spoe-message of its own"
-        );
-        wrong(at, &what);
+        ));
     }
     if key.args.is_empty() {
-        let what = format!(
+        reader.at(at).wrong(format!(
             "policy '{policy}' has settle and no key, and the messages of a request and of its \
              response have different args; write the names of those that tell clients apart, \
              such as key = [\"ip\"]"
-        );
-        wrong(at, &what);
+        ));
     }
     if cost == Some(RESERVED) || key.names().any(|name| *name == *RESERVED.as_bytes()) {
-        let what = format!(
+        reader.at(at).wrong(format!(
             "policy '{policy}' has settle, and then the arg '{RESERVED}' is what the agent has \
              answered; give the other arg another name"
-        );
-        wrong(at, &what);
+        ));
     }
     let (reserve_at, mut arg, mut cells) = (reserve.map(|value| value.span().start), None, 0);
     if let Some(value) = reserve {
