@@ -136,44 +136,35 @@ impl Calendar {
             return Err(format!("'{text}' is not a window; {HOW}"));
         };
         let Some(unit) = WindowUnit::from_word(unit) else {
+            let second = name.and_then(WindowUnit::from_word);
             let zone = name.map(|name| format!(" {name}")).unwrap_or_default();
-            return Err(
-                match (WindowUnit::meant_by(unit), name.and_then(WindowUnit::from_word)) {
-                    (_, Some(second)) => {
-                        format!("'{text}' is not a window; write \"{} {unit}\"", second.as_str())
-                    }
-                    (Some(meant), _) => format!(
-                        "'{unit}' is not a unit of windows; did you mean \"{}{zone}\"?",
-                        meant.as_str()
-                    ),
-                    (None, _) => format!("'{unit}' is not a unit of windows; {HOW}"),
-                },
-            );
+            return Err(match (WindowUnit::meant_by(unit), second.map(WindowUnit::as_str)) {
+                (_, Some(second)) => {
+                    format!("'{text}' is not a window; write \"{second} {unit}\"")
+                }
+                (Some(meant), _) => {
+                    let meant = meant.as_str();
+                    format!("'{unit}' is not a unit of windows; did you mean \"{meant}{zone}\"?")
+                }
+                (None, _) => format!("'{unit}' is not a unit of windows; {HOW}"),
+            });
         };
-        let name = name.unwrap_or("UTC");
+        let (name, word) = (name.unwrap_or("UTC"), unit.as_str());
+        let database =
+            format!("in the IANA database, such as \"{word} Europe/Berlin\" or \"{word} UTC\"");
         if depends_on_the_machine(name) {
             return Err(format!(
-                "'{name}' is another time zone on another machine; write the name of one in the \
-                 IANA database, such as \"{} Europe/Berlin\" or \"{} UTC\"",
-                unit.as_str(),
-                unit.as_str()
+                "'{name}' is another time zone on another machine; write the name of one \
+                 {database}"
             ));
         }
-        match zone(name) {
-            Some(zone) => Ok(Self::new(unit, zone, name)),
-            None => Err(match zone_meant_by(name) {
-                Some(meant) => format!(
-                    "'{name}' is not a time zone; did you mean \"{} {meant}\"?",
-                    unit.as_str()
-                ),
-                None => format!(
-                    "'{name}' is not a time zone; write its name in the IANA database, such as \
-                     \"{} Europe/Berlin\" or \"{} UTC\"",
-                    unit.as_str(),
-                    unit.as_str()
-                ),
-            }),
-        }
+        zone(name).map(|zone| Self::new(unit, zone, name)).ok_or_else(|| {
+            let right = match zone_meant_by(name) {
+                Some(meant) => format!("did you mean \"{word} {meant}\"?"),
+                None => format!("write its name {database}"),
+            };
+            format!("'{name}' is not a time zone; {right}")
+        })
     }
 
     pub fn unit(&self) -> WindowUnit {
