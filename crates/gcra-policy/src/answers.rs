@@ -16,7 +16,6 @@ pub const MOST_RESERVED: usize = 4;
 pub const LONGEST_NUMBERS: usize =
     " 4294967295 18446744073709551615, ".len() + MAX_LIMITS * " ffffffff".len();
 
-/// Which variables are set, in which scope.
 #[derive(Clone, Debug)]
 pub struct Answers {
     pub scope: Scope,

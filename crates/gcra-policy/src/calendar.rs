@@ -239,7 +239,6 @@ impl Calendar {
         }
     }
 
-    /// The window with this first day.
     fn days_from(&self, first: Date) -> Option<Bounds> {
         let (start, end) = (self.midnight(first)?, self.midnight(self.day_after(first)?)?);
         Some(Bounds { start, end })
@@ -368,7 +367,6 @@ fn zone(name: &str) -> Option<TimeZone> {
 /// The longest name that may be a zone with a typing error in it, in bytes. None has more than 32.
 const LONGEST_NAME: usize = 40;
 
-/// The zone that was probably meant by an unknown name.
 fn zone_meant_by(name: &str) -> Option<&'static str> {
     // Looked up once, because a file can have many mistakes.
     static KNOWN: LazyLock<Vec<String>> = LazyLock::new(|| {

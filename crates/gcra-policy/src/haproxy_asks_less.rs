@@ -283,7 +283,6 @@ impl Policy {
         }
     }
 
-    /// What stands at the top of the file.
     fn head(&self, numbers: &Numbers) -> String {
         let mut text = String::new();
         let remembered =

@@ -206,12 +206,10 @@ impl Policies {
         self.answers.others.contains(&wanted)
     }
 
-    /// The name of a variable in HAProxy.
     fn var(&self, var: Var) -> String {
         self.in_scope(var.name())
     }
 
-    /// The name of the variable that says whether a request is blocked.
     fn blocked(&self) -> String {
         self.in_scope(self.answers.blocked)
     }
@@ -378,7 +376,6 @@ pub(crate) fn name(policy: &Policy) -> String {
     policy.message.as_deref().map_or("check".to_owned(), text)
 }
 
-/// The beginning of the section of a message.
 fn spoe_message(name: &str, args: &[String], comments: &[String]) -> String {
     let comments: String = comments.iter().map(|it| format!("    # {it}\n")).collect();
     format!("spoe-message {name}\n{comments}    args {}\n", args.join(" "))

@@ -175,7 +175,6 @@ impl OwnedValue {
     }
 }
 
-/// As an operator may write it.
 impl fmt::Display for OwnedValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -4,7 +4,6 @@
 use gcra_table::KeyHasher;
 use spop_agent::Value;
 
-/// What the bytes of a key are written to.
 pub trait KeyWriter {
     fn write(&mut self, bytes: &[u8]);
 

@@ -139,7 +139,6 @@ pub struct KeyArg {
 /// Why a message has no key.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum NoValue {
-    /// The arg is not in the message.
     Missing,
     /// HAProxy had no value for the arg, as for a header that the request does not have.
     Null,
@@ -156,7 +155,6 @@ impl KeyArg {
         self.or_null || !self.fallbacks.is_empty()
     }
 
-    /// The arg and its fallbacks.
     pub fn names(&self) -> impl Iterator<Item = &[u8]> {
         std::iter::once(&self.name).chain(&self.fallbacks).map(|name| &**name)
     }

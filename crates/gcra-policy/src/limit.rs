@@ -11,7 +11,6 @@ use crate::limit_from_arg::{ArgValue, ByArg, MessageNumbers};
 use crate::rate_words::numbers_in_words;
 use crate::unasked::Reserve;
 
-/// The most limits that a policy can have.
 pub const MAX_LIMITS: usize = 4;
 
 /// What a policy does with a key.
@@ -62,7 +61,6 @@ pub struct Limit {
     pub words: Box<LimitWords>,
 }
 
-/// How much a limit allows.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub enum LimitNumbers {
     /// A rate and a burst.

@@ -16,7 +16,6 @@ use crate::unasked::Unasked;
 /// The most bytes that the kept texts of a configuration and of its lists have together.
 pub const MOST_TEXT: usize = 4 << 20;
 
-/// What policies were read from.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Origin {

@@ -124,7 +124,6 @@ impl Overrides {
     }
 }
 
-/// How many values a rule is for.
 #[derive(Debug, Default)]
 pub struct OverrideCounts {
     /// Single addresses, and networks.
@@ -133,7 +132,6 @@ pub struct OverrideCounts {
     pub values: usize,
 }
 
-/// The override that was found for a value.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Override {
     pub(crate) rule: u32,

@@ -21,7 +21,6 @@ pub struct Policies {
     /// matched to one.
     pub list: Vec<Policy>,
     pub answers: Answers,
-    /// The store of the policies that are shared.
     pub store: Option<StoreSettings>,
     /// What is allowed in the file, and probably not meant; a line each, up to a number of lines.
     pub warnings: Vec<String>,

@@ -253,7 +253,6 @@ impl Policy {
         self.overrides.rules.get(at.0 as usize).unwrap_or(&self.rule)
     }
 
-    /// The limit at a place in this policy.
     pub fn limit_at(&self, LimitPlace { rule, limit, .. }: LimitPlace) -> Option<&Limit> {
         self.rule(rule).limits().get(limit as usize)
     }
@@ -367,7 +366,6 @@ impl Policy {
         self.limits().find_map(|limit| Some(limit.reserve.as_ref()?.unasked))
     }
 
-    /// How responses settle its requests, if they do.
     #[inline]
     pub fn settle(&self) -> Option<&Settle> {
         match &self.price {
@@ -376,12 +374,10 @@ impl Policy {
         }
     }
 
-    /// Whether messages with this name settle the policy.
     pub fn is_settled_by(&self, message: &[u8]) -> bool {
         self.settle().is_some_and(|settle| *settle.message == *message)
     }
 
-    /// Whether its requests can reserve cells.
     pub fn reserves(&self) -> bool {
         self.settle().is_some_and(Settle::reserves)
     }
@@ -404,7 +400,6 @@ impl RuleAt {
     }
 }
 
-/// Where a limit is in the policies.
 #[derive(Clone, Copy, Debug)]
 pub struct LimitPlace {
     pub policy: usize,

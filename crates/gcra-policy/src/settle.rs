@@ -7,7 +7,6 @@ use gcra_table::{Nanos, Quota, QuotaError};
 /// The arg of a settling message that brings back what the request was answered.
 pub const RESERVED: &str = "reserved";
 
-/// How a response settles what its request has reserved.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Settle {
     /// The name of the message of the response.

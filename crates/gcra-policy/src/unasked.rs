@@ -6,10 +6,8 @@ use std::time::Duration;
 use gcra_table::{MAX_BURST, Nanos, Quota};
 use gcra_text::count::Count;
 
-/// How many processes may ask.
 pub(crate) const PROCESSES: RangeInclusive<u64> = 1..=1_000_000;
 
-/// How far apart reloads may be.
 pub(crate) const RELOADS: RangeInclusive<Duration> =
     Duration::from_secs(1)..=Duration::from_secs(365 * 86_400);
 
@@ -23,7 +21,6 @@ pub struct Unasked {
     /// How many of a key one HAProxy process lets pass between two questions. The next one asks
     /// for all of them and itself.
     pub requests: u32,
-    /// How many processes ask.
     pub processes: u32,
     /// The shortest time from the end of a process that was replaced to the next reload, if
     /// reloads are reckoned with.

@@ -19,7 +19,6 @@ pub(crate) struct Bounded<S> {
     bound: Arc<Bound>,
 }
 
-/// How much may be read from a connection.
 #[derive(Debug)]
 pub(crate) struct Bound {
     /// How many bytes the answers that are to come may have.
@@ -65,7 +64,6 @@ impl Bound {
         self.answered.load(Ordering::Relaxed)
     }
 
-    /// What was read first: the beginning of it.
     pub(crate) fn first(&self) -> &[u8] {
         self.first.get().map_or(&[], |first| first)
     }

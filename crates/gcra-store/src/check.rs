@@ -107,7 +107,6 @@ impl Findings {
         self.add(Kind::Wrong, text);
     }
 
-    /// Looks at a server that can be used.
     async fn server(
         &mut self,
         config: &Config,
@@ -339,7 +338,6 @@ async fn replicas_of(connection: &mut Connection, within: Duration) -> Vec<Addre
     replicas.iter().filter_map(address).take(MOST_REPLICAS).collect()
 }
 
-/// How many calls of the script are made.
 const CALLS: usize = 10;
 
 /// How long calls of the script took.

@@ -54,13 +54,11 @@ pub(crate) struct Connector {
 }
 
 impl Connector {
-    /// Reads the certificates.
     pub(crate) fn new(config: Config) -> io::Result<Self> {
         let tls = if config.url.tls { Some(tls(&config)?) } else { None };
         Ok(Self { config, tls })
     }
 
-    /// Connects to a server of the store, and logs in.
     pub(crate) async fn connect(&self, address: &Address) -> Result<Connection, Fault> {
         let url = &self.config.url;
         let user = Some(url.user.as_deref().unwrap_or("default"));
@@ -235,7 +233,6 @@ impl Connection {
         Ok(without_faults(answers)?.pop().unwrap_or(Value::Nil))
     }
 
-    /// Whether it was opened before this moment.
     pub(crate) fn is_older_than(&self, moment: Instant) -> bool {
         self.opened < moment
     }
@@ -266,7 +263,6 @@ fn said_instead(first: &[u8]) -> Option<Fault> {
     Some(Fault::Foreign(in_words(line)))
 }
 
-/// The answers, if none is an error.
 fn without_faults(answers: Vec<Value>) -> Result<Vec<Value>, Fault> {
     match answers.iter().find_map(fault_of) {
         Some(fault) => Err(fault),

@@ -61,7 +61,6 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// Its answer does not belong to what was asked.
     pub(crate) fn not_a_reply() -> Self {
         Self::Other("something that is no reply to the ask".to_owned())
     }

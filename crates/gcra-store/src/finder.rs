@@ -22,7 +22,6 @@ pub(crate) struct Finder {
     /// The sentinel, or the node of a cluster, to ask first.
     first: usize,
     sentinel: Option<Connection>,
-    /// What is known of the servers.
     map: Option<Map>,
 }
 
@@ -192,7 +191,6 @@ impl Finder {
         }
     }
 
-    /// Whether a server can be used, over another connection.
     async fn attempt(&self, found: &Found, tag: u16) -> Result<(Connection, u32), Fault> {
         let mut connection = self.connector.connect(&found.address).await?;
         let within = self.connector.config.connect_timeout;

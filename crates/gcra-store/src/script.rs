@@ -232,7 +232,6 @@ fn record(rest: &mut &[u8]) -> Result<Record, NotAReply> {
     Ok(Record::kept(at, owed, leases))
 }
 
-/// Reads the epoch of a strict store.
 pub(crate) fn epoch(mut bytes: &[u8]) -> Result<StoreTime, NotAReply> {
     let epoch = whole(&mut bytes)?;
     if bytes.is_empty() { Ok(StoreTime(epoch)) } else { Err(NotAReply) }

@@ -239,7 +239,6 @@ fn placed<'v, 't, T>(
     value.and_then(|value| Some((value.span().start, read(value)?)))
 }
 
-/// What is wrong with a policy that is no table.
 fn not_a_table(name: &str, value: &Node<'_>) -> String {
     if SETTINGS.contains(&name) {
         return format!(
@@ -299,7 +298,6 @@ fn slots_are_enough(reader: &mut Reader<'_>, at: usize, policy: &Policy) {
     }
 }
 
-/// The limits of a policy's trial.
 fn observed_limits<'t>(
     reader: &mut Reader<'t>,
     policy: WrittenFor<'_>,
@@ -428,7 +426,6 @@ fn cost<'t>(reader: &mut Reader<'t>, value: &Node<'t>, key: &KeyParts) -> Option
     Some(cost.into_bytes().into())
 }
 
-/// Whether the mode is `observe`.
 fn observes<'t>(reader: &mut Reader<'t>, value: &Node<'t>) -> bool {
     let mode = reader.string(value, "mode", "\"enforce\" or \"observe\"");
     match mode.as_deref() {

@@ -43,12 +43,10 @@ pub struct Reader<'t> {
     warnings: Notes,
 }
 
-/// Sentences about the file.
 #[derive(Default)]
 struct Notes {
     /// With their lines: at least those of the first lines.
     kept: Vec<(usize, String)>,
-    /// The number of all sentences.
     found: usize,
     /// How many mistakes or warnings there are beyond the sentences: some sentences are about
     /// several.
@@ -313,7 +311,6 @@ pub(crate) struct Spot<'r, 't> {
 }
 
 impl Spot<'_, '_> {
-    /// Notes a mistake.
     pub(crate) fn wrong(self, what: impl AsRef<str>) {
         let line = self.reader.line(self.at);
         if !self.reader.left_out.contains(&line) {

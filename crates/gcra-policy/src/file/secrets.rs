@@ -112,7 +112,6 @@ fn may_have_secrets(line: &str, header: Option<&str>, readers: Readers) -> bool 
     }
 }
 
-/// What is below a header.
 enum Below {
     /// Settings of a policy, or of the file.
     Policy,

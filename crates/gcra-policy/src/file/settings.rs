@@ -62,7 +62,6 @@ pub(crate) fn flag(name: &str) -> Option<String> {
     })
 }
 
-/// Whether a name is that of a setting that a policy or the file can have.
 pub(crate) fn is_setting(name: &str) -> bool {
     SETTINGS.contains(&name) || FILE_SETTINGS.contains(&name)
 }

@@ -29,19 +29,16 @@ const WITHIN: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from
 /// The settings of a policy that mean something beside `settle` only.
 pub(crate) const SETTINGS: [&str; 3] = ["reserve", "max_debt", "settle_within"];
 
-/// The settings as they were read.
+/// The settings as they were read, and where those stand that are there.
 pub(crate) struct SettleEntries {
-    /// Where `settle` stands.
     pub at: usize,
-    /// Where `reserve` stands, if it is there.
     pub(crate) reserve_at: Option<usize>,
-    /// Where `max_debt` stands, if it is there.
     pub(crate) max_debt_at: Option<usize>,
     pub settle: Settle,
 }
 
-/// Takes the settings of the policy with this name, which is for this message. `message_of` reads
-/// the name of a message. `cost` is the arg with the cost, if the policy has one.
+/// Takes the settings of the policy with this name, which is for this message. `cost` is the arg
+/// with the cost, if the policy has one.
 pub(crate) fn settle<'t>(
     reader: &mut Reader<'t>,
     entries: &mut Entries<'_, 't>,

@@ -14,7 +14,6 @@ use crate::sharing::{Sharing, WORDS, WithoutStore, in_whole_cells, lent};
 /// How long a policy may be open without the store.
 const OPEN_FOR: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(3_600);
 
-/// The settings of a policy that are read here.
 pub(crate) const SETTINGS: [&str; 3] = ["shared", "without_store", "open_for"];
 
 /// Takes the settings of the policy with this name. Returns how it is shared, if it is, and where

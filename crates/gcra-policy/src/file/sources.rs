@@ -73,7 +73,6 @@ impl Sources {
         (path, text)
     }
 
-    /// The path of a file that the configuration names.
     pub(crate) fn path(&self, file: &str) -> PathBuf {
         self.directory.join(file)
     }

@@ -189,7 +189,6 @@ fn salt<'t>(reader: &mut Reader<'t>, sources: &mut Sources, value: &Node<'t>) ->
     Some(salt)
 }
 
-/// What a file of a store has in it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Content {
     Password,

@@ -91,7 +91,6 @@ pub(crate) fn in_words(
     Some(Mistake { sentence, is_understood: false })
 }
 
-/// The words that begin a section of HAProxy's files.
 const HAPROXY_SECTIONS: [&str; 8] = [
     "global",
     "defaults",
