@@ -155,10 +155,12 @@ impl<'t> File<'t> {
             _ => flag(name),
         });
         let (list, places) = self.policies(policies, store_at.is_some());
-        self.answer_delays(&mut answers, answer, &list);
-        if let Some(at) = scope_at
-            && can_delay(&list)
-        {
+        let can_delay = list.iter().any(|policy| policy.max_delay() > Nanos::ZERO);
+        // Without it HAProxy would let requests pass at once, and no limit would be kept.
+        let what = "answer names 'delay_ms', and no policy has max_delay; write max_delay in a \
+                    policy, or leave delay_ms out";
+        self.answer_early(&mut answers, answer, Var::DelayMs, can_delay, what);
+        if let Some(at) = scope_at.filter(|_| can_delay) {
             max_delay::check_scope(&mut self.reader, at.span().start, answers.scope);
         }
         self.answer_reservations(&mut answers, answer, &list, &places);
@@ -220,14 +222,6 @@ impl<'t> File<'t> {
             }
         }
         vars
-    }
-
-    /// Adds the variable `delay_ms` if a policy can delay requests: without it HAProxy would let
-    /// them pass at once, and no limit would be kept.
-    fn answer_delays(&mut self, answers: &mut Answers, at: Option<&Node<'t>>, list: &[Policy]) {
-        let what = "answer names 'delay_ms', and no policy has max_delay; write max_delay in a \
-                    policy, or leave delay_ms out";
-        self.answer_early(answers, at, Var::DelayMs, can_delay(list), what);
     }
 
     /// Adds the variable `reserved` if a policy reserves cells: without it, no response could give
@@ -410,11 +404,6 @@ fn bandwidths(policies: Option<&Node<'_>>) -> Vec<usize> {
     let settings = policies.filter_map(|(_, policy)| policy.get_ref().as_table()).flatten();
     let bandwidths = settings.filter(|(name, _)| name.get_ref() == "bandwidth");
     bandwidths.map(|(_, value)| value.span().start).collect()
-}
-
-/// Whether requests can be delayed, so that the answer says for how long.
-fn can_delay(list: &[Policy]) -> bool {
-    list.iter().any(|policy| policy.max_delay() > Nanos::ZERO)
 }
 
 /// Names in quotes: "'a', 'b' and 2 more".

@@ -83,7 +83,13 @@ impl<'n> Draft<'n> {
         let when = placed(entries.take("when"), |value| when(reader, value));
         let key = key_parts(reader, &mut entries, None);
         let of = WrittenFor { name, key: &key };
-        let rule = rule(reader, of, at, entries.take("limits"));
+        let rule = match entries.take("limits") {
+            Some(value) => limits::rule(reader, of, "limits", value),
+            None => reader.at(at).refuse(format!(
+                "policy '{name}' has no limits; write limits = [\"100/s burst 20\"], or \"deny\" \
+                 or \"unlimited\""
+            )),
+        };
         if let Some((at, when)) = &when {
             key_tells_clients_apart(reader, name, &key, when, *at);
         }
@@ -97,14 +103,29 @@ impl<'n> Draft<'n> {
             settle::settle(reader, &mut entries, name, of_request, arg.as_deref(), settling);
         let observes = entries.take("mode").is_some_and(|value| observes(reader, value));
         let observe = entries.take("observe");
-        let trial = observe.and_then(|value| observed_limits(reader, of, value, observes));
+        let trial = observe.and_then(|value| {
+            if observes {
+                reader.on(value).warn(format!(
+                    "policy '{name}' blocks no request by its limits either, because of mode = \
+                     \"observe\"; leave out mode when they are to block again"
+                ));
+            }
+            limits::trial(reader, of, value)
+        });
         let max_delay =
             placed(entries.take("max_delay"), |value| max_delay::max_delay(reader, value));
         let penalty = placed(entries.take("penalty"), |value| penalty::penalty(reader, value));
         let bandwidth =
             placed(entries.take("bandwidth"), |value| bandwidth::bandwidth(reader, value));
         let shared = sharing::sharing(reader, &mut entries, name, has_store);
-        let overrides = overrides(reader, sources, name, &key, &mut entries);
+        let mut overrides = Collector::new(name, &key);
+        if let Some(value) = entries.take("overrides") {
+            overrides.overrides(reader, value);
+        }
+        if let Some(value) = entries.take("lists") {
+            overrides.lists(reader, sources, value);
+        }
+        let overrides = overrides.finish(reader);
         reader.no_more_but(entries, |entry, value| misplaced(name, entry, value));
         Some(Self {
             name,
@@ -298,22 +319,6 @@ fn slots_are_enough(reader: &mut Reader<'_>, at: usize, policy: &Policy) {
     }
 }
 
-fn observed_limits<'t>(
-    reader: &mut Reader<'t>,
-    policy: WrittenFor<'_>,
-    value: &Node<'t>,
-    observes: bool,
-) -> Option<Vec<Limit>> {
-    if observes {
-        reader.on(value).warn(format!(
-            "policy '{}' blocks no request by its limits either, because of mode = \
-             \"observe\"; leave out mode when they are to block again",
-            policy.name
-        ));
-    }
-    limits::trial(reader, policy, value)
-}
-
 /// The name of a spoe-message, in the characters that HAProxy allows.
 fn message<'t>(reader: &mut Reader<'t>, value: &Node<'t>, setting: &str) -> Option<String> {
     let name = reader.name(value, setting, "the name of a spoe-message")?;
@@ -395,22 +400,6 @@ fn key_tells_clients_apart(
     }
 }
 
-fn rule<'t>(
-    reader: &mut Reader<'t>,
-    policy: WrittenFor<'_>,
-    at: usize,
-    value: Option<&Node<'t>>,
-) -> Option<Rule> {
-    let Some(value) = value else {
-        return reader.at(at).refuse(format!(
-            "policy '{}' has no limits; write limits = [\"100/s burst 20\"], or \"deny\" or \
-             \"unlimited\"",
-            policy.name
-        ));
-    };
-    limits::rule(reader, policy, "limits", value)
-}
-
 /// The name of the arg with the cost, which must not be part of the key.
 fn cost<'t>(reader: &mut Reader<'t>, value: &Node<'t>, key: &KeyParts) -> Option<Box<[u8]>> {
     let cost = reader.name(value, "cost", "the name of an arg")?;
@@ -443,21 +432,4 @@ fn observes<'t>(reader: &mut Reader<'t>, value: &Node<'t>) -> bool {
             false
         }
     }
-}
-
-fn overrides<'t>(
-    reader: &mut Reader<'t>,
-    sources: &mut Sources,
-    policy: &str,
-    key: &KeyParts,
-    entries: &mut Entries<'_, 't>,
-) -> Overrides {
-    let mut collector = Collector::new(policy, key);
-    if let Some(value) = entries.take("overrides") {
-        collector.overrides(reader, value);
-    }
-    if let Some(value) = entries.take("lists") {
-        collector.lists(reader, sources, value);
-    }
-    collector.finish(reader)
 }
