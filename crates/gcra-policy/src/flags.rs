@@ -84,13 +84,13 @@ pub struct UnaskedFlags {
     /// The agent keeps them in reserve: it decides with a burst that is smaller by them, so that
     /// no more pass than --rate and --burst say. A question pays for those before it by its
     /// --cost, as haproxy/ask-less.cfg asks it; COUNT is 7 there.
-    #[arg(id = "unasked", long, value_name = "COUNT", value_parser = parse_unasked)]
-    #[arg(allow_negative_numbers = true)]
+    #[arg(id = "unasked", long, value_name = "COUNT", allow_negative_numbers = true)]
+    #[arg(value_parser = |text: &str| parse_count::<u32>(text, "requests", MAX_BURST.into(), 7))]
     pub requests: Option<u32>,
 
     /// How many HAProxy processes ask, each of which lets as many pass [default: 1]
-    #[arg(long, value_name = "COUNT", value_parser = parse_asked_by)]
-    #[arg(allow_negative_numbers = true, requires = "unasked")]
+    #[arg(long, value_name = "COUNT", allow_negative_numbers = true, requires = "unasked")]
+    #[arg(value_parser = |text: &str| parse_count::<u32>(text, "processes", *PROCESSES.end(), 2))]
     pub asked_by: Option<u32>,
 
     /// The shortest time between two reloads of HAProxy, such as 10m [default: reloads let more
@@ -99,8 +99,8 @@ pub struct UnaskedFlags {
     /// It begins when the process that was replaced has ended ('hard-stop-after' of HAProxy). At
     /// each reload HAProxy forgets what it has let pass. With this flag the agent keeps that in
     /// reserve, too; without it, as many more pass for each reload.
-    #[arg(long, value_name = "TIME", value_parser = parse_reload_every)]
-    #[arg(allow_hyphen_values = true, requires = "unasked")]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true, requires = "unasked")]
+    #[arg(value_parser = |text: &str| duration::parse_in(text, RELOADS, "10m"))]
     pub reload_every: Option<Duration>,
 }
 
@@ -181,24 +181,12 @@ pub fn parse_burst(text: &str) -> Result<u64, String> {
     parse_count(text, "requests", MAX_BURST.into(), 20)
 }
 
-fn parse_unasked(text: &str) -> Result<u32, String> {
-    parse_count(text, "requests", MAX_BURST.into(), 7)
-}
-
-fn parse_asked_by(text: &str) -> Result<u32, String> {
-    parse_count(text, "processes", *PROCESSES.end(), 2)
-}
-
 /// A number from 1 to `most`, such as `like`.
 fn parse_count<T: TryFrom<u64>>(text: &str, of: &str, most: u64, like: u32) -> Result<T, String> {
     let count = text.parse().ok().filter(|count| (1..=most).contains(count));
     count.and_then(|count| count.try_into().ok()).ok_or_else(|| {
         format!("'{text}' is not a whole number of {of} from 1 to {most}, such as {like}")
     })
-}
-
-fn parse_reload_every(text: &str) -> Result<Duration, String> {
-    duration::parse_in(text, RELOADS, "10m")
 }
 
 /// Where a store is.
