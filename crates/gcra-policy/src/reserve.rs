@@ -141,47 +141,6 @@ impl Limit {
     }
 }
 
-impl Unasked {
-    /// What a policy with these limits does, a line each. For `remembers`, see
-    /// [`Policy::remembers`].
-    fn in_words(self, limits: &[Limit], remembers: Duration) -> Vec<String> {
-        let Self { requests, processes, reload_every } = self;
-        let each = match processes {
-            1 => "HAProxy".to_owned(),
-            more => format!("each of {more} HAProxy processes"),
-        };
-        let passes = Count(requests, "request", "requests");
-        let mut lines =
-            vec![format!("{each} may let {passes} of a client pass between two questions")];
-        // Overrides may be all that has limits.
-        if !limits.is_empty() {
-            let numbers: Vec<_> = limits.iter().map(Limit::decided_in_words).collect();
-            let numbers = numbers.join("; and with ");
-            let reserve = self.reserve_in_words();
-            lines.push(format!("with {reserve} agents decide with {numbers}"));
-        }
-        lines.push(format!(
-            "HAProxy must remember a client that is silent for at least {}",
-            Exact(remembers)
-        ));
-        lines.push(match reload_every {
-            None if processes > 1 => format!(
-                "each reload of a HAProxy lets up to {requests} more pass, and so does each that \
-                 forgets a client, because there is no 'reload_every'"
-            ),
-            None => format!(
-                "each reload of HAProxy lets up to {requests} more pass, because there is no \
-                 'reload_every'"
-            ),
-            Some(every) => format!(
-                "HAProxy may be reloaded {} after the last process that was replaced has ended",
-                Exact(every.into())
-            ),
-        });
-        lines
-    }
-}
-
 impl Policy {
     /// For how long HAProxy must not forget what a client has unpaid while it is silent. After
     /// that it matters no more: if it had been paid for, the client would owe nothing, or the
@@ -200,9 +159,40 @@ impl Policy {
 
     /// What it means that HAProxy does not ask about each request, if that is so, a line each.
     pub(crate) fn unasked_in_words(&self) -> Vec<String> {
-        let unasked = self.unasked();
-        let lines = unasked.map(|it| it.in_words(self.rule.limits(), self.remembers()));
-        lines.unwrap_or_default()
+        let Some(unasked) = self.unasked() else { return Vec::new() };
+        let Unasked { requests, processes, reload_every } = unasked;
+        let each = match processes {
+            1 => "HAProxy".to_owned(),
+            more => format!("each of {more} HAProxy processes"),
+        };
+        let passes = Count(requests, "request", "requests");
+        let mut lines =
+            vec![format!("{each} may let {passes} of a client pass between two questions")];
+        // Overrides may be all that has limits.
+        let numbers: Vec<_> = self.rule.limits().iter().map(Limit::decided_in_words).collect();
+        if !numbers.is_empty() {
+            let (reserve, numbers) = (unasked.reserve_in_words(), numbers.join("; and with "));
+            lines.push(format!("with {reserve} agents decide with {numbers}"));
+        }
+        lines.push(format!(
+            "HAProxy must remember a client that is silent for at least {}",
+            Exact(self.remembers())
+        ));
+        lines.push(match reload_every {
+            None if processes > 1 => format!(
+                "each reload of a HAProxy lets up to {requests} more pass, and so does each that \
+                 forgets a client, because there is no 'reload_every'"
+            ),
+            None => format!(
+                "each reload of HAProxy lets up to {requests} more pass, because there is no \
+                 'reload_every'"
+            ),
+            Some(every) => format!(
+                "HAProxy may be reloaded {} after the last process that was replaced has ended",
+                Exact(every.into())
+            ),
+        });
+        lines
     }
 }
 
