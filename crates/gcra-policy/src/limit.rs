@@ -205,10 +205,8 @@ impl Limit {
 
     /// Its rate and burst, if they are the same for all messages.
     pub fn fixed(&self) -> Option<Quota> {
-        match self.numbers {
-            LimitNumbers::Fixed(quota) => Some(quota),
-            LimitNumbers::ByArg(_) | LimitNumbers::PerWindow(_) => None,
-        }
+        let LimitNumbers::Fixed(quota) = self.numbers else { return None };
+        Some(quota)
     }
 
     /// Its rate and burst, the highest if messages say them; `None` if it counts in windows.
@@ -245,26 +243,20 @@ impl Limit {
 
     /// The arg that says its numbers, if messages say them.
     pub fn by_arg(&self) -> Option<&ByArg> {
-        match &self.numbers {
-            LimitNumbers::ByArg(by_arg) => Some(by_arg),
-            LimitNumbers::Fixed(_) | LimitNumbers::PerWindow(_) => None,
-        }
+        let LimitNumbers::ByArg(by_arg) = &self.numbers else { return None };
+        Some(by_arg)
     }
 
     pub(crate) fn by_arg_mut(&mut self) -> Option<&mut ByArg> {
-        match &mut self.numbers {
-            LimitNumbers::ByArg(by_arg) => Arc::get_mut(by_arg),
-            LimitNumbers::Fixed(_) | LimitNumbers::PerWindow(_) => None,
-        }
+        let LimitNumbers::ByArg(by_arg) = &mut self.numbers else { return None };
+        Arc::get_mut(by_arg)
     }
 
     /// The windows in which it counts, if it does.
     #[inline]
     pub fn calendar(&self) -> Option<&Calendar> {
-        match &self.numbers {
-            LimitNumbers::PerWindow(counts) => Some(&counts.calendar),
-            LimitNumbers::Fixed(_) | LimitNumbers::ByArg(_) => None,
-        }
+        let LimitNumbers::PerWindow(counts) = &self.numbers else { return None };
+        Some(&counts.calendar)
     }
 
     /// The quota of its bucket for a message; without the message, the highest. If it counts in

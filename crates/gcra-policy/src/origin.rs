@@ -79,25 +79,19 @@ impl fmt::Debug for FileOrigin {
 impl Origin {
     /// The text of a list, if it is kept.
     pub(crate) fn list(&self, path: &Path) -> Option<&str> {
-        match self {
-            Self::Flags(_) => None,
-            Self::File(file) => file.list(path),
-        }
+        let Self::File(file) = self else { return None };
+        file.list(path)
     }
 
     /// Leaves only the path of a file. Returns whether that changes anything.
     pub fn drop_texts(&mut self) -> bool {
-        match self {
-            Self::Flags(_) => false,
-            Self::File(file) => file.texts.take().is_some(),
-        }
+        let Self::File(file) = self else { return false };
+        file.texts.take().is_some()
     }
 
     pub fn file(&self) -> Option<&Path> {
-        match self {
-            Self::Flags(_) => None,
-            Self::File(file) => Some(Path::new(&file.path)),
-        }
+        let Self::File(file) = self else { return None };
+        Some(Path::new(&file.path))
     }
 }
 

@@ -368,10 +368,8 @@ impl Policy {
 
     #[inline]
     pub fn settle(&self) -> Option<&Settle> {
-        match &self.price {
-            Price::Settled(settle) => Some(settle),
-            Price::Cell | Price::Cost(_) => None,
-        }
+        let Price::Settled(settle) = &self.price else { return None };
+        Some(settle)
     }
 
     pub fn is_settled_by(&self, message: &[u8]) -> bool {
