@@ -22,40 +22,36 @@ const BEGIN_ANEW: &str = "stop every agent that uses it and remove it, and a new
 
 impl fmt::Display for TableError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        Sentence(&self.0).fmt(f)
+        f.write_str(&sentence(&self.0))
     }
 }
 
-struct Sentence<'a>(&'a OpenError);
-
-impl fmt::Display for Sentence<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (path, kind) = (self.0.path(), self.0.kind());
-        let shown = path.display();
-        match kind {
-            OpenErrorKind::NotAFile { .. } if path.is_dir() => {
-                let inside = path.join("gcra-spoa.table");
-                return write!(f, "{shown} is a directory; write {}", inside.display());
-            }
-            OpenErrorKind::Foreign => write!(f, "{shown} is not a table of gcra-spoa")?,
-            OpenErrorKind::Missing => write!(f, "there is no table {shown}")?,
-            OpenErrorKind::Slots { found, asked } => {
-                let (found, asked) = (found.get(), asked.get());
-                write!(f, "table {shown} has {found} slots, and --slots asks for {asked}")?;
-            }
-            OpenErrorKind::Io { source, .. } | OpenErrorKind::Proc { source, .. } => {
-                write!(f, "{}: {source}", self.0)?;
-            }
-            _ => write!(f, "{}", self.0)?,
+fn sentence(error: &OpenError) -> String {
+    let (path, kind) = (error.path(), error.kind());
+    let shown = path.display();
+    let fact = match kind {
+        OpenErrorKind::NotAFile { .. } if path.is_dir() => {
+            let inside = path.join("gcra-spoa.table");
+            return format!("{shown} is a directory; write {}", inside.display());
         }
-        let slots = match kind {
-            OpenErrorKind::Slots { asked: slots, .. }
-            | OpenErrorKind::ResizeInterrupted { to: slots } => slots.get().to_string(),
-            _ => String::new(),
-        };
-        let remedy = remedy(kind).replace("<anew>", BEGIN_ANEW).replace("<slots>", &slots);
-        f.write_str(&remedy.replace("<path>", &shown.to_string()))
-    }
+        OpenErrorKind::Foreign => format!("{shown} is not a table of gcra-spoa"),
+        OpenErrorKind::Missing => format!("there is no table {shown}"),
+        OpenErrorKind::Slots { found, asked } => {
+            let (found, asked) = (found.get(), asked.get());
+            format!("table {shown} has {found} slots, and --slots asks for {asked}")
+        }
+        OpenErrorKind::Io { source, .. } | OpenErrorKind::Proc { source, .. } => {
+            format!("{error}: {source}")
+        }
+        _ => error.to_string(),
+    };
+    let slots = match kind {
+        OpenErrorKind::Slots { asked: slots, .. }
+        | OpenErrorKind::ResizeInterrupted { to: slots } => slots.get().to_string(),
+        _ => String::new(),
+    };
+    let remedy = remedy(kind).replace("<anew>", BEGIN_ANEW).replace("<slots>", &slots);
+    fact + &remedy.replace("<path>", &shown.to_string())
 }
 
 /// The rest of the sentence: what makes it right; empty where only the fact is known.
@@ -172,7 +168,7 @@ pub fn fault(fault: &TableFault) -> String {
     match fault.kind() {
         FaultKind::SuccessorGone => format!("{fault}; {BEGIN_ANEW}"),
         FaultKind::SuccessorUnusable { why } => {
-            format!("it is being resized, and its successor cannot be opened: {}", Sentence(why))
+            format!("it is being resized, and its successor cannot be opened: {}", sentence(why))
         }
         _ => fault.to_string(),
     }
