@@ -93,8 +93,7 @@ impl Policies {
     fn asks(&self, policy: &Policy, numbers: &Numbers) -> String {
         let processing = self.processing_ms();
         let message = name(policy);
-        let key = policy.client().asked;
-        let arg = policy.key.names().next().map_or("ip".to_owned(), text);
+        let Client { arg, asked, .. } = policy.client();
         let cost = match (&policy.price, numbers.together) {
             (Price::Cost(cost), Some(_)) => format!(" {}=var(txn.cost)", text(cost)),
             (_, Some(_)) => " cost=var(txn.cost)".to_owned(),
@@ -105,7 +104,7 @@ impl Policies {
             "{}spoe-group {message}
     messages {message}
 spoe-message {message}
-    args {arg}={key}{cost}
+    args {arg}={asked}{cost}
 ",
             spoe_agent(&format!("groups {message}"), processing),
         )
@@ -114,11 +113,11 @@ spoe-message {message}
 
 /// How HAProxy finds the client of a request.
 struct Client {
-    /// The sample that agents get.
+    /// The arg that agents get, and its sample.
+    arg: String,
     asked: String,
-    /// What it tracks, and the type of that in a stick table.
+    /// What it tracks: an address, or a hash.
     tracked: String,
-    kind: &'static str,
     /// Whether a connection has one client.
     is_address: bool,
 }
@@ -177,31 +176,25 @@ impl Policy {
         let found = sample(&arg).unwrap_or(EDIT);
         if found == "src" {
             let both = format!("src,ipmask({},{})", self.key.ipv4_prefix, self.key.ipv6_prefix);
-            let (asked, tracked) = (both.clone(), both);
-            return Client { asked, tracked, kind: "ipv6", is_address: true };
+            return Client { arg, asked: both.clone(), tracked: both, is_address: true };
         }
         // A hash has one length and one type, whatever the sample has: a stick table of addresses
         // would not track strings, or count those together that look like the same address.
         let lower = if self.key.lowercase { ",lower" } else { "" };
-        Client {
-            asked: found.to_owned(),
-            tracked: format!("{found}{lower},sha2(256)"),
-            kind: "binary len 32",
-            is_address: false,
-        }
+        let tracked = format!("{found}{lower},sha2(256)");
+        Client { arg, asked: found.to_owned(), tracked, is_address: false }
     }
 
     /// What stands above the rule that tracks a client which only its requests name.
     fn notes_on(&self, client: &Client, together: Option<u32>) -> String {
         let mut notes = String::new();
         if client.asked == EDIT {
-            let arg = self.key.names().next().map(text).unwrap_or_default();
             notes.push_str(&commented(
                 "    #",
                 &format!(
-                    "The sample of {arg}, the same as behind 'args'. If it gives addresses, write \
+                    "The sample of {}, the same as behind 'args'. If it gives addresses, write \
                      ',ipmask({},{})' behind it in both places.",
-                    self.key.ipv4_prefix, self.key.ipv6_prefix
+                    client.arg, self.key.ipv4_prefix, self.key.ipv6_prefix
                 ),
             ));
         }
@@ -255,7 +248,7 @@ impl Policy {
                 &format!("    {track}"),
                 &format!("{notes}    http-request track-sc0 {tracked} table"),
             );
-            put("type ipv6", &format!("type {}", client.kind));
+            put("type ipv6", "type binary len 32");
         }
         let expire = in_haproxy(numbers.expire);
         if numbers.together.is_some() {
