@@ -11,7 +11,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Cmd, Pipeline, ProtocolVersion, RedisConnectionInfo, Value};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
@@ -34,17 +34,10 @@ pub(crate) const LONG_ANSWER: usize = 2 << 20;
 #[derive(Clone)]
 pub(crate) struct Connection {
     commands: MultiplexedConnection,
-    driver: Arc<Driver>,
+    /// The task that reads and writes, which ends with it.
+    driver: Arc<JoinSet<()>>,
     bound: Arc<Bound>,
     opened: Instant,
-}
-
-struct Driver(JoinHandle<()>);
-
-impl Drop for Driver {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
 }
 
 /// What every connection needs.
@@ -153,8 +146,9 @@ where
     let (commands, driver) = MultiplexedConnection::new_with_config(&login, stream, config)
         .await
         .map_err(Fault::connection)?;
-    let driver = Arc::new(Driver(tokio::spawn(driver.map(drop))));
-    Ok(Connection { commands, driver, bound, opened: Instant::now() })
+    let mut tasks = JoinSet::new();
+    tasks.spawn(driver.map(drop));
+    Ok(Connection { commands, driver: tasks.into(), bound, opened: Instant::now() })
 }
 
 impl Connection {
