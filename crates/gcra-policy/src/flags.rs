@@ -399,8 +399,23 @@ fn of_store(settings: &StoreSettings, without_store: WithoutStore) -> StoreOrigi
     }
 }
 
+impl Origin {
+    /// The same policies once more. `None` if only the path of their file is known.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong, a sentence each: for example, the salt of the store cannot be read.
+    pub fn policies(&self) -> Result<Option<Policies>, Vec<String>> {
+        match self {
+            Self::Flags(flags) => policies_again(flags).map(Some).map_err(|mistake| vec![mistake]),
+            Self::File(file) if !file.has_texts() => Ok(None),
+            Self::File(file) => document::read_again(file, Readers::OfFile).map(Some),
+        }
+    }
+}
+
 /// The policies of flags that were kept. The error is a sentence.
-pub(crate) fn policies_again(flags: &FlagsOrigin) -> Result<Policies, String> {
+fn policies_again(flags: &FlagsOrigin) -> Result<Policies, String> {
     let FlagsOrigin { rate, burst, key, cost, unasked, store } = flags;
     let unasked = unasked.as_ref().map(|it| UnaskedFlags {
         requests: Some(it.requests),

@@ -6,7 +6,6 @@
     reason = "used by this program alone; comments stand where a name does not say enough"
 )]
 
-mod again;
 mod answer_size;
 pub mod answers;
 pub mod bandwidth;
