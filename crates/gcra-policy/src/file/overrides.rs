@@ -14,7 +14,6 @@ use crate::file::limits::{self, WrittenFor};
 use crate::file::reader::{Entries, EntryName, Node, Reader};
 use crate::file::settings::is_setting;
 use crate::file::sources::{MAX_BYTES, Sources, read_text};
-use crate::key_parts::KeyParts;
 use crate::limit::Rule;
 use crate::origin::Origin;
 use crate::overrides::{OVERRIDES, OverrideKey, Overrides};
@@ -26,10 +25,35 @@ const MAX_REPORTED: usize = 10;
 /// The IPv6 prefix that is left of addresses with `ipmask(32,64)`.
 const MASKED_PREFIX: u8 = 64;
 
+/// Takes the overrides of a policy, and those of its lists.
+pub(crate) fn overrides<'t>(
+    reader: &mut Reader<'t>,
+    sources: &mut Sources,
+    policy: WrittenFor<'_>,
+    entries: &mut Entries<'_, 't>,
+) -> Overrides {
+    let mut collector = Collector {
+        policy,
+        overrides: Overrides::default(),
+        places: AHashMap::new(),
+        addresses: 0,
+        texts: 0,
+        first_texts: Vec::new(),
+        narrow: 0,
+        first_narrow: None,
+    };
+    if let Some(value) = entries.take("overrides") {
+        collector.overrides(reader, value);
+    }
+    if let Some(value) = entries.take("lists") {
+        collector.lists(reader, sources, value);
+    }
+    collector.finish(reader)
+}
+
 /// Collects the overrides of one policy.
-pub(crate) struct Collector<'p> {
-    policy: &'p str,
-    parts: &'p KeyParts,
+struct Collector<'p> {
+    policy: WrittenFor<'p>,
     overrides: Overrides,
     /// The place of each rule. Overrides with equal limits share one.
     places: AHashMap<Rule, u32>,
@@ -43,25 +67,11 @@ pub(crate) struct Collector<'p> {
     first_narrow: Option<(usize, String)>,
 }
 
-impl<'p> Collector<'p> {
-    pub(crate) fn new(policy: &'p str, parts: &'p KeyParts) -> Self {
-        Self {
-            policy,
-            parts,
-            overrides: Overrides::default(),
-            places: AHashMap::new(),
-            addresses: 0,
-            texts: 0,
-            first_texts: Vec::new(),
-            narrow: 0,
-            first_narrow: None,
-        }
-    }
-
+impl Collector<'_> {
     /// All overrides. Warns of strings among addresses, unless the key has several args, of which
     /// one can be an address and another one a string.
-    pub(crate) fn finish(self, reader: &mut Reader<'_>) -> Overrides {
-        if self.parts.names().count() <= 1 && self.texts < self.addresses {
+    fn finish(self, reader: &mut Reader<'_>) -> Overrides {
+        if self.policy.key.names().count() <= 1 && self.texts < self.addresses {
             for (at, text) in &self.first_texts {
                 reader.at(*at).warn(format!(
                     "{text} is a string among addresses, so no address will ever match it; write \
@@ -72,7 +82,8 @@ impl<'p> Collector<'p> {
                 (self.texts - self.first_texts.len(), self.first_texts.last())
             {
                 let strings = Count(more, "more string is", "more strings are");
-                let what = format!("{strings} among the addresses of policy '{}'", self.policy);
+                let what =
+                    format!("{strings} among the addresses of policy '{}'", self.policy.name);
                 reader.at(*at).warn_of_several(&what, more);
             }
         }
@@ -85,11 +96,11 @@ impl<'p> Collector<'p> {
     fn warn_of_narrow_ones(&self, reader: &mut Reader<'_>) {
         let Some((at, first)) = &self.first_narrow else { return };
         let are = match self.narrow - 1 {
-            0 => format!("of policy '{}' is for less than a /64; it applies", self.policy),
+            0 => format!("of policy '{}' is for less than a /64; it applies", self.policy.name),
             more => format!(
                 "and {} of policy '{}' are for less than a /64; they apply",
                 Count(more, "more override", "more overrides"),
-                self.policy
+                self.policy.name
             ),
         };
         let what = format!(
@@ -111,7 +122,7 @@ impl<'p> Collector<'p> {
         match key {
             OverrideKey::Net(net) => {
                 self.addresses += 1;
-                let least = self.parts.ipv6_prefix.max(MASKED_PREFIX);
+                let least = self.policy.key.ipv6_prefix.max(MASKED_PREFIX);
                 if matches!(net, IpNet::V6(_)) && net.prefix_len() > least {
                     self.narrow += 1;
                     self.first_narrow
@@ -130,11 +141,11 @@ impl<'p> Collector<'p> {
     }
 
     /// `"192.0.2.0/24" = "unlimited"`.
-    pub(crate) fn overrides<'t>(&mut self, reader: &mut Reader<'t>, value: &Node<'t>) {
+    fn overrides<'t>(&mut self, reader: &mut Reader<'t>, value: &Node<'t>) {
         let what = format!(
             "overrides must be a table; write [policy.{}.overrides], and below it lines such as \
              \"192.0.2.0/24\" = \"unlimited\"",
-            self.policy
+            self.policy.name
         );
         let Some(table) = reader.table(value, &what) else { return };
         // In the order of the file, which a table does not keep.
@@ -154,14 +165,13 @@ impl<'p> Collector<'p> {
                 reader.at(at).wrong(format!(
                     "'{text}' below [policy.{}.overrides] is an override for the value '{text}'; \
                      write it above that header, or \"{text}\" in quotes if the value is meant",
-                    self.policy
+                    self.policy.name
                 ));
                 continue;
             }
             let key = self.key(text).map_err(|what| reader.at(at).wrong(&what));
-            let of = WrittenFor { name: self.policy, key: self.parts };
             let noted = reader.noted();
-            let rule = limits::rule(reader, of, &format!("the override '{text}'"), value);
+            let rule = limits::rule(reader, self.policy, &format!("the override '{text}'"), value);
             if reader.noted() > noted || key.is_err() {
                 reader.hide(text);
             }
@@ -183,12 +193,7 @@ impl<'p> Collector<'p> {
     }
 
     /// `[[policy.api.lists]]` with `file` and `limits`.
-    pub(crate) fn lists<'t>(
-        &mut self,
-        reader: &mut Reader<'t>,
-        sources: &mut Sources,
-        value: &Node<'t>,
-    ) {
+    fn lists<'t>(&mut self, reader: &mut Reader<'t>, sources: &mut Sources, value: &Node<'t>) {
         let DeValue::Array(array) = value.get_ref() else {
             let what = "lists must be a list of tables: write [[policy.NAME.lists]], and below \
                         it file and limits";
@@ -206,13 +211,11 @@ impl<'p> Collector<'p> {
             let file = file.and_then(|value| {
                 let file = reader.string(value, "file", "such as \"partners.txt\"")?;
                 if file.is_empty() {
-                    let what = "file is empty; write the path of the list";
-                    return reader.on(value).refuse(what);
+                    return reader.on(value).refuse("file is empty; write the path of the list");
                 }
                 Some(file)
             });
-            let of = WrittenFor { name: self.policy, key: self.parts };
-            let rule = rule.and_then(|value| limits::rule(reader, of, "limits", value));
+            let rule = rule.and_then(|value| limits::rule(reader, self.policy, "limits", value));
             if let Some(file) = file {
                 // The mistakes of the file are named beside that of its limits.
                 let place = self.place(rule.unwrap_or(Rule::Unlimited), Some(&file));
@@ -240,7 +243,7 @@ impl<'p> Collector<'p> {
                     format!(
                         "'{name}' below [[policy.{}.lists]] is not a setting of a list; write it \
                          above that header",
-                        self.policy
+                        self.policy.name
                     )
                 })
             });
@@ -309,7 +312,7 @@ impl<'p> Collector<'p> {
     }
 
     fn key(&self, text: &str) -> Result<OverrideKey, String> {
-        key(text, self.parts.lowercase)
+        key(text, self.policy.key.lowercase)
     }
 
     /// The place of a rule, which is from this list or from the table of overrides.

@@ -10,7 +10,7 @@ use toml::de::DeValue;
 use crate::bandwidth::Bandwidth;
 use crate::file::key::{key_parts, not_an_arg};
 use crate::file::limits::WrittenFor;
-use crate::file::overrides::Collector;
+use crate::file::overrides::overrides;
 use crate::file::reader::{Entries, EntryName, Node, Reader, scalar};
 use crate::file::settings::{NAME_RULE, SETTINGS, flag, is_name, is_nearly_a_setting};
 use crate::file::settle::SettleEntries;
@@ -112,27 +112,11 @@ impl<'n> Draft<'n> {
             }
             limits::trial(reader, of, value)
         });
-        let max_delay =
-            placed(entries.take("max_delay"), |value| max_delay::max_delay(reader, value));
-        let penalty = placed(entries.take("penalty"), |value| penalty::penalty(reader, value));
-        let bandwidth =
-            placed(entries.take("bandwidth"), |value| bandwidth::bandwidth(reader, value));
-        let shared = sharing::sharing(reader, &mut entries, name, has_store);
-        let mut overrides = Collector::new(name, &key);
-        if let Some(value) = entries.take("overrides") {
-            overrides.overrides(reader, value);
-        }
-        if let Some(value) = entries.take("lists") {
-            overrides.lists(reader, sources, value);
-        }
-        let overrides = overrides.finish(reader);
-        reader.no_more_but(entries, |entry, value| misplaced(name, entry, value));
-        Some(Self {
+        let draft = Self {
             name,
             at,
             message: of_message,
             when: when.map(|(_, when)| when),
-            key,
             rule,
             cost,
             unasked,
@@ -140,12 +124,15 @@ impl<'n> Draft<'n> {
             observes,
             observe_at: observe.map(|value| value.span().start),
             trial,
-            max_delay,
-            penalty,
-            bandwidth,
-            shared,
-            overrides,
-        })
+            max_delay: placed(entries.take("max_delay"), |it| max_delay::max_delay(reader, it)),
+            penalty: placed(entries.take("penalty"), |it| penalty::penalty(reader, it)),
+            bandwidth: placed(entries.take("bandwidth"), |it| bandwidth::bandwidth(reader, it)),
+            shared: sharing::sharing(reader, &mut entries, name, has_store),
+            overrides: overrides(reader, sources, of, &mut entries),
+            key,
+        };
+        reader.no_more_but(entries, |entry, value| misplaced(name, entry, value));
+        Some(draft)
     }
 
     /// Takes out of the quotas what is kept in reserve, and puts into them what other settings let
