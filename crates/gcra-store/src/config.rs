@@ -270,27 +270,25 @@ impl Url {
             return Err(UrlError::CHARACTER);
         }
         let port = if kind == "sentinel" { 26_379 } else { 6_379 };
-        let addresses: Vec<_> =
-            hosts.split(',').map(|host| address(host, port)).collect::<Result<_, _>>()?;
+        let addresses = hosts.split(',').map(|host| address(host, port));
+        let mut addresses = addresses.collect::<Result<Vec<_>, _>>()?;
         let number = |text: &str| match text {
             "" => Ok(0),
             text => text.parse::<u16>().map(i64::from).map_err(|_| UrlError::DATABASE),
         };
-        let (place, database) = match (kind, <[Address; 1]>::try_from(addresses)) {
-            ("", Ok([address])) => (Place::Single(address), number(path)?),
-            ("", Err(_)) => return Err(UrlError::ONE_HOST),
-            ("sentinel", addresses) => {
+        let (place, database) = match kind {
+            "" if addresses.len() > 1 => return Err(UrlError::ONE_HOST),
+            "" => (Place::Single(addresses.remove(0)), number(path)?),
+            "sentinel" => {
                 let (name, database) = path.split_once('/').unwrap_or((path, ""));
                 if name.is_empty() {
                     return Err(UrlError::NAME);
                 }
-                let sentinels = addresses.map_or_else(|many| many, Vec::from);
-                (Place::Sentinel { sentinels, name: name.to_owned() }, number(database)?)
+                let name = name.to_owned();
+                (Place::Sentinel { sentinels: addresses, name }, number(database)?)
             }
-            ("cluster", addresses) if path.is_empty() => {
-                (Place::Cluster { nodes: addresses.map_or_else(|many| many, Vec::from) }, 0)
-            }
-            ("cluster", _) => return Err(UrlError::DATABASE),
+            "cluster" if path.is_empty() => (Place::Cluster { nodes: addresses }, 0),
+            "cluster" => return Err(UrlError::DATABASE),
             _ => return Err(UrlError::SCHEME),
         };
         Ok(Self { place, tls, user, database })
