@@ -258,7 +258,8 @@ impl Policy {
             let (shipped, seconds) = ("in a second.\\n\" hdr Retry-After 1 ", numbers.retry_after);
             put(shipped, &format!("in {seconds} seconds.\\n\" hdr Retry-After {seconds} "));
         }
-        format!("{}\nglobal\n{rules}", self.head(numbers))
+        let head: String = self.head(numbers).iter().map(|it| commented("#", it)).collect();
+        format!("{head}\nglobal\n{rules}")
     }
 
     /// ", and to 59.333 per hour", if agents decide with other rates than are written.
@@ -276,47 +277,40 @@ impl Policy {
         }
     }
 
-    fn head(&self, numbers: &Numbers) -> String {
-        let mut text = String::new();
+    /// The paragraphs at the top of the file.
+    fn head(&self, numbers: &Numbers) -> Vec<String> {
         let remembered =
             numbers.remember_ms.map(|ms| format!("in the last {ms} to {} ms", 2 * ms));
-        match (numbers.together, &remembered) {
-            (Some(_), Some(when)) => text.push_str(&wrapped(&format!(
+        let asks = match (numbers.together, remembered) {
+            (Some(_), Some(when)) => format!(
                 "Asks about every k-th request of a client for all k at once (every-kth.cfg), and \
                  not again about a client that was blocked {when} (remember.cfg). Those two files \
                  explain the rules."
-            ))),
-            (Some(_), None) => text.push_str(&wrapped(
-                "Asks about every k-th request of a client for all k at once. every-kth.cfg \
-                 explains the rules.",
-            )),
-            (None, when) => text.push_str(&wrapped(&format!(
+            ),
+            (Some(_), None) => "Asks about every k-th request of a client for all k at once. \
+                                every-kth.cfg explains the rules."
+                .to_owned(),
+            (None, when) => format!(
                 "Asks about every request, except those of a client that was blocked {}. \
                  remember.cfg explains the rules.",
-                when.as_deref().unwrap_or_default()
-            ))),
-        }
-        text.push_str(
-            "# 'gcra-spoa check --print-haproxy --ask-less FILE' writes it for a policy.\n#\n",
-        );
-        let words = format!("{}, {}", self.rule.in_words(), self.clients());
-        match numbers.together {
-            Some(k) => text.push_str(&wrapped(&format!(
-                "Here k is {k}, for the limit {words}. Its policy must have 'unasked = {}' and \
-                 'cost = \"{}\"'.",
-                k - 1,
-                self.price.arg().map_or("cost".to_owned(), crate::words::text)
-            ))),
-            None => text.push_str(&wrapped(&format!("It is for the limit {words}."))),
-        }
-        text.push_str("#\n");
-        let Some(k) = numbers.together else {
-            text.push_str(&wrapped(
-                "Not one request too many passes, and a client may be blocked for an emission \
-                 interval longer.",
-            ));
-            return text;
+                when.unwrap_or_default()
+            ),
         };
+        let made_by =
+            "'gcra-spoa check --print-haproxy --ask-less FILE' writes it for a policy.".to_owned();
+        let words = format!("{}, {}", self.rule.in_words(), self.clients());
+        let Some(k) = numbers.together else {
+            let limit = format!("It is for the limit {words}.");
+            let errs = "Not one request too many passes, and a client may be blocked for an \
+                        emission interval longer.";
+            return vec![asks, made_by, String::new(), limit, String::new(), errs.to_owned()];
+        };
+        let limit = format!(
+            "Here k is {k}, for the limit {words}. Its policy must have 'unasked = {}' and \
+             'cost = \"{}\"'.",
+            k - 1,
+            self.price.arg().map_or("cost".to_owned(), text)
+        );
         let reloads = match self.unasked().and_then(|unasked| unasked.reload_every) {
             Some(_) => {
                 ", if HAProxy is not reloaded more often than by its 'reload_every'".to_owned()
@@ -339,27 +333,26 @@ impl Policy {
         } else {
             " At a reload more than that may pass; the comment on 'track-sc0' says how many."
         };
-        text.push_str(&wrapped(&format!(
-            "Not one request too many passes{reloads}.{old} {early}"
-        )));
+        let errs = format!("Not one request too many passes{reloads}.{old} {early}");
+        let mut head = vec![asks, made_by, String::new(), limit, String::new(), errs];
         let forgets = |unasked: Unasked| unasked.processes > 1 && unasked.reload_every.is_none();
         if self.unasked().is_some_and(forgets) {
-            text.push_str(&wrapped(&format!(
+            head.push(format!(
                 "A client that is silent at one HAProxy process for {} and busy at another may \
                  have up to {} more.",
                 in_haproxy(numbers.expire),
                 k - 1
-            )));
+            ));
         }
         if numbers.full > USUAL_EXPIRE {
             let per_second = numbers.size / numbers.full.as_secs().max(1);
-            text.push_str(&wrapped(&format!(
+            head.push(format!(
                 "A silent client must be remembered for {}: 'expire' is as long, and 'size' is \
                  enough for {per_second} new clients a second.",
                 in_haproxy(numbers.expire)
-            )));
+            ));
         }
-        text
+        head
     }
 }
 
@@ -396,11 +389,9 @@ impl Numbers {
         let space = u64::from(left.saturating_sub(together.unwrap_or(1)));
         let remember_ms = Some(remember_ms).filter(|_| due <= space.max(1) && left >= 3);
         if together.is_none() && remember_ms.is_none() {
-            return Err(
-                "its burst is too small for a reserve, and for remembering refusals; 3 is \
-                        enough"
-                    .to_owned(),
-            );
+            return Err("its burst is too small for a reserve, and for remembering refusals; 3 \
+                        is enough"
+                .to_owned());
         }
         let size = full.as_secs() * NEW_CLIENTS;
         Ok(Self {
@@ -443,11 +434,6 @@ fn in_haproxy(time: Duration) -> String {
     }
 }
 
-/// A comment at the start of lines.
-fn wrapped(text: &str) -> String {
-    commented("#", text)
-}
-
 /// A comment of lines that are short enough, each of which starts like this.
 fn commented(start: &str, text: &str) -> String {
     let (mut lines, mut line) = (String::new(), start.to_owned());
@@ -460,5 +446,5 @@ fn commented(start: &str, text: &str) -> String {
         line.push(' ');
         line.push_str(word);
     }
-    lines + &line + "\n"
+    lines + line.trim_end() + "\n"
 }
