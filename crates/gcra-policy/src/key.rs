@@ -164,9 +164,7 @@ impl OwnedValue {
             Self::Binary(bytes) => Value::Binary(bytes),
         }
     }
-}
 
-impl OwnedValue {
     pub fn in_key(&self) -> String {
         match self {
             Self::Net(net) => net.to_string(),
@@ -254,9 +252,7 @@ impl Key {
         });
         Ok(Self { text, parts })
     }
-}
 
-impl Key {
     /// The same key with the first address of each network in its place.
     pub fn with_first_addresses(&self) -> Self {
         let first = |WrittenPart { fallback, text }: &WrittenPart| {
