@@ -51,24 +51,22 @@ pub fn read_noting(
     looked_at.push((path.to_owned(), see(path)));
     let text = read_text(path, MAX_TOML_BYTES)
         .map_err(|error| vec![format!("cannot read {}: {error}", path.display())])?;
-    parse_for(readers, Sources::new(path, &text), path, &text, looked_at)
+    parse_for(readers, None, path, &text, looked_at)
 }
 
 /// The policies of texts that were read before. Of the files, only that of the salt is read.
 pub(crate) fn read_again(file: &FileOrigin, readers: Readers) -> Result<Policies, Vec<String>> {
-    let (path, text) = (file.path(), file.text());
-    let sources = Sources::new(&path, text).again(file);
-    parse_for(readers, sources, &path, text, &mut Vec::new())
+    parse_for(readers, Some(file), &file.path(), file.text(), &mut Vec::new())
 }
 
 /// As [`read`], with the contents of `path`. Lists are looked for beside it.
 pub fn parse(path: &Path, text: &str) -> Result<Policies, Vec<String>> {
-    parse_for(Readers::OfFile, Sources::new(path, text), path, text, &mut Vec::new())
+    parse_for(Readers::OfFile, None, path, text, &mut Vec::new())
 }
 
 fn parse_for(
     readers: Readers,
-    sources: Sources,
+    again: Option<&FileOrigin>,
     path: &Path,
     text: &str,
     looked_at: &mut Vec<SeenFile>,
@@ -102,7 +100,7 @@ fn parse_for(
         // Other mistakes are reported, too, except in the same lines.
         reader.leave_out(reported);
     }
-    let mut file = File { reader, sources };
+    let mut file = File { reader, sources: Sources::new(path, text, again) };
     let (list, answers, store) = file.document(document.get_ref());
     let warning_count = file.reader.warning_count();
     let (files, origin, digest) = file.sources.finish();

@@ -35,8 +35,9 @@ pub(crate) struct Sources {
 }
 
 impl Sources {
-    /// Begins with the text that was read from `path`.
-    pub(crate) fn new(path: &Path, text: &str) -> Self {
+    /// Begins with the text that was read from `path`. Lists are read from the texts that were
+    /// kept in `again`, if it is there.
+    pub(crate) fn new(path: &Path, text: &str, again: Option<&FileOrigin>) -> Self {
         let mut digest = DefaultHasher::new();
         text.hash(&mut digest);
         Self {
@@ -45,13 +46,8 @@ impl Sources {
             bytes_left: MAX_BYTES.saturating_sub(text.len() as u64),
             digest,
             origin: FileOrigin::new(path, text),
-            again: None,
+            again: again.cloned(),
         }
-    }
-
-    /// Reads lists from texts that were kept.
-    pub(crate) fn again(self, file: &FileOrigin) -> Self {
-        Self { again: Some(file.clone()), ..self }
     }
 
     /// Reads a list that the configuration names. Returns its path, and its text or a sentence
