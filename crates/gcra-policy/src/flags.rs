@@ -284,11 +284,11 @@ pub fn policies_of_flags(
                     as haproxy/ask-less.cfg does with --cost cost"
             .to_owned());
     }
-    let mut numbers = None;
-    let rule = match (rate, args.burst) {
-        (RateArg::Rate(rate, _), burst) => {
-            let quota = rate.quota(burst).map_err(|error| table_error::rate(&error))?;
-            numbers = Some(quota.burst().into());
+    let rule = match rate {
+        RateArg::Deny => Rule::Deny,
+        RateArg::Unlimited => Rule::Unlimited,
+        RateArg::Rate(rate, _) => {
+            let quota = rate.quota(args.burst).map_err(|error| table_error::rate(&error))?;
             let mut limit =
                 Limit::new("default".to_owned(), LimitIdentity::of_flags(), rate, quota);
             if let Some(unasked) = unasked {
@@ -296,28 +296,22 @@ pub fn policies_of_flags(
             }
             Rule::Limits(vec![limit])
         }
-        (RateArg::Deny | RateArg::Unlimited, None) if unasked.is_some() => {
-            return Err("--unasked has no effect with a rate of deny or unlimited; leave it out"
-                .to_owned());
-        }
-        (RateArg::Deny, None) => Rule::Deny,
-        (RateArg::Unlimited, None) => Rule::Unlimited,
-        (RateArg::Deny | RateArg::Unlimited, Some(_)) => {
-            return Err(
-                "--burst has no effect with a rate of deny or unlimited; leave it out".to_owned()
-            );
-        }
     };
-    if shared.is_some() {
-        let Rule::Limits(limits) = &rule else {
-            return Err(
-                "--store has no effect with a rate of deny or unlimited; leave it out".to_owned()
-            );
-        };
-        let mistake_of = |limit| not_shareable(limit, args.cost.is_some());
-        if let Some(mistake) = limits.iter().find_map(mistake_of) {
-            return Err(mistake);
-        }
+    let of_limits = [
+        ("--burst", args.burst.is_some()),
+        ("--unasked", unasked.is_some()),
+        ("--store", shared.is_some()),
+    ];
+    if rule.limits().is_empty()
+        && let Some((flag, _)) = of_limits.into_iter().find(|(_, is_there)| *is_there)
+    {
+        return Err(format!(
+            "{flag} has no effect with a rate of deny or unlimited; leave it out"
+        ));
+    }
+    let mistake_of = |limit| not_shareable(limit, args.cost.is_some());
+    if let Some(mistake) = rule.limits().iter().filter(|_| shared.is_some()).find_map(mistake_of) {
+        return Err(mistake);
     }
     let mut mistakes = Vec::new();
     let entries: Vec<_> = args.key.iter().map(String::as_str).collect();
@@ -338,19 +332,17 @@ pub fn policies_of_flags(
             ));
         }
     }
-    let price = match &args.cost {
-        None => Price::Cell,
-        Some(name) => Price::Cost(name.as_bytes().into()),
-    };
-    let overrides = Overrides::default();
+    let price = args.cost.as_ref().map(|name| Price::Cost(name.as_bytes().into()));
+    // Also if it is the count of the rate.
+    let burst = rule.limits().first().map(|limit| limit.written().burst().into());
     let policy = Policy {
         name: "default".into(),
         message: None,
         when: None,
         key,
-        price,
+        price: price.unwrap_or(Price::Cell),
         rule,
-        overrides,
+        overrides: Overrides::default(),
         observes: false,
         penalty: None,
         bandwidth: None,
@@ -360,7 +352,7 @@ pub fn policies_of_flags(
     };
     let origin = Origin::Flags(FlagsOrigin {
         rate: rate.to_string(),
-        burst: numbers,
+        burst,
         key: args.key.clone(),
         cost: args.cost.clone(),
         unasked: unasked.map(UnaskedOrigin::from),
