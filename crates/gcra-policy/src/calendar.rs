@@ -39,12 +39,8 @@ impl WindowUnit {
             "w" | "weeks" | "weekly" => Self::Week,
             "mo" | "months" | "monthly" => Self::Month,
             _ => {
-                let distance = |unit: &&Self| strsim::damerau_levenshtein(unit.as_str(), &word);
-                return Self::ALL
-                    .iter()
-                    .min_by_key(distance)
-                    .filter(|unit| distance(unit) < 2)
-                    .copied();
+                let distance = |unit: &Self| strsim::damerau_levenshtein(unit.as_str(), &word);
+                return Self::ALL.into_iter().min_by_key(distance).filter(|it| distance(it) < 2);
             }
         })
     }

@@ -4,7 +4,7 @@
 //! No password and no salt is in it, only the names of their files.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use gcra_text::duration::Exact;
@@ -91,7 +91,7 @@ impl Origin {
 
     pub fn file(&self) -> Option<&Path> {
         let Self::File(file) = self else { return None };
-        Some(Path::new(&file.path))
+        Some(file.path())
     }
 }
 
@@ -119,8 +119,8 @@ impl FileOrigin {
         self.texts.is_some()
     }
 
-    pub(crate) fn path(&self) -> PathBuf {
-        PathBuf::from(&self.path)
+    pub(crate) fn path(&self) -> &Path {
+        Path::new(&self.path)
     }
 
     pub(crate) fn text(&self) -> &str {

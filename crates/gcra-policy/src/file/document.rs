@@ -56,7 +56,7 @@ pub fn read_noting(
 
 /// The policies of texts that were read before. Of the files, only that of the salt is read.
 pub(crate) fn read_again(file: &FileOrigin, readers: Readers) -> Result<Policies, Vec<String>> {
-    parse_for(readers, Some(file), &file.path(), file.text(), &mut Vec::new())
+    parse_for(readers, Some(file), file.path(), file.text(), &mut Vec::new())
 }
 
 /// As [`read`], with the contents of `path`. Lists are looked for beside it.
