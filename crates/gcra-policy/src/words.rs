@@ -81,22 +81,19 @@ impl Policy {
         let max_delay = self.max_delay();
         if max_delay > Nanos::ZERO {
             let up_to = Exact(max_delay.into());
-            facts.push(match self.observes {
-                false => format!(
-                    "a request over the limit is delayed if it has to wait for at most {up_to}, \
-                     else blocked"
-                ),
-                true => format!(
+            if self.observes {
+                facts.push(format!(
                     "a request over the limit would be delayed if it had to wait for at most \
                      {up_to}"
-                ),
-            });
-            if !self.observes {
-                facts.push(
-                    "HAProxy must hold what is delayed: this needs HAProxy 3.2 or later, and its \
-                     rule 'pause'"
-                        .to_owned(),
-                );
+                ));
+            } else {
+                facts.push(format!(
+                    "a request over the limit is delayed if it has to wait for at most {up_to}, \
+                     else blocked"
+                ));
+                let needs = "HAProxy must hold what is delayed: this needs HAProxy 3.2 or later, \
+                             and its rule 'pause'";
+                facts.push(needs.to_owned());
             }
         }
         // A policy that only observes charges none.
@@ -195,17 +192,11 @@ impl Settle {
         };
         let message = text(&self.message);
         let mut lines = vec![format!("{reserves}; the message '{message}' charges {cost}")];
-        let (counts, has_rate) = (
-            policy.limits().any(|limit| limit.calendar().is_some()),
-            policy.limits().any(|limit| limit.calendar().is_none()),
-        );
-        if has_rate {
-            lines.push(format!(
-                "responses charge beyond the burst, up to {} of debt",
-                Exact(self.max_debt)
-            ));
+        if policy.limits().any(|limit| limit.calendar().is_none()) {
+            let debt = Exact(self.max_debt);
+            lines.push(format!("responses charge beyond the burst, up to {debt} of debt"));
         }
-        if counts {
+        if policy.limits().any(|limit| limit.calendar().is_some()) {
             lines.push("responses charge beyond the count, until the window ends".to_owned());
         }
         if self.reserves() {
