@@ -2,7 +2,7 @@
 
 use gcra_table::{MAX_BURST, Quota, Rate, RateError};
 use gcra_text::table_error;
-use toml::de::DeValue;
+use toml::de::{DeArray, DeValue};
 
 use crate::calendar::Calendar;
 use crate::file::key::{key_parts, not_an_arg};
@@ -46,7 +46,7 @@ pub(crate) fn rule<'t>(
             0 => reader
                 .at(at)
                 .refuse(format!("{setting} is empty; write \"unlimited\" to block no request")),
-            1..=MAX_LIMITS => several(reader, policy, at, &array.iter().collect::<Vec<_>>()),
+            1..=MAX_LIMITS => several(reader, policy, at, array),
             count => reader
                 .at(at)
                 .refuse(format!("{setting} has {count} entries; use at most {MAX_LIMITS}")),
@@ -100,20 +100,16 @@ fn several<'t>(
     reader: &mut Reader<'t>,
     policy: WrittenFor<'_>,
     at: usize,
-    values: &[&Node<'t>],
+    values: &DeArray<'t>,
 ) -> Option<Rule> {
+    let each = (1..).zip(values.iter()).map(|(number, value)| {
+        let limits = limit(reader, policy, value, (values.len() > 1).then_some(number))?;
+        Some(limits.into_iter().map(|limit| (limit, value.span().start)))
+    });
     // All are read before the first wrong one ends this, so that each mistake is noted.
-    let limits: Vec<_> = (1..)
-        .zip(values)
-        .map(|(number, value)| limit(reader, policy, value, (values.len() > 1).then_some(number)))
-        .collect();
-    let places = limits
-        .iter()
-        .zip(values)
-        .flat_map(|(limits, value)| limits.iter().flatten().map(|_| value.span().start));
-    let places: Vec<_> = places.collect();
-    let limits: Vec<Vec<_>> = limits.into_iter().collect::<Option<_>>()?;
-    let limits: Vec<_> = limits.into_iter().flatten().collect();
+    let each: Vec<_> = each.collect();
+    let each = each.into_iter().collect::<Option<Vec<_>>>()?;
+    let (limits, places): (Vec<_>, Vec<_>) = each.into_iter().flatten().unzip();
     if limits.len() > MAX_LIMITS {
         reader.at(at).wrong(format!(
             "these are {} limits, because one whose numbers are in an arg counts twice: it has \
