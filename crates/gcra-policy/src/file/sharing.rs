@@ -25,44 +25,43 @@ pub(crate) fn sharing<'t>(
     has_store: bool,
 ) -> Option<(usize, Sharing)> {
     let [shared, without, open_for] = SETTINGS.map(|name| entries.take(name));
-    let is_shared = shared.and_then(|value| reader.boolean(value, "shared"));
-    if shared.is_some() && is_shared.is_none() {
-        // It is wrong, and may have been meant.
-        let _ = without.map(|value| word(reader, value));
-        let _ = open_for.map(|value| reader.time(value, "open_for", OPEN_FOR, "10s"));
-        return None;
-    }
-    if is_shared != Some(true) {
-        let needs = [("without_store", without), ("open_for", open_for)];
-        for (name, value) in needs.into_iter().filter_map(|(name, value)| Some((name, value?))) {
-            let what = format!("{name} has no effect without shared = true; leave it out");
-            reader.on(value).wrong(what);
+    let is_shared = shared.map(|value| (value.span().start, reader.boolean(value, "shared")));
+    let at = match is_shared {
+        Some((at, Some(true))) => at,
+        Some((_, Some(false))) | None => {
+            let needs = [("without_store", without), ("open_for", open_for)];
+            for (name, value) in needs.into_iter().filter_map(|(name, it)| Some((name, it?))) {
+                let what = format!("{name} has no effect without shared = true; leave it out");
+                reader.on(value).wrong(what);
+            }
+            return None;
         }
-        return None;
-    }
-    let at = shared.map_or(0, |value| value.span().start);
+        Some((_, None)) => {
+            // It is wrong, and may have been meant.
+            let _ = without.map(|value| word(reader, value));
+            let _ = open_for.map(|value| reader.time(value, "open_for", OPEN_FOR, "10s"));
+            return None;
+        }
+    };
     if !has_store {
         reader.at(at).wrong(format!(
             "policy '{policy}' is shared, and the file has no store; write [store], and below it \
              url = \"redis://HOST:PORT\""
         ));
     }
-    let without_store = without.map(|value| word(reader, value));
-    let without_store = match (without_store, open_for) {
-        (Some(Some(WithoutStore::Open { for_ })), Some(value)) => {
-            let time = reader.time(value, "open_for", OPEN_FOR, "10s");
-            WithoutStore::Open { for_: time.unwrap_or(for_) }
+    let written = without.map(|value| word(reader, value));
+    let mut without_store = written.flatten().unwrap_or_default();
+    match (&mut without_store, open_for) {
+        (WithoutStore::Open { for_ }, Some(value)) => {
+            *for_ = reader.time(value, "open_for", OPEN_FOR, "10s").unwrap_or(*for_);
         }
         // If the word is wrong, "open" may have been meant.
-        (Some(None), _) => WithoutStore::default(),
-        (without_store, Some(value)) => {
+        (_, Some(value)) if written != Some(None) => {
             let what = "open_for has no effect without without_store = \"open\"; leave it out";
             reader.on(value).wrong(what);
-            without_store.flatten().unwrap_or_default()
         }
-        (Some(Some(without_store)), None) => without_store,
-        (None, None) => WithoutStore::default(),
-    };
+        _ => {}
+    }
     Some((at, Sharing { without_store, at_once: false }))
 }
 
@@ -106,17 +105,14 @@ pub(crate) fn not_shareable(limit: &Limit, has_cost: bool) -> Option<String> {
 
 /// Notes what makes it impossible to share a policy, or its trial with these limits.
 pub(crate) fn check(reader: &mut Reader<'_>, at: usize, policy: &Policy, trial: &[Limit]) {
-    if policy.limits().next().is_none() && trial.is_empty() {
+    let limits = || policy.limits().chain(trial);
+    let Some(Sharing { without_store, at_once }) = policy.shared else { return };
+    if limits().next().is_none() {
         reader.at(at).wrong(format!(
             "policy '{}' has no limit that could be shared; leave shared out",
             policy.name
         ));
-    }
-    let at_once = policy.shared.is_some_and(|shared| shared.at_once);
-    let has_share =
-        policy.shared.is_some_and(|shared| shared.without_store == WithoutStore::Share);
-    let has_limits = policy.limits().next().is_some() || !trial.is_empty();
-    if at_once && has_share && has_limits {
+    } else if at_once && without_store == WithoutStore::Share {
         let has = match policy {
             _ if policy.settle().is_some() => "settle",
             _ if policy.max_delay() > Nanos::ZERO => "max_delay",
@@ -132,7 +128,7 @@ pub(crate) fn check(reader: &mut Reader<'_>, at: usize, policy: &Policy, trial: 
     }
     let mut said = Vec::new();
     let not_shareable = |limit| not_shareable(limit, policy.price.arg().is_some() && !at_once);
-    for what in policy.limits().chain(trial).filter_map(not_shareable) {
+    for what in limits().filter_map(not_shareable) {
         // The same limit may stand in several overrides.
         if !said.contains(&what) {
             reader.at(at).wrong(format!("policy '{}': {what}", policy.name));
