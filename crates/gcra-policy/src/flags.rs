@@ -325,7 +325,7 @@ pub fn policies_of_flags(
         if let Some(mistake) = not_an_arg(cost, "--cost") {
             return Err(mistake);
         }
-        if key.names().any(|name| *name == *cost.as_bytes()) {
+        if key.reads(cost.as_bytes()) {
             return Err(format!(
                 "--key and --cost both name '{cost}', so each cost would have a bucket of its \
                  own; leave it out of --key"

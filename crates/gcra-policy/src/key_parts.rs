@@ -29,6 +29,11 @@ impl KeyParts {
         self.args.iter().flat_map(KeyArg::names)
     }
 
+    /// Whether it may read this arg.
+    pub(crate) fn reads(&self, arg: &[u8]) -> bool {
+        self.names().any(|name| name == arg)
+    }
+
     /// The part of a key that a value makes. An address makes its network, with the policy's
     /// prefix length or `least_prefix`, whichever is longer.
     #[inline]

@@ -383,8 +383,7 @@ fn limit_by_arg<'t>(
                 policy.name
             ));
         }
-        let keys = [Some(policy.key), key.as_ref()];
-        if keys.into_iter().flatten().any(|key| key.names().any(|it| *it == *name.as_bytes())) {
+        if [Some(policy.key), key.as_ref()].iter().flatten().any(|it| it.reads(name.as_bytes())) {
             reader.on(value).wrong(format!(
                 "key and the arg of a limit both name '{name}', so each value would have a bucket \
                  of its own; leave it out of key"
@@ -426,15 +425,13 @@ pub(crate) fn args_are_apart(
     limits: &[&Limit],
     costs: &[(&str, &[u8], usize)],
 ) {
-    let counts_by = |limit: &&&Limit, arg: &[u8]| {
-        limit.key.as_ref().is_some_and(|key| key.names().any(|name| name == arg))
-    };
+    let counts_by =
+        |limit: &&&Limit, arg: &[u8]| limit.key.as_ref().is_some_and(|key| key.reads(arg));
     for (setting, arg, at) in costs.iter().copied() {
         let name = String::from_utf8_lossy(arg);
-        // Of the policy's key this was noted before.
-        let is_in_policy = policy.names().any(|name| name == arg);
         let limit = limits.iter().find(|limit| counts_by(limit, arg));
-        if let Some(limit) = limit.filter(|_| !is_in_policy) {
+        // Of the policy's key this was noted before.
+        if let Some(limit) = limit.filter(|_| !policy.reads(arg)) {
             reader.at(at).wrong(format!(
                 "{setting} and the key of the limit '{}' both name '{name}', so each number \
                  would have a bucket of its own; leave it out of that key",
@@ -453,9 +450,7 @@ pub(crate) fn args_are_apart(
     for numbers in limits {
         let Some(by_arg) = numbers.by_arg() else { continue };
         // Of its own key, and of the policy's, this was noted before.
-        let is_known = |limit: &&&Limit| {
-            limit.key == numbers.key || policy.names().any(|name| *name == *by_arg.arg)
-        };
+        let is_known = |limit: &&&Limit| limit.key == numbers.key || policy.reads(&by_arg.arg);
         let limit = limits.iter().find(|limit| counts_by(limit, &by_arg.arg));
         if let Some(limit) = limit.filter(|limit| !is_known(limit)) {
             reader.at(at).wrong(format!(

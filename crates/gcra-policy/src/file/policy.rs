@@ -393,7 +393,7 @@ fn cost<'t>(reader: &mut Reader<'t>, value: &Node<'t>, key: &KeyParts) -> Option
     if let Some(what) = not_an_arg(&cost, "cost") {
         reader.on(value).wrong(&what);
     }
-    if key.names().any(|arg| *arg == *cost.as_bytes()) {
+    if key.reads(cost.as_bytes()) {
         reader.on(value).wrong(format!(
             "key and cost both name '{cost}', so each cost would have a bucket of its own; \
              leave it out of key"

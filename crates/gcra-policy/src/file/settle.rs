@@ -79,7 +79,7 @@ pub(crate) fn settle<'t>(
              such as key = [\"ip\"]"
         ));
     }
-    if cost == Some(RESERVED) || key.names().any(|name| *name == *RESERVED.as_bytes()) {
+    if cost == Some(RESERVED) || key.reads(RESERVED.as_bytes()) {
         reader.at(at).wrong(format!(
             "policy '{policy}' has settle, and then the arg '{RESERVED}' is what the agent has \
              answered; give the other arg another name"
@@ -135,7 +135,7 @@ fn reserve_arg<'t>(
         reader.at(at).wrong(&what);
     } else if name.bytes().all(|byte| byte.is_ascii_digit()) {
         reader.at(at).wrong(format!("reserve is a number in quotes; write reserve = {name}"));
-    } else if key.names().any(|arg| *arg == *name.as_bytes()) {
+    } else if key.reads(name.as_bytes()) {
         reader.at(at).wrong(format!(
             "key and reserve both name '{name}', so each number of cells would have a bucket of \
              its own; leave it out of key"
