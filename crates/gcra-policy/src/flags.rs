@@ -392,11 +392,8 @@ fn of_store(settings: &StoreSettings, without_store: WithoutStore) -> StoreOrigi
 }
 
 impl Origin {
-    /// The same policies once more. `None` if only the path of their file is known.
-    ///
-    /// # Errors
-    ///
-    /// What is wrong, a sentence each: for example, the salt of the store cannot be read.
+    /// The same policies once more. `None` if only the path of their file is known. The error is
+    /// what is wrong, a sentence each: for example, the salt of the store cannot be read.
     pub fn policies(&self) -> Result<Option<Policies>, Vec<String>> {
         match self {
             Self::Flags(flags) => policies_again(flags).map(Some).map_err(|mistake| vec![mistake]),

@@ -51,11 +51,7 @@ struct Numbers {
 
 impl Policies {
     /// The files for HAProxy to ask less about the one policy that there is. The error is a
-    /// sentence.
-    ///
-    /// # Errors
-    ///
-    /// They would not keep its limits.
+    /// sentence that says why they would not keep its limits.
     pub fn for_haproxy_that_asks_less(&self) -> Result<String, String> {
         let policies: Vec<_> = self.without_trials().collect();
         let [policy] = policies[..] else {

@@ -88,12 +88,8 @@ impl Policies {
     }
 
     /// The same policies, of which the one with this name only observes until the next reload, or
-    /// no longer does because of an earlier call. `None` if that changes nothing.
-    ///
-    /// # Errors
-    ///
-    /// There is no such policy, or it is not because of a call that it observes. The error is a
-    /// sentence.
+    /// no longer does because of an earlier call. `None` if that changes nothing. The error is a
+    /// sentence: there is no such policy, or it is not because of a call that it observes.
     pub fn observing(&self, name: &str, observes: bool) -> Result<Option<Self>, String> {
         let mut changed = self.clone();
         let mut list = changed.list.iter_mut();

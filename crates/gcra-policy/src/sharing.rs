@@ -78,11 +78,7 @@ impl Sharing {
     }
 }
 
-/// A limit as the store computes it.
-///
-/// # Errors
-///
-/// The store cannot: it takes too long to drain.
+/// A limit as the store computes it. The error is that it takes too long to drain for that.
 pub fn lent(quota: Quota) -> Result<gcra_lease::Limit, LimitError> {
     let interval = quota.emission_interval();
     let limit = gcra_lease::Limit::new(interval.into(), quota.burst())?;
@@ -119,11 +115,8 @@ pub fn in_whole_cells(quota: Quota) -> Quota {
     most.ok().and_then(|most| quota.with_most_owed(most).ok()).unwrap_or(quota)
 }
 
-/// A limit that counts in windows, as the store computes it for the window with these bounds.
-///
-/// # Errors
-///
-/// The window is no window, as by a clock before 1970.
+/// A limit that counts in windows, as the store computes it for the window with these bounds. The
+/// error is that these are no window, as by a clock before 1970.
 pub fn counted(quota: Quota, bounds: Bounds) -> Result<gcra_lease::Limit, LimitError> {
     let Bounds { start, end } = bounds;
     let [begin, end] = [start, end].map(|second| u64::try_from(second).unwrap_or_default());

@@ -16,12 +16,9 @@ pub const VALUE: &str = "str:";
 const MAPPED_BITS: u8 = 96;
 
 /// The address or network that a string without [`VALUE`] in front stands for, or `None` if it
-/// stands for itself. An IPv4 address is one in either of its forms.
-///
-/// # Errors
-///
-/// The string is empty, has white space around it, or is nearly an address: a sentence says what
-/// would be right.
+/// stands for itself. An IPv4 address is one in either of its forms. The error is a sentence that
+/// says what would be right: the string is empty, has white space around it, or is nearly an
+/// address.
 pub fn written_net(text: &str) -> Result<Option<IpNet>, String> {
     if let Ok(ip) = text.parse::<IpAddr>() {
         return Ok(Some(ip.to_canonical().into()));

@@ -54,11 +54,7 @@ pub fn print_error(error: &anyhow::Error) -> ExitCode {
     }
 }
 
-/// Prints each answer on lines of its own.
-///
-/// # Errors
-///
-/// Standard output cannot be written to. A reader that has closed its end is not an error.
+/// Prints each answer on lines of its own. The errors are those of [`write_stdout`].
 pub fn print(as_json: bool, outputs: impl IntoIterator<Item = Output>) -> anyhow::Result<()> {
     for Output { words, json } in outputs {
         let text = if as_json { escaped_json(&json.to_string()) } else { visible_lines(&words) };
@@ -67,11 +63,7 @@ pub fn print(as_json: bool, outputs: impl IntoIterator<Item = Output>) -> anyhow
     Ok(())
 }
 
-/// Writes text to standard output.
-///
-/// # Errors
-///
-/// As for [`print()`].
+/// Writes text to standard output. A reader that has closed its end is not an error.
 pub fn write_stdout(text: &str) -> anyhow::Result<()> {
     match io::stdout().lock().write_all(text.as_bytes()) {
         // 'gcra-spoa table info | head -1' has read enough.
