@@ -1,6 +1,6 @@
 //! Notices that files have changed, by their metadata.
 
-use std::fs::{self, Metadata};
+use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
@@ -26,17 +26,6 @@ pub struct FileState {
     /// When it was last written, and when anything else about it last changed, such as who may
     /// read it: in seconds and nanoseconds.
     pub times: [(i64, i64); 2],
-}
-
-impl From<&Metadata> for FileState {
-    fn from(found: &Metadata) -> Self {
-        Self {
-            place: (found.dev(), found.ino()),
-            size: found.size(),
-            mode: found.mode(),
-            times: [(found.mtime(), found.mtime_nsec()), (found.ctime(), found.ctime_nsec())],
-        }
-    }
 }
 
 impl Watch {
@@ -77,7 +66,13 @@ pub fn see_all(files: Vec<PathBuf>) -> Vec<SeenFile> {
 /// Looks at a file. This blocks for as long as the file system takes.
 pub fn see(file: &Path) -> Option<FileState> {
     // Follows links, because Kubernetes replaces a mounted configuration by changing a link.
-    fs::metadata(file).ok().as_ref().map(FileState::from)
+    let found = fs::metadata(file).ok()?;
+    Some(FileState {
+        place: (found.dev(), found.ino()),
+        size: found.size(),
+        mode: found.mode(),
+        times: [(found.mtime(), found.mtime_nsec()), (found.ctime(), found.ctime_nsec())],
+    })
 }
 
 #[cfg(test)]
