@@ -10,6 +10,7 @@ use std::time::Duration;
 use spop_agent::{Scope, VarName};
 
 use crate::answers::Var;
+use crate::limit::Limit;
 use crate::policies::Policies;
 use crate::policy::{Policy, When};
 use crate::settle::{RESERVED, Settle};
@@ -94,15 +95,10 @@ impl Policies {
 
     fn spoe_agent(&self, processing: u64) -> String {
         let mut messages: Vec<Message<'_>> = Vec::new();
-        for policy in self.without_trials() {
+        for policy in &self.list {
             match messages.iter_mut().find(|message| message.name() == name(policy)) {
                 Some(message) => message.policies.push(policy),
-                None => messages.push(Message { policies: vec![policy], trials: Vec::new() }),
-            }
-        }
-        for trial in self.list.iter().filter(|policy| policy.is_trial) {
-            if let Some(message) = messages.iter_mut().find(|it| it.name() == name(trial)) {
-                message.trials.push(trial);
+                None => messages.push(Message { policies: vec![policy] }),
             }
         }
         let mut names: Vec<_> = messages.iter().map(Message::name).collect();
@@ -383,10 +379,8 @@ fn spoe_message(name: &str, args: &[String], comments: &[String]) -> String {
 
 /// A spoe-message, and the policies that are for it.
 struct Message<'p> {
-    /// At least one.
+    /// At least one. Trials, which differ from their policies only in the limits, come last.
     policies: Vec<&'p Policy>,
-    /// The trials of these. They differ from their policies only in the limits.
-    trials: Vec<&'p Policy>,
 }
 
 impl Message<'_> {
@@ -439,8 +433,7 @@ impl Message<'_> {
         };
         // A policy without `key` counts by all args.
         let by_all = self.policies.iter().any(|policy| policy.key.args.is_empty());
-        let with_trials = || self.policies.iter().chain(&self.trials);
-        let keys = with_trials().flat_map(|policy| {
+        let keys = self.policies.iter().flat_map(|policy| {
             let limits = policy.limits().filter_map(|limit| limit.key.as_ref());
             policy.key.names().chain(limits.flat_map(|key| key.names())).map(text)
         });
@@ -448,7 +441,8 @@ impl Message<'_> {
         if by_all && is_new("ip") {
             keys.insert(0, "ip".to_owned());
         }
-        for key in self.policies.iter().flat_map(|policy| &policy.key.args) {
+        let without_trials = || self.policies.iter().filter(|policy| !policy.is_trial);
+        for key in without_trials().flat_map(|policy| &policy.key.args) {
             let name = text(&key.name);
             if sample(&name) == Some(API_KEY) && !key.has_fallback() {
                 comments.push(format!(
@@ -459,18 +453,14 @@ impl Message<'_> {
         }
         comments.dedup();
         for name in &keys {
-            match known(name) {
-                Some(sample) => args.push(format!("{name}={sample}")),
-                None => {
-                    comments.push(format!(
-                        "{name}: write its sample, for example req.fhdr(x-{name}) for a header"
-                    ));
-                    args.push(format!("{name}={EDIT}"));
-                }
+            if known(name).is_none() {
+                comments.push(format!(
+                    "{name}: write its sample, for example req.fhdr(x-{name}) for a header"
+                ));
             }
+            args.push(format!("{name}={}", known(name).unwrap_or(EDIT)));
         }
-        let whens: Vec<_> =
-            self.policies.iter().filter_map(|policy| policy.when.as_ref()).collect();
+        let whens: Vec<_> = without_trials().filter_map(|policy| policy.when.as_ref()).collect();
         // A map tells API keys apart if there are any, else values of the key's first arg.
         let has_api_key = keys.iter().any(|key| known(key) == Some(API_KEY));
         let first = keys.first().map_or(EDIT, |key| known(key).unwrap_or(EDIT));
@@ -491,25 +481,22 @@ impl Message<'_> {
             args.push(format!("{name}={sample}"));
             comments.push(comment);
         }
-        for policy in with_trials() {
-            for by_arg in policy.limits().filter_map(|limit| limit.by_arg()) {
-                let name = text(&by_arg.arg);
-                if is_new(&name) {
-                    let (sample, create, key) = in_map(&name, client, "");
-                    args.push(format!("{name}={sample}"));
-                    comments.push(format!(
-                        "{create} that has a limit of its own ('{key} 100/s burst 200')"
-                    ));
-                }
+        let limits = self.policies.iter().flat_map(|policy| policy.limits());
+        for name in limits.filter_map(Limit::by_arg).map(|by_arg| text(&by_arg.arg)) {
+            if is_new(&name) {
+                let (sample, create, key) = in_map(&name, client, "");
+                args.push(format!("{name}={sample}"));
+                comments.push(format!(
+                    "{create} that has a limit of its own ('{key} 100/s burst 200')"
+                ));
             }
         }
         for cost in self.policies.iter().filter_map(|policy| policy.price.arg().map(text)) {
             if is_new(&cost) {
                 let settles = self.policies.iter().any(|policy| policy.reserves());
-                let does = if settles {
-                    "reserves one cell for each request"
-                } else {
-                    "charges each request one cell"
+                let does = match settles {
+                    true => "reserves one cell for each request",
+                    false => "charges each request one cell",
                 };
                 comments.push(format!("{cost}: int(1) {does}"));
                 args.push(format!("{cost}=int(1)"));
