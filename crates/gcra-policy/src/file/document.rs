@@ -231,14 +231,12 @@ impl<'t> File<'t> {
         list: &[Policy],
         places: &[usize],
     ) {
-        let reserving = list.iter().position(Policy::reserves);
-        if let Some((name, at)) =
-            reserving.and_then(|at| Some((&list.get(at)?.name, *places.get(at)?)))
-            && answers.scope != Scope::Transaction
-        {
-            self.reader.at(at).wrong(format!(
-                "policy '{name}' has reserve, and the variables of the scope {} are not those of \
-                 one request and its response; write scope = \"txn\"",
+        let reserving = list.iter().zip(places).find(|(policy, _)| policy.reserves());
+        if let Some((policy, at)) = reserving.filter(|_| answers.scope != Scope::Transaction) {
+            self.reader.at(*at).wrong(format!(
+                "policy '{}' has reserve, and the variables of the scope {} are not those of one \
+                 request and its response; write scope = \"txn\"",
+                policy.name,
                 answers.scope.as_str()
             ));
         }
