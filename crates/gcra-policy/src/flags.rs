@@ -314,8 +314,7 @@ pub fn policies_of_flags(
         return Err(mistake);
     }
     let mut mistakes = Vec::new();
-    let entries: Vec<_> = args.key.iter().map(String::as_str).collect();
-    let key = key_args(&entries, "--key", "--key ip,path", |_, mistake| mistakes.push(mistake));
+    let key = key_args(&args.key, "--key", "--key ip,path", |_, mistake| mistakes.push(mistake));
     let key = mistakes.pop().map_or(Ok(KeyParts::exact(key)), Err)?;
     if let Some(cost) = &args.cost {
         if cost.is_empty() {

@@ -11,17 +11,17 @@ const MAX_FALLBACKS: usize = 8;
 /// stands for it. `setting` is how mistakes name it, and `like` an example of it. Each mistake is
 /// given to `wrong`, with the place of its entry.
 pub fn key_args(
-    entries: &[&str],
+    entries: &[impl AsRef<str>],
     setting: &str,
     like: &str,
     mut wrong: impl FnMut(usize, String),
 ) -> Vec<KeyArg> {
     let mut args: Vec<KeyArg> = Vec::new();
-    for (place, entry) in entries.iter().enumerate() {
+    for (place, entry) in entries.iter().map(AsRef::as_ref).enumerate() {
         let (word, fallback) = match entry.split_once(char::is_whitespace) {
             Some(("else", name)) => (name.trim(), true),
-            None if *entry == "else" => ("", true),
-            _ => (*entry, false),
+            None if entry == "else" => ("", true),
+            _ => (entry, false),
         };
         let mistake = match (word, fallback, args.last()) {
             ("", false, _) => Some(format!(
@@ -83,7 +83,6 @@ pub fn key_parts<'t>(
         reader.strings(value, "key", "such as [\"ip\"]")
     });
     let (args, places): (Vec<_>, Vec<_>) = args.unwrap_or_default().into_iter().unzip();
-    let args: Vec<_> = args.iter().map(String::as_str).collect();
     let mut args = key_args(&args, "key", "[\"ip\", \"path\"]", |place, what| {
         reader.at(places[place]).wrong(&what);
     });
