@@ -308,14 +308,11 @@ impl Calendar {
 
     /// A moment in the zone: "2026-03-30 00:00:00 in Europe/Berlin".
     pub fn moment_in_words(&self, second: i64) -> String {
-        match Timestamp::from_second(second) {
-            Ok(at) => {
-                let at = self.zone.to_datetime(at);
-                let (date, time) = (at.date(), at.time());
-                format!("{date} {time} in {}", self.zone_name)
-            }
-            Err(_) => format!("{second} s after 1970"),
-        }
+        let Ok(at) = Timestamp::from_second(second) else {
+            return format!("{second} s after 1970");
+        };
+        let at = self.zone.to_datetime(at);
+        format!("{} {} in {}", at.date(), at.time(), self.zone_name)
     }
 
     /// How it is written in a file: "day Europe/Berlin".
