@@ -19,7 +19,7 @@ pub(crate) struct Bounded<S> {
     bound: Arc<Bound>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Bound {
     /// How many bytes the answers that are to come may have.
     to_come: AtomicUsize,
@@ -80,13 +80,7 @@ impl Bound {
 
 impl<S> Bounded<S> {
     pub(crate) fn new(stream: S) -> (Self, Arc<Bound>) {
-        let bound = Arc::new(Bound {
-            to_come: AtomicUsize::new(0),
-            left: AtomicUsize::new(SPARE),
-            exceeded: AtomicBool::new(false),
-            answered: AtomicBool::new(false),
-            first: OnceLock::new(),
-        });
+        let bound = Arc::new(Bound { left: AtomicUsize::new(SPARE), ..Bound::default() });
         (Self { stream, bound: bound.clone() }, bound)
     }
 }

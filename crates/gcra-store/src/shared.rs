@@ -34,7 +34,7 @@ pub(crate) struct Shared {
 impl Shared {
     pub(crate) fn new(most_asks: usize, parts: usize) -> Self {
         Self {
-            parts: (0..parts).map(|_| Part::new()).collect(),
+            parts: (0..parts).map(|_| Part::default()).collect(),
             opened: Instant::now(),
             under_way: AtomicUsize::new(0),
             most_asks,
@@ -47,10 +47,10 @@ impl Shared {
 }
 
 /// What is known about a part of the store. Moments are microseconds since the store was opened.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Part {
-    /// Its server cannot be used.
-    pub(crate) away: AtomicBool,
+    /// Its server can be used.
+    pub(crate) usable: AtomicBool,
     /// When it is known to have been away, at the latest.
     pub(crate) missed: AtomicU64,
     /// The number of its server. Another server has another number.
@@ -59,18 +59,6 @@ pub(crate) struct Part {
     pub(crate) connected: AtomicU64,
     /// When it is known to have been there for [`FOUND_WITHIN`], at the latest; 0 if it never was.
     pub(crate) steady: AtomicU64,
-}
-
-impl Part {
-    const fn new() -> Self {
-        Self {
-            away: AtomicBool::new(true),
-            missed: AtomicU64::new(0),
-            server: AtomicU64::new(0),
-            connected: AtomicU64::new(0),
-            steady: AtomicU64::new(0),
-        }
-    }
 }
 
 /// A place among the asks and charges that may be under way at once.

@@ -77,7 +77,7 @@ impl Store {
     /// Whether the server of a part cannot be used.
     pub fn is_part_away(&self, part: usize) -> bool {
         // With what was written before.
-        self.shared.parts.get(part).is_none_or(|part| part.away.load(Ordering::Acquire))
+        !self.shared.parts.get(part).is_some_and(|part| part.usable.load(Ordering::Acquire))
     }
 
     /// How long ago the server of a part was found to be away, at least: when the last attempt

@@ -190,7 +190,7 @@ impl Task {
             }
         }
         self.shared.away.store(true, Ordering::Relaxed);
-        self.shared.parts.iter().for_each(|part| part.away.store(true, Ordering::Relaxed));
+        self.shared.parts.iter().for_each(|part| part.usable.store(false, Ordering::Relaxed));
     }
 
     // --- Asks ----------------------------------------------------------------------------------
@@ -721,7 +721,7 @@ impl Task {
                     part.steady.fetch_max(self.micros_until(seen), Ordering::Relaxed);
                 }
             }
-            part.away.store(!is_usable, Ordering::Release);
+            part.usable.store(is_usable, Ordering::Release);
         }
         let servers = self.servers.iter().map(|server| ServerHealth {
             address: server.address.to_string(),
