@@ -73,9 +73,8 @@ impl Connector {
         password: &Password,
         database: i64,
     ) -> Result<Connection, Fault> {
-        let mut connection = self
-            .stream_and_commands(address, Instant::now() + self.config.connect_timeout)
-            .await?;
+        let within = self.config.connect_timeout;
+        let mut connection = self.stream_and_commands(address, Instant::now() + within).await?;
         let mut commands = Pipeline::new();
         let password = password.read();
         let password = password.map_err(|error| Fault::Login(error.to_string()))?;
@@ -86,7 +85,7 @@ impl Connector {
             commands.cmd("SELECT").arg(database);
         }
         if !commands.is_empty() {
-            connection.send(&commands, self.config.connect_timeout).await?;
+            connection.send(&commands, within).await?;
         }
         Ok(connection)
     }

@@ -150,14 +150,12 @@ impl Finder {
                 }
                 Err(fault) => Err(fault),
             };
-            match slots {
-                Ok(slots) => match map_of(&slots, address) {
-                    Some(map) => {
-                        self.first = place;
-                        return Ok(map);
-                    }
-                    None => fault = Fault::ClusterDown("no slot has a server".to_owned()),
-                },
+            match slots.map(|slots| map_of(&slots, address)) {
+                Ok(Some(map)) => {
+                    self.first = place;
+                    return Ok(map);
+                }
+                Ok(None) => fault = Fault::ClusterDown("no slot has a server".to_owned()),
                 Err(error) => fault = named(address)(error),
             }
         }

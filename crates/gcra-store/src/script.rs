@@ -103,10 +103,9 @@ fn call(script: Script, by: By, bucket: &Bucket, kind: StoreKind, numbers: &[u8]
         By::Text => command.arg("EVAL").arg(source),
     };
     let before = bucket.before(kind.is_cluster);
-    let epoch = kind.is_strict.then(|| bucket.epoch());
     command.arg(1 + usize::from(kind.is_strict) + before.clone().count()).arg(bucket.name());
-    if let Some(epoch) = epoch {
-        command.arg(epoch);
+    if kind.is_strict {
+        command.arg(bucket.epoch());
     }
     for name in before {
         command.arg(name);

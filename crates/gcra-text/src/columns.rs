@@ -124,10 +124,9 @@ pub fn lines(mut columns: Vec<Column>, width: usize, height: usize, above: usize
             let width = width.saturating_sub(narrower);
             let (text, style) = cell(column);
             let text = cut(&text, width);
-            let text = if column.is_number {
-                format!("{text:>width$}")
-            } else {
-                format!("{text:<width$}")
+            let text = match column.is_number {
+                true => format!("{text:>width$}"),
+                false => format!("{text:<width$}"),
             };
             if at > 0 {
                 pieces.push((" ".repeat(GAP), Style::Plain));
