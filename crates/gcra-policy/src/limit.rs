@@ -211,11 +211,7 @@ impl Limit {
 
     /// Its rate and burst, the highest if messages say them; `None` if it counts in windows.
     pub fn rate(&self) -> Option<Quota> {
-        match &self.numbers {
-            LimitNumbers::Fixed(quota) => Some(*quota),
-            LimitNumbers::ByArg(by_arg) => Some(by_arg.most),
-            LimitNumbers::PerWindow(_) => None,
-        }
+        self.calendar().is_none().then(|| self.quota(None))
     }
 
     /// The same, to put into it what follows from its policy.
