@@ -33,7 +33,6 @@ const MOST_SIZE: u64 = 16 << 20;
 const LONGEST_EXPIRE: Duration = Duration::from_secs(24 * 86_400);
 
 /// What follows from the numbers of a policy.
-#[derive(Debug, Eq, PartialEq)]
 struct Numbers {
     /// How many requests one question pays for, if not each is asked about.
     together: Option<u32>,

@@ -16,14 +16,12 @@ const NONE: u16 = u16::MAX;
 
 /// What the clocks of servers said last, also of those that are lost, started again, or have no
 /// keys any more: whether a key's clock leaps does not depend on which server has the key.
-#[derive(Debug)]
 pub(crate) struct Clocks {
     servers: Vec<Server>,
     /// For each tag the place of the server that replied last.
     by_tag: Box<[u16]>,
 }
 
-#[derive(Debug)]
 struct Server {
     address: Address,
     watch: ClockWatch,
@@ -31,7 +29,6 @@ struct Server {
     told: Option<(u16, HostTime)>,
 }
 
-#[derive(Debug, Eq, PartialEq)]
 pub(crate) struct Leapt {
     pub(crate) leap: Leap,
     /// The server that replied before for the same keys, if it was another one.

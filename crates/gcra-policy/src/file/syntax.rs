@@ -4,7 +4,6 @@ use std::ops::Range;
 
 use crate::rate_guess::Meant;
 
-#[derive(Debug, Eq, PartialEq)]
 pub(crate) struct Mistake {
     pub sentence: String,
     /// Whether everything around it was understood. If not, other mistakes may only be its
