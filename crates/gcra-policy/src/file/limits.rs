@@ -64,29 +64,27 @@ pub(crate) fn trial<'t>(
     policy: WrittenFor<'_>,
     value: &Node<'t>,
 ) -> Option<Vec<Limit>> {
-    let mut wrong = |what: &str| {
-        let what = format!("{what}; write observe = [\"50/s burst 100\"], or leave it out");
-        reader.on(value).refuse(what)
-    };
-    match value.get_ref() {
+    let what = match value.get_ref() {
         DeValue::String(text) if text == "deny" || text == "unlimited" => {
-            wrong(&format!("'{text}' cannot be observed"))
+            format!("'{text}' cannot be observed")
         }
-        DeValue::Array(array) if array.is_empty() => wrong("observe is empty"),
+        DeValue::Array(array) if array.is_empty() => "observe is empty".to_owned(),
         DeValue::Array(array) if array.len() > MAX_LIMITS => {
             let count = array.len();
-            wrong(&format!("observe has {count} entries, and at most {MAX_LIMITS} are possible"))
+            format!("observe has {count} entries, and at most {MAX_LIMITS} are possible")
         }
         DeValue::String(_) | DeValue::Table(_) | DeValue::Array(_) => {
             let policy = WrittenFor { name: &trial_name(policy.name), ..policy };
-            match rule(reader, policy, "observe", value)? {
+            return match rule(reader, policy, "observe", value)? {
                 Rule::Limits(limits) => Some(limits),
                 // These are above.
                 Rule::Deny | Rule::Unlimited => None,
-            }
+            };
         }
-        _ => wrong("observe must be a limit or a list of limits"),
-    }
+        _ => "observe must be a limit or a list of limits".to_owned(),
+    };
+    let right = "write observe = [\"50/s burst 100\"], or leave it out";
+    reader.on(value).refuse(format!("{what}; {right}"))
 }
 
 fn not_a_limit(text: &str) -> String {
@@ -274,12 +272,9 @@ fn numbers(
 /// The name of a limit in header fields and logs, and what it is by itself: its own name or its
 /// position.
 fn names(policy: &str, name: Option<&str>, position: Option<usize>) -> (String, String) {
-    let label = match (name, position) {
-        (Some(name), _) => format!("{policy}.{name}"),
-        (None, Some(position)) => format!("{policy}.{position}"),
-        (None, None) => policy.to_owned(),
-    };
-    (label, name.map_or_else(|| position.unwrap_or(1).to_string(), str::to_owned))
+    let own = name.map(str::to_owned).or_else(|| position.map(|position| position.to_string()));
+    let label = own.as_ref().map_or_else(|| policy.to_owned(), |own| format!("{policy}.{own}"));
+    (label, own.unwrap_or_else(|| "1".to_owned()))
 }
 
 /// The key of a limit, if it has one of its own: `key`, or the policy's key with other prefix

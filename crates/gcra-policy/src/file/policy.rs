@@ -334,13 +334,11 @@ fn when<'t>(reader: &mut Reader<'t>, value: &Node<'t>) -> Option<When> {
         reader.at(at).wrong(what);
     }
     let values = match values.get_ref() {
-        DeValue::Array(array) if array.is_empty() => {
-            return reader.at(at).refuse(HOW);
-        }
         DeValue::Array(array) => array.iter().map(Spanned::get_ref).collect(),
         value => vec![value],
     };
-    let Some(texts) = values.iter().map(|value| scalar(value)).collect::<Option<Vec<_>>>() else {
+    let texts = values.iter().map(|value| scalar(value)).collect::<Option<Vec<_>>>();
+    let Some(texts) = texts.filter(|texts| !texts.is_empty()) else {
         return reader.at(at).refuse(HOW);
     };
     if !values.iter().all(|value| value.is_str()) {
