@@ -403,18 +403,13 @@ fn cost<'t>(reader: &mut Reader<'t>, value: &Node<'t>, key: &KeyParts) -> Option
 fn observes<'t>(reader: &mut Reader<'t>, value: &Node<'t>) -> bool {
     let mode = reader.string(value, "mode", "\"enforce\" or \"observe\"");
     match mode.as_deref() {
-        Some("observe") => true,
-        None | Some("enforce") => false,
+        None | Some("enforce" | "observe") => {}
         Some("dryrun" | "dry-run" | "dry_run" | "shadow" | "monitor" | "log" | "report") => {
             let what = "to block no request, and only count those that would be blocked, \
                         write mode = \"observe\"";
             reader.on(value).wrong(what);
-            false
         }
-        Some(other) => {
-            let known = ["enforce", "observe"];
-            reader.on(value).unknown("a mode", other, &known);
-            false
-        }
+        Some(other) => reader.on(value).unknown("a mode", other, &["enforce", "observe"]),
     }
+    mode.is_some_and(|mode| mode == "observe")
 }
