@@ -94,7 +94,8 @@ pub(crate) fn store<'t>(
     let mut settings = StoreSettings::new(url?).with_wait(wait);
     settings.salt = salt.unwrap_or_default();
     let config = &mut settings.base;
-    (config.password, config.sentinel_password) = (password, sentinel_password);
+    config.password = password.unwrap_or_default();
+    config.sentinel_password = sentinel_password.unwrap_or_default();
     (config.certificate, config.authorities) = (certificate, ca);
     config.strict = strict.unwrap_or(config.strict);
     let least_replicas = least_replicas.and_then(|least| u32::try_from(least).ok());
@@ -137,30 +138,27 @@ fn password<'t>(
     sources: &Sources,
     entries: &mut Entries<'_, 't>,
     [in_file, in_variable]: [&'static str; 2],
-) -> Password {
+) -> Option<Password> {
     let (file, variable) = (entries.take(in_file), entries.take(in_variable));
     if let (Some(_), Some(variable)) = (file, variable) {
         let what = format!("{in_file} and {in_variable} cannot be given together; leave one out");
         reader.on(variable).wrong(what);
     }
     if let Some(value) = file {
-        let Some(file) = reader.name(value, in_file, "the name of a file") else {
-            return Password::None;
-        };
+        let file = reader.name(value, in_file, "the name of a file")?;
         let path = sources.path(&file);
         if let Some(remark) = Content::Password.remark(&path) {
             reader.hide_unless_there(&file, &path);
             reader.on(value).warn(&remark);
         }
-        return Password::File(path);
+        return Some(Password::File(path));
     }
-    let Some(value) = variable else { return Password::None };
+    let value = variable?;
     match value.get_ref() {
-        DeValue::String(name) if is_variable(name) => Password::Variable(name.to_string()),
+        DeValue::String(name) if is_variable(name) => Some(Password::Variable(name.to_string())),
         _ => {
             let what = format!("{in_variable} is not the name of a variable; {VARIABLE_RULE}");
-            reader.on(value).wrong(what);
-            Password::None
+            reader.on(value).refuse(what)
         }
     }
 }
