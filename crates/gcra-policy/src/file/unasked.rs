@@ -19,10 +19,8 @@ pub(crate) fn unasked<'t>(
     let requests = entries.take("unasked");
     let [processes, reloads] = ["asked_by", "reload_every"].map(|name| (name, entries.take(name)));
     let Some(value) = requests else {
-        let given = [processes, reloads].into_iter().filter_map(|(name, value)| {
-            let at = value?.span().start;
-            Some((name, at))
-        });
+        let given = [processes, reloads].into_iter();
+        let given = given.filter_map(|(name, value)| Some((name, value?.span().start)));
         let (names, places): (Vec<_>, Vec<_>) = given.unzip();
         if let Some(at) = places.into_iter().min() {
             let (has, it) = if names.len() == 1 { ("has", "it") } else { ("have", "them") };
