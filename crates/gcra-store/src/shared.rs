@@ -40,7 +40,7 @@ impl Shared {
             most_asks,
             charges: AtomicU64::new(1),
             away: AtomicBool::new(true),
-            round_trip: RoundTrip::new(),
+            round_trip: RoundTrip::default(),
             counters: AtomicCounters::default(),
         }
     }
@@ -83,7 +83,7 @@ impl Drop for Permit {
 }
 
 /// A smoothed estimate of the time from submitting an ask to its reply. One task writes it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct RoundTrip {
     /// In eighths of a microsecond: what is new counts an eighth. 0 before the first reply.
     eighths: AtomicU64,
@@ -94,11 +94,6 @@ impl RoundTrip {
     const MOST: Micros = Micros::from_millis(500);
     /// What is supposed before the first reply.
     const SUPPOSED: Micros = Micros(500);
-
-    /// The first reply is what is known.
-    pub(crate) const fn new() -> Self {
-        Self { eighths: AtomicU64::new(0) }
-    }
 
     /// The first reply is one of many.
     pub(crate) const fn supposed() -> Self {
@@ -258,7 +253,7 @@ mod tests {
 
     #[test]
     fn a_round_trip_is_smoothed_and_stays_in_its_bounds() {
-        let round_trip = RoundTrip::new();
+        let round_trip = RoundTrip::default();
         assert_eq!(round_trip.get(), Micros(500));
         round_trip.note(Micros(160_000));
         assert_eq!(round_trip.get(), Micros(160_000), "a store that is far away");
