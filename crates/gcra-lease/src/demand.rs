@@ -19,47 +19,19 @@ const GIVE_BACK_BEFORE: Micros = Micros::from_millis(50);
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Demand {
     /// Cells per microsecond.
-    rate: f64,
+    pub(crate) rate: f64,
     /// Cells that were asked for by requests since the last ask.
-    recent: u32,
-    asked_at: Option<HostTime>,
+    pub(crate) recent: u32,
+    pub(crate) asked_at: Option<HostTime>,
     /// Hosts that have a lease, 0 before the first reply.
-    hosts: u32,
-    scarce: bool,
+    pub(crate) hosts: u32,
+    pub(crate) scarce: bool,
 }
 
 impl Demand {
     /// Nothing is known.
     pub fn new() -> Self {
         Self::default()
-    }
-
-    /// What a process has written down, or estimates: cells per microsecond, and the cells that
-    /// were asked for since `asked_at`.
-    pub(crate) const fn recalled(
-        rate: f64,
-        recent: u32,
-        asked_at: Option<HostTime>,
-        hosts: u32,
-        scarce: bool,
-    ) -> Self {
-        Self { rate, recent, asked_at, hosts, scarce }
-    }
-
-    pub(crate) const fn rate(&self) -> f64 {
-        self.rate
-    }
-
-    pub(crate) const fn asked_at(&self) -> Option<HostTime> {
-        self.asked_at
-    }
-
-    pub(crate) const fn hosts(&self) -> u32 {
-        self.hosts
-    }
-
-    pub(crate) const fn is_scarce(&self) -> bool {
-        self.scarce
     }
 
     /// Notes a request of `cells`, whatever becomes of it.

@@ -425,14 +425,13 @@ impl Packed {
     pub fn demand(&self, base: Base, now: HostTime) -> Demand {
         let advice = self.advice(base, now).0;
         let rate = f32::from_bits(DEMAND.get_u32(advice) << FLOAT_BITS_CUT);
-        let asked_at = SINCE.is_set(advice).then(|| base.time(Tick(SINCE.get_u32(advice))));
-        Demand::recalled(
-            if rate.is_finite() { f64::from(rate) } else { 0.0 },
-            self.word.unreported(),
-            asked_at,
-            HOSTS.get_u32(advice),
-            SCARCE.is_set(advice),
-        )
+        Demand {
+            rate: if rate.is_finite() { f64::from(rate) } else { 0.0 },
+            recent: self.word.unreported(),
+            asked_at: SINCE.is_set(advice).then(|| base.time(Tick(SINCE.get_u32(advice)))),
+            hosts: HOSTS.get_u32(advice),
+            scarce: SCARCE.is_set(advice),
+        }
     }
 
     /// The advice, if it is about this word.
@@ -455,17 +454,17 @@ impl Packed {
             | NUMBER.put(number)
             | SPENT.put(holding.spent.into())
             | VALID_UNTIL.put(base.tick(holding.valid_until).0.into());
-        let since = match (holding.asking, demand.asked_at()) {
+        let since = match (holding.asking, demand.asked_at) {
             (Some(asking), _) => base.tick(asking.since),
             (None, Some(at)) => base.tick(at),
             (None, None) => Tick(0),
         };
         #[expect(clippy::cast_possible_truncation, reason = "it is an estimate")]
-        let rate = (demand.rate().max(0.0) as f32).to_bits() >> FLOAT_BITS_CUT;
+        let rate = (demand.rate.max(0.0) as f32).to_bits() >> FLOAT_BITS_CUT;
         let advice = ABOUT.put(number % (1 << ABOUT.bits))
             | LENT.put(holding.lent.into())
-            | SCARCE.put(demand.is_scarce().into())
-            | HOSTS.put(demand.hosts().into())
+            | SCARCE.put(demand.scarce.into())
+            | HOSTS.put(demand.hosts.into())
             | DEBT.put(holding.debt.into())
             | DENIED.put(holding.denied.into())
             | DEMAND.put(rate.into())
@@ -676,7 +675,8 @@ mod tests {
 
     fn packed(holding: &Holding) -> Packed {
         let empty = Packed { word: Word::announcement(77, AskNumber(3)), advice: Advice(0) };
-        empty.with(BASE, holding, &Demand::recalled(1e-4, 0, Some(NOW), 3, true))
+        let (rate, asked_at) = (1e-4, Some(NOW));
+        empty.with(BASE, holding, &Demand { rate, recent: 0, asked_at, hosts: 3, scarce: true })
     }
 
     /// What words cannot hold is rounded to the safe side, by less than a tick.
@@ -841,7 +841,7 @@ mod tests {
             Wish { want: cells, least: 1, validity: Micros(500) },
         );
         prop_assert!(sent.ask.holds <= MOST_CELLS && after.word.is_asking());
-        let rate = packed.demand(BASE, NOW).rate();
+        let rate = packed.demand(BASE, NOW).rate;
         prop_assert!(rate.is_finite() && rate >= 0.0);
         Ok(())
     }
