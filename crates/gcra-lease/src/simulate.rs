@@ -21,7 +21,7 @@ use run::{Outcome, Setting, run};
 
 /// The cases of a table.
 fn cases() -> Vec<(&'static str, Setting)> {
-    let usual = Setting::default;
+    let usual = Setting::usual;
     let small = || Setting { limits: vec![(10_000, 20)], ..usual() };
     vec![
         ("4 hosts, 20k/s, limit 1000/s b200", usual()),
@@ -178,7 +178,7 @@ fn a_run_follows_from_its_seed() {
 
 #[test]
 fn asks_are_rare_where_a_limit_is_hot() {
-    let found = run(&Setting { seconds: 3.0, ..Setting::default() });
+    let found = run(&Setting { seconds: 3.0, ..Setting::usual() });
     assert!(found.asks * 50 < found.requests, "{found:?}");
     assert!(found.allowed * 100 > found.ideal * 98, "{found:?}");
 }
@@ -225,7 +225,7 @@ fn limits_are_asked_for_in_one_order() {
         limits: vec![(10_000, 1), (10_000, 1)],
         offered: 1_000.0,
         round_trip: 10_000,
-        ..Setting::default()
+        ..Setting::usual()
     };
     let ordered = run(&setting).allowed;
     let _back = take_away(Some(Rule::OneOrder));
@@ -237,7 +237,7 @@ fn limits_are_asked_for_in_one_order() {
 /// Requests of 10 cells under a burst of 10, beside as many of 1 cell.
 #[test]
 fn large_requests_are_not_starved() {
-    let setting = Setting { limits: vec![(1_000, 10)], offered: 100.0, ..Setting::default() };
+    let setting = Setting { limits: vec![(1_000, 10)], offered: 100.0, ..Setting::usual() };
     let setting = Setting { costs: vec![1, 10], ..setting };
     let noted = run(&setting);
     let _back = take_away(Some(Rule::NoteDenied));

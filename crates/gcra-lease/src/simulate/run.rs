@@ -26,7 +26,7 @@ const SECOND: u64 = 1_000_000;
 const START: u64 = 1_000_000 * SECOND;
 
 /// What happens in a run. Rates are per second; shares are between 0 and 1.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Setting {
     pub(crate) seed: u64,
     pub(crate) hosts: usize,
@@ -66,8 +66,9 @@ pub(crate) struct Setting {
     pub(crate) words: bool,
 }
 
-impl Default for Setting {
-    fn default() -> Self {
+impl Setting {
+    /// Without faults.
+    pub(crate) fn usual() -> Self {
         Self {
             seed: 1,
             hosts: 4,
@@ -75,25 +76,8 @@ impl Default for Setting {
             limits: vec![(1_000, 200)],
             round_trip: 500,
             seconds: 30.0,
-            on_off: None,
-            all_on_one: false,
-            keeps: false,
             costs: vec![1],
-            penalties: 0.0,
-            charges: 0.0,
-            lost: 0.0,
-            late: 0.0,
-            doubled: 0.0,
-            void: 0.0,
-            drift: 0.0,
-            crashes: 0.0,
-            evictions: 0.0,
-            freezes: 0.0,
-            losses: 0.0,
-            strict: false,
-            leaps_forward: 0.0,
-            leaps_back: 0.0,
-            words: false,
+            ..Self::default()
         }
     }
 }
