@@ -18,15 +18,8 @@ impl Packed {
         let mut put = |number: u64| bytes.push(u8::try_from(number).unwrap());
         // What is owed is a whole number of microseconds.
         let micros = |units: u64| units >> limit.fraction_bits();
-        let left = [
-            world.crashes,
-            world.evictions,
-            world.voids,
-            world.losses,
-            world.leaps,
-            world.penalties,
-        ];
-        left.into_iter().for_each(|left| put(left.into()));
+        let mut left = world.left;
+        left.faults().into_iter().for_each(|times| put((*times).into()));
         put(world.in_tick(model).into());
         for which in 0..model.limits {
             let (police, record) = (&world.police[which], &world.records[which]);
@@ -80,15 +73,7 @@ impl Packed {
         let units = |micros: u8| limit.drained_in(Micros(micros.into()));
         let clock = |later: u8| StoreTime(START).saturating_add(Micros(later.into()));
         let mut world = World::new(model);
-        let left = [(); 6].map(|()| get());
-        [
-            world.crashes,
-            world.evictions,
-            world.voids,
-            world.losses,
-            world.leaps,
-            world.penalties,
-        ] = left;
+        world.left.faults().into_iter().for_each(|times| *times = get());
         // START is a multiple of every tick.
         world.now = START + u64::from(get());
         let now = world.now;

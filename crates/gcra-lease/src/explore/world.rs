@@ -86,6 +86,12 @@ impl Model {
         words: None,
     };
 
+    /// How often each fault may happen.
+    pub(super) fn faults(&mut self) -> [&mut u8; 6] {
+        let Self { crashes, evictions, voids, losses, leaps, penalties, .. } = self;
+        [crashes, evictions, voids, losses, leaps, penalties]
+    }
+
     pub(crate) fn limit(&self) -> Limit {
         let longest = self.validities.iter().max().copied().unwrap_or(1);
         Limit::new(Duration::from_micros(self.interval), self.burst)
@@ -141,12 +147,8 @@ pub(crate) struct World {
     pub(super) asks: Vec<(usize, Sent)>,
     pub(super) replies: Vec<Travelling>,
     pub(super) police: [Police; 2],
-    pub(super) crashes: u8,
-    pub(super) evictions: u8,
-    pub(super) voids: u8,
-    pub(super) losses: u8,
-    pub(super) leaps: u8,
-    pub(super) penalties: u8,
+    /// What may still happen.
+    pub(super) left: Model,
 }
 
 /// One step.
@@ -194,12 +196,7 @@ impl World {
             asks: Vec::new(),
             replies: Vec::new(),
             police: [Police::default(); 2],
-            crashes: model.crashes,
-            evictions: model.evictions,
-            voids: model.voids,
-            losses: model.losses,
-            leaps: model.leaps,
-            penalties: model.penalties,
+            left: *model,
         }
     }
 
@@ -228,25 +225,25 @@ impl World {
                     moves.extend(gives.map(|&cells| Move::GiveBack { host: index, cells }));
                 }
             }
-            if self.crashes > 0 {
+            if self.left.crashes > 0 {
                 moves.push(Move::Crash { host: index });
             }
-            if self.evictions > 0 {
+            if self.left.evictions > 0 {
                 moves.push(Move::Evict { host: index });
             }
         }
         moves.extend((0..self.replies.len()).map(|reply| Move::ReplyArrives { reply }));
         moves.extend((0..self.asks.len()).map(|ask| Move::AskArrives { ask }));
-        if self.voids > 0 {
+        if self.left.voids > 0 {
             moves.extend((0..self.asks.len()).map(|ask| Move::AskHasNoEffect { ask }));
         }
-        if self.losses > 0 {
+        if self.left.losses > 0 {
             moves.push(Move::Loss);
         }
-        if self.leaps > 0 {
+        if self.left.leaps > 0 {
             moves.push(Move::Leap);
         }
-        if self.penalties > 0 {
+        if self.left.penalties > 0 {
             moves.push(Move::Penalty);
         }
         moves.push(Move::Tick);
@@ -298,7 +295,7 @@ impl World {
                 self.travel(which, sent.ask.host, false, reply);
             }
             Move::AskHasNoEffect { ask } => {
-                self.voids -= 1;
+                self.left.voids -= 1;
                 let (which, sent) = self.asks[ask];
                 let clock = StoreTime(self.clock);
                 let forgotten = self.records[which].clone().ask(limit, clock, &sent.ask);
@@ -324,7 +321,7 @@ impl World {
                 self.forget_old_replies();
             }
             Move::Crash { host } => {
-                self.crashes -= 1;
+                self.left.crashes -= 1;
                 let host = &mut self.hosts[host];
                 host.holdings = [Holding::new(); 2];
                 host.next_number = 1;
@@ -334,12 +331,12 @@ impl World {
                 self.forget_old_replies();
             }
             Move::Evict { host } => {
-                self.evictions -= 1;
+                self.left.evictions -= 1;
                 self.hosts[host].holdings = [Holding::new(); 2];
                 self.forget_old_replies();
             }
             Move::Loss => {
-                self.losses -= 1;
+                self.left.losses -= 1;
                 let clock = StoreTime(self.clock);
                 let record = if model.strict {
                     Record::after_loss(limit, clock, clock)
@@ -352,7 +349,7 @@ impl World {
                 self.records = [record.clone(), record];
             }
             Move::Leap => {
-                self.leaps -= 1;
+                self.left.leaps -= 1;
                 self.clock = self.clock.saturating_add_signed(model.leap);
                 for record in &mut self.records[..model.limits] {
                     record.settle(limit, StoreTime(self.clock));
@@ -364,7 +361,7 @@ impl World {
                 }
             }
             Move::Penalty => {
-                self.penalties -= 1;
+                self.left.penalties -= 1;
                 for record in &mut self.records[..model.limits] {
                     record.charge(limit, model.penalty);
                 }
@@ -490,10 +487,9 @@ impl World {
         let name = |id: HostId| u64::from(order[index(id)]) * LIVES + id.0 % LIVES;
         let until = |then: HostTime| then.0.saturating_sub(self.now);
         let mut print = Fingerprint::new();
-        let left =
-            [self.crashes, self.evictions, self.voids, self.losses, self.leaps, self.penalties];
         let in_tick = self.in_tick(model);
-        let [a, b, c, d, e, f] = left;
+        let mut left = self.left;
+        let [a, b, c, d, e, f] = left.faults().map(|times| *times);
         print.add(u64::from_le_bytes([a, b, c, d, e, in_tick, f, 0]));
         for which in 0..model.limits {
             let police = &self.police[which];
