@@ -5,7 +5,7 @@
 use crate::explore::world::{Host, Model, START, Travelling, World};
 use crate::holding::{Asking, Holding, Sent};
 use crate::limit::{Limit, Units};
-use crate::message::{Ask, AskNumber, HostId, Reply};
+use crate::message::{Ask, AskNumber, HostId};
 use crate::police::Police;
 use crate::record::{Denied, Lease, Record};
 use crate::time::{HostTime, Micros, StoreTime};
@@ -58,11 +58,9 @@ impl Packed {
             put((world.now - at.0).min(ask.validity.0));
         }
         put(world.replies.len() as u64);
-        for Travelling { host, limit, void, reply } in &world.replies {
-            [host.0, *limit as u64, (*void).into()].into_iter().for_each(&mut put);
-            [reply.number.0, reply.kept.into(), reply.granted.into()]
-                .into_iter()
-                .for_each(&mut put);
+        for Travelling { host, limit, void, number, kept, granted } in &world.replies {
+            [host.0, *limit as u64, (*void).into(), number.0].into_iter().for_each(&mut put);
+            [*kept, *granted].into_iter().for_each(|n| put(n.into()));
         }
         Self(bytes.into())
     }
@@ -134,19 +132,15 @@ impl Packed {
             world.asks.push((which.into(), Sent { ask, at }));
         }
         for _ in 0..get() {
-            let [host, which, void] = [(); 3].map(|()| get());
-            let [number, kept, granted] = [(); 3].map(|()| get());
-            let reply = Reply {
-                number: AskNumber(number.into()),
-                kept: kept.into(),
-                granted: granted.into(),
-                ..Travelling::EMPTY
-            };
+            let [host, which, void, number] = [(); 4].map(|()| get());
+            let [kept, granted] = [(); 2].map(|()| u32::from(get()));
             world.replies.push(Travelling {
                 host: HostId(host.into()),
                 limit: which.into(),
                 void: void > 0,
-                reply,
+                number: AskNumber(number.into()),
+                kept,
+                granted,
             });
         }
         world

@@ -117,22 +117,25 @@ pub(super) struct Travelling {
     pub(super) host: HostId,
     pub(super) limit: usize,
     pub(super) void: bool,
-    pub(super) reply: Reply,
+    pub(super) number: AskNumber,
+    pub(super) kept: u32,
+    pub(super) granted: u32,
 }
 
 impl Travelling {
-    /// What is left of a reply that grants nothing.
-    pub(super) const EMPTY: Reply = Reply {
-        number: AskNumber(0),
-        kept: 0,
-        granted: 0,
-        free: 0,
-        come_back_after: Micros::ZERO,
-        scarce: false,
-        lent: false,
-        hosts: 0,
-        now: StoreTime(0),
-    };
+    const fn reply(self) -> Reply {
+        Reply {
+            number: self.number,
+            kept: self.kept,
+            granted: self.granted,
+            free: 0,
+            come_back_after: Micros::ZERO,
+            scarce: false,
+            lent: false,
+            hosts: 0,
+            now: StoreTime(0),
+        }
+    }
 }
 
 /// Everything that is, at one moment.
@@ -304,18 +307,19 @@ impl World {
                 }
             }
             Move::ReplyArrives { reply } => {
-                let Travelling { host: id, limit: which, void, reply } = self.replies[reply];
+                let reply = self.replies[reply];
+                let Travelling { host: id, limit: which, void, number, .. } = reply;
                 let sent = self
                     .asks
                     .iter()
-                    .find(|(_, sent)| sent.ask.host == id && sent.ask.number == reply.number);
+                    .find(|(_, sent)| sent.ask.host == id && sent.ask.number == number);
                 let sent = sent.unwrap().1;
                 if let Some(host) = self.hosts.iter_mut().find(|host| host.id == id) {
                     let holding = &mut host.holdings[which];
                     if void && !without(Rule::VoidCountsAsNone) {
                         holding.void(&sent);
                     } else {
-                        holding.reply(now, &sent, &reply);
+                        holding.reply(now, &sent, &reply.reply());
                     }
                 }
                 self.forget_old_replies();
@@ -421,8 +425,7 @@ impl World {
 
     fn travel(&mut self, limit: usize, host: HostId, void: bool, reply: Reply) {
         let Reply { number, kept, granted, .. } = reply;
-        let reply = Reply { number, kept, granted, ..Travelling::EMPTY };
-        let travelling = Travelling { host, limit, void, reply };
+        let travelling = Travelling { host, limit, void, number, kept, granted };
         if let Err(place) = self.replies.binary_search(&travelling) {
             self.replies.insert(place, travelling);
             self.forget_old_replies();
@@ -437,9 +440,7 @@ impl World {
             return;
         }
         let mut replies = core::mem::take(&mut self.replies);
-        replies.retain(|travelling| {
-            self.waits_for(travelling.limit, travelling.host, travelling.reply.number)
-        });
+        replies.retain(|reply| self.waits_for(reply.limit, reply.host, reply.number));
         self.replies = replies;
     }
 
@@ -556,15 +557,14 @@ impl World {
             );
             messages = messages.wrapping_add(one.finish());
         }
-        for travelling in &self.replies {
-            let reply = &travelling.reply;
+        for reply in &self.replies {
             let mut one = Fingerprint::new();
-            one.add(1 << 63 | name(travelling.host) << 8 | reply.number.0);
+            one.add(1 << 63 | name(reply.host) << 8 | reply.number.0);
             one.add(
                 u64::from(reply.kept) << 32
                     | u64::from(reply.granted) << 16
-                    | (travelling.limit as u64) << 1
-                    | u64::from(travelling.void),
+                    | (reply.limit as u64) << 1
+                    | u64::from(reply.void),
             );
             messages = messages.wrapping_add(one.finish());
         }
@@ -614,14 +614,12 @@ impl World {
                 format!("{} arrives; the store will lose it, and the reply is void", ask(index))
             }
             Move::ReplyArrives { reply } => {
-                let Travelling { host, reply, void, .. } = self.replies[reply];
+                let Travelling { host, void, number, kept, granted, .. } = self.replies[reply];
                 let void = if void { "void " } else { "" };
                 format!(
-                    "the {void}reply to ask {} arrives at {}: kept {}, granted {}",
-                    reply.number.0,
-                    Named(host),
-                    reply.kept,
-                    reply.granted
+                    "the {void}reply to ask {} arrives at {}: kept {kept}, granted {granted}",
+                    number.0,
+                    Named(host)
                 )
             }
             Move::Crash { host: index } => format!("{} loses its memory", host(index)),
