@@ -9,7 +9,7 @@ pub(crate) struct Police {
     /// The theoretical arrival time: the moment at which nothing is owed any more.
     tat: u128,
     /// Cells beyond the burst that are allowed after a fault.
-    extra: u32,
+    pub(crate) extra: u32,
 }
 
 impl Police {
@@ -21,10 +21,6 @@ impl Police {
     /// From now on, this many cells more may be allowed at once.
     pub(crate) fn tolerate(&mut self, cells: u32) {
         self.extra += cells;
-    }
-
-    pub(crate) const fn extra(&self) -> u32 {
-        self.extra
     }
 
     /// Notes cells that are allowed `now` (in µs), in the order of time. How many cells too many

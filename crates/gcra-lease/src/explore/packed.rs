@@ -24,7 +24,7 @@ impl Packed {
         for which in 0..model.limits {
             let (police, record) = (&world.police[which], &world.records[which]);
             put(micros(police.owed(limit, world.now)));
-            put(police.extra().into());
+            put(police.extra.into());
             put(micros(record.owed.0));
             put(record.denied.map_or(0, |denied| denied.host.0));
             put(record.denied.map_or(0, |denied| denied.until.0 - world.clock));

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use crate::explore::packed::Packed;
-use crate::explore::world::{Model, Outcome, World};
+use crate::explore::world::{Model, World};
 
 /// What the search found.
 pub(crate) struct Found {
@@ -51,8 +51,9 @@ pub(crate) fn search(model: &Model, most: usize) -> Found {
     let mut level = vec![Packed::new(&first, model, &limit)];
     let mut depth = 0;
     let mut moves = Vec::new();
+    let mut violation = None;
     // Each round is one step further; it ends because there are finitely many worlds.
-    while !level.is_empty() && seen.len() < most {
+    'further: while !level.is_empty() && seen.len() < most {
         let mut next = Vec::new();
         for packed in level.drain(..) {
             let world = packed.world(model, &limit);
@@ -61,19 +62,13 @@ pub(crate) fn search(model: &Model, most: usize) -> Found {
             for &step in &moves {
                 let mut after = world.clone();
                 match after.take(model, &limit, step) {
-                    Outcome::Fine => {}
-                    Outcome::Nothing => continue,
-                    Outcome::Violation(what) => {
+                    Ok(true) => {}
+                    Ok(false) => continue,
+                    Err(what) => {
                         let mut trace = way(model, &seen, here);
-                        trace.push(world.tell(step));
-                        trace.push(what);
-                        return Found {
-                            states: seen.len(),
-                            depth,
-                            complete: false,
-                            violation: Some(trace),
-                            took: began.elapsed(),
-                        };
+                        trace.extend([world.tell(step), what]);
+                        violation = Some(trace);
+                        break 'further;
                     }
                 }
                 let print = after.fingerprint(model, &limit);
@@ -94,8 +89,8 @@ pub(crate) fn search(model: &Model, most: usize) -> Found {
     Found {
         states: seen.len(),
         depth,
-        complete: level.is_empty(),
-        violation: None,
+        complete: violation.is_none() && level.is_empty(),
+        violation,
         took: began.elapsed(),
     }
 }

@@ -172,15 +172,6 @@ pub(crate) enum Move {
     Penalty,
 }
 
-/// What came of a step.
-pub(crate) enum Outcome {
-    Fine,
-    /// The world is as it was.
-    Nothing,
-    /// A sentence that says what must not be.
-    Violation(String),
-}
-
 impl World {
     pub(crate) fn new(model: &Model) -> Self {
         let host = |index: usize| Host {
@@ -253,8 +244,14 @@ impl World {
     }
 
     /// Takes a step with the real machines. If holdings are kept in words, they are put there
-    /// after each step.
-    pub(crate) fn take(&mut self, model: &Model, limit: &Limit, step: Move) -> Outcome {
+    /// after each step. False: the world is as it was. The error is a sentence that says what must
+    /// not be.
+    pub(crate) fn take(
+        &mut self,
+        model: &Model,
+        limit: &Limit,
+        step: Move,
+    ) -> Result<bool, String> {
         let outcome = self.take_unpacked(model, limit, step);
         if let Some(tick) = model.words {
             let now = HostTime(self.now);
@@ -265,7 +262,7 @@ impl World {
         outcome
     }
 
-    fn take_unpacked(&mut self, model: &Model, limit: &Limit, step: Move) -> Outcome {
+    fn take_unpacked(&mut self, model: &Model, limit: &Limit, step: Move) -> Result<bool, String> {
         let now = HostTime(self.now);
         match step {
             Move::Tick => {
@@ -277,9 +274,9 @@ impl World {
             }
             Move::Spend { host, cells } => {
                 self.hosts[host].holdings[0].spend(now, cells);
-                return self.allowed(limit, 0, cells);
+                self.allowed(limit, 0, cells)?;
             }
-            Move::Request { host, cells } => return self.request(model, limit, host, cells),
+            Move::Request { host, cells } => self.request(model, limit, host, cells)?,
             Move::Ask { host, wish } => self.ask(limit, host, 0, wish),
             Move::GiveBack { host, cells } => {
                 let host = &mut self.hosts[host];
@@ -293,7 +290,7 @@ impl World {
                 let (which, sent) = self.asks[ask];
                 let clock = StoreTime(self.clock);
                 let Some(reply) = self.records[which].ask(limit, clock, &sent.ask) else {
-                    return Outcome::Nothing;
+                    return Ok(false);
                 };
                 self.travel(which, sent.ask.host, false, reply);
             }
@@ -371,10 +368,16 @@ impl World {
                 }
             }
         }
-        Outcome::Fine
+        Ok(true)
     }
 
-    fn request(&mut self, model: &Model, limit: &Limit, host: usize, cells: u32) -> Outcome {
+    fn request(
+        &mut self,
+        model: &Model,
+        limit: &Limit,
+        host: usize,
+        cells: u32,
+    ) -> Result<(), String> {
         let now = HostTime(self.now);
         let holdings = &mut self.hosts[host].holdings;
         let held = holdings.map(|holding| holding.held(now));
@@ -386,12 +389,7 @@ impl World {
         // Without patience, each ask that is under way counts as lost.
         match decide(now, &mut needs, Micros::ZERO) {
             Step::Allow => {
-                for which in 0..model.limits {
-                    if let Outcome::Violation(text) = self.allowed(limit, which, cells) {
-                        return Outcome::Violation(text);
-                    }
-                }
-                return Outcome::Fine;
+                return (0..model.limits).try_for_each(|which| self.allowed(limit, which, cells));
             }
             Step::Ask { limit: which, least } if self.hosts[host].asks_left[which] > 0 => {
                 let validity = Micros(model.validities[0]);
@@ -400,10 +398,9 @@ impl World {
             _ => {}
         }
         let after = self.hosts[host].holdings.map(|holding| holding.held(now));
-        if after == held {
-            Outcome::Fine
-        } else {
-            Outcome::Violation("cells were spent, and the request is not allowed".into())
+        match after == held {
+            true => Ok(()),
+            false => Err("cells were spent, and the request is not allowed".into()),
         }
     }
 
@@ -458,12 +455,11 @@ impl World {
         asks.into_iter().find(|ask| ask.host == host.id && ask.number == number)
     }
 
-    fn allowed(&mut self, limit: &Limit, which: usize, cells: u32) -> Outcome {
-        let over = self.police[which].allow(limit, self.now, cells);
-        if over == 0 {
-            return Outcome::Fine;
+    fn allowed(&mut self, limit: &Limit, which: usize, cells: u32) -> Result<(), String> {
+        match self.police[which].allow(limit, self.now, cells) {
+            0 => Ok(()),
+            over => Err(format!("{over} too many are allowed")),
         }
-        Outcome::Violation(format!("{over} too many are allowed"))
     }
 
     /// How far the tick has gone by which words are rounded.
@@ -500,7 +496,7 @@ impl World {
             let denied = record.denied.map_or(0, |denied| {
                 name(denied.host) << 32 | denied.until.0.saturating_sub(self.clock)
             });
-            print.add(denied << 16 | u64::from(police.extra()));
+            print.add(denied << 16 | u64::from(police.extra));
             let mut leases = [0; 8];
             for (word, lease) in leases.iter_mut().zip(&record.leases) {
                 *word = name(lease.host) << 48
