@@ -3,9 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use gcra_policy::Policies;
-use gcra_policy::answers::Answers;
-use gcra_policy::flags::{LimitFlags, parse_slots, policies_of_flags};
+use gcra_policy::flags::{LimitFlags, parse_slots};
 use gcra_table::Slots;
 use gcra_text::duration;
 
@@ -78,18 +76,6 @@ pub struct Replay {
     /// Answer in JSON
     #[arg(long)]
     pub(crate) json: bool,
-}
-
-impl Replay {
-    /// Whether the command line has a limit.
-    pub(crate) fn has_flags(&self) -> bool {
-        self.limit.rate.is_some()
-    }
-
-    /// The policies of the flags. The error is a sentence.
-    pub(crate) fn flags(&self) -> Result<Policies, String> {
-        policies_of_flags(&self.limit, None, Answers::blocked_only())
-    }
 }
 
 pub(crate) fn parse_window(text: &str) -> Result<Duration, String> {

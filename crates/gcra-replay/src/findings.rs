@@ -2,6 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use gcra_policy::rate_words::rate_of;
 use gcra_policy::{Limit, Policy};
 use gcra_table::Nanos;
 use gcra_text::count::Count;
@@ -10,7 +11,6 @@ use gcra_text::version;
 use haproxy_log::{Format, Outcome};
 
 use crate::mapping::Described;
-use crate::rate_flags::RateFlags;
 use crate::report::{
     Against, Bad, BlockedClient, ClientPeak, ClientTimeline, Configuration, LimitReport,
     LogAnswers, NewlyBlocked, PolicyReport, Reasons, Report, Timeline, Total,
@@ -275,9 +275,9 @@ fn policy_report(policy: &Policy, tally: &PolicyTally) -> PolicyReport {
 
 /// "100/s burst 20", as it is written in a file, or in words where no simple rate is the same.
 fn short_limit(limit: &Limit) -> String {
-    let by_rate = limit.calendar().is_none().then(|| limit.written());
-    match by_rate.and_then(RateFlags::of) {
-        Some(flags) => flags.to_string().replace("--rate ", "").replace(" --burst ", " burst "),
+    let quota = limit.written();
+    match rate_of(quota).filter(|_| limit.calendar().is_none()) {
+        Some((rate, _)) => format!("{rate} burst {}", quota.burst()),
         None => limit.words.text.to_string(),
     }
 }

@@ -9,7 +9,6 @@ mod html;
 mod log_answers;
 mod mapping;
 mod progress;
-mod rate_flags;
 mod report;
 mod side;
 mod suggest;

@@ -6,16 +6,17 @@ use anyhow::Context as _;
 use gcra_limiter::question::{Question, Unanswerable};
 use gcra_limiter::verdict::Outcome;
 use gcra_policy::Policies;
-use gcra_policy::flags::Source;
+use gcra_policy::answers::Answers;
+use gcra_policy::flags::{Source, policies_of_flags};
+use gcra_policy::rate_words::rate_of;
 use gcra_policy::secrets::Readers;
-use gcra_table::Slots;
+use gcra_table::{Quota, Slots};
 use gcra_text::output::{Mistakes, WrongUsage};
 
 use crate::args::Replay;
 use crate::distinct::Distinct;
 use crate::engine::Engine;
 use crate::mapping::{Mapping, Written};
-use crate::rate_flags::RateFlags;
 use crate::tally::{LogTally, ReplayedRequest, decide_request};
 
 /// How many slots a table has unless the command line says it: 64 MiB. A larger one takes longer,
@@ -34,14 +35,15 @@ impl Configured {
         if let Some(file) = &command.config {
             return Self::by_file(file).map(Some);
         }
-        if !command.has_flags() {
+        if command.limit.rate.is_none() {
             return Ok(None);
         }
-        let policies = command.flags().map_err(WrongUsage)?;
+        let policies = policies_of_flags(&command.limit, None, Answers::blocked_only());
+        let policies = policies.map_err(WrongUsage)?;
         let policy = policies.list.first();
         let limit = policy.and_then(|policy| policy.rule.limits().first());
-        let name = match (limit.and_then(|limit| RateFlags::of(limit.written())), policy) {
-            (Some(flags), _) => flags.to_string(),
+        let name = match (limit.and_then(|limit| flags_of(limit.written())), policy) {
+            (Some(flags), _) => flags,
             (None, Some(policy)) => policy.rule.in_words(),
             (None, None) => String::new(),
         };
@@ -62,6 +64,12 @@ impl Configured {
         }
         Ok(Self { name: file.display().to_string(), policies })
     }
+}
+
+/// The flags that give this quota; `None` if no simple rate does.
+pub(crate) fn flags_of(quota: Quota) -> Option<String> {
+    let (rate, _) = rate_of(quota)?;
+    Some(format!("--rate {rate} --burst {}", quota.burst()))
 }
 
 /// A configuration that decides, and what came of it.

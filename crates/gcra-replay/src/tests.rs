@@ -7,12 +7,13 @@ use std::path::Path;
 use gcra_limiter::verdict::Outcome;
 use gcra_policy::Policies;
 use gcra_policy::file::document;
-use gcra_table::Slots;
+use gcra_table::{Rate, Slots};
 use haproxy_log::Format;
 use proptest::prelude::*;
 
 use super::engine::Engine;
 use super::mapping::{Described, Fields, Mapping, WantedArg, WantedMessage};
+use super::side::flags_of;
 use super::tally::{LogTally, decide_request};
 
 fn policies(text: &str) -> Policies {
@@ -236,4 +237,23 @@ fn of_many_blocked_clients_those_with_the_most_requests_are_kept() {
     let policy = &asker.tally.policies[0];
     assert_eq!((policy.clients.count(), policy.clients_hit.count()), (20_002, 20_002));
     assert_eq!((policy.hit, policy.denied), (20_699, 20_699));
+}
+
+#[test]
+fn a_quota_is_written_as_the_flags_that_give_it() {
+    for (rate, burst, flags) in [
+        ("100/s", 20, "--rate 100/s --burst 20"),
+        ("3/s", 3, "--rate 3/s --burst 3"),
+        ("5/m", 3, "--rate 5/m --burst 3"),
+        ("10/h", 10, "--rate 10/h --burst 10"),
+        ("1000/d", 1, "--rate 1000/d --burst 1"),
+        ("1/10s", 1, "--rate 6/m --burst 1"),
+        ("1/7s", 1, "--rate 1/7s --burst 1"),
+        ("1/3d", 1, "--rate 1/3d --burst 1"),
+        ("0.5/s", 1, "--rate 30/m --burst 1"),
+        ("1000000/ms", 1, "--rate 1000000000/s --burst 1"),
+    ] {
+        let quota = rate.parse::<Rate>().unwrap().quota(Some(burst)).unwrap();
+        assert_eq!(flags_of(quota).unwrap(), flags, "{rate}");
+    }
 }
