@@ -30,7 +30,8 @@ pub(crate) struct Collector {
     pub(super) not_followed: u64,
     /// When the first and the last request came, in microseconds since 1970.
     pub(super) period: Option<(i64, i64)>,
-    pub(super) resolution: Resolution,
+    /// Whether a time of the log was not a whole second.
+    pub(super) has_fractions: bool,
 }
 
 pub(super) struct FollowedClient {
@@ -43,14 +44,6 @@ pub(super) struct FollowedClient {
     pub(super) minute: Peak,
     /// As the report shows it.
     pub(super) name: Option<Box<str>>,
-}
-
-/// The finest step that was seen in the times of the log.
-#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub(super) enum Resolution {
-    Seconds,
-    Milliseconds,
-    Microseconds,
 }
 
 impl Collector {
@@ -66,7 +59,7 @@ impl Collector {
             requests: 0,
             not_followed: 0,
             period: None,
-            resolution: Resolution::Seconds,
+            has_fractions: false,
         }
     }
 
@@ -99,27 +92,7 @@ impl Collector {
     fn saw(&mut self, at: i64) {
         let (first, last) = self.period.get_or_insert((at, at));
         (*first, *last) = ((*first).min(at), (*last).max(at));
-        if self.resolution < Resolution::Microseconds && at % 1_000_000 != 0 {
-            let is_finer = at % 1000 != 0;
-            let seen = if is_finer { Resolution::Microseconds } else { Resolution::Milliseconds };
-            self.resolution = self.resolution.max(seen);
-        }
-    }
-
-    /// Adds what was collected about other clients.
-    #[cfg(test)]
-    pub(crate) fn absorb(&mut self, other: Self) {
-        self.blocked.absorb(other.blocked);
-        self.requests += other.requests;
-        self.not_followed += other.not_followed;
-        self.clients.extend(other.clients);
-        self.resolution = self.resolution.max(other.resolution);
-        self.period = match (self.period, other.period) {
-            (Some((first, last)), Some((other_first, other_last))) => {
-                Some((first.min(other_first), last.max(other_last)))
-            }
-            (one, another) => one.or(another),
-        };
+        self.has_fractions |= at % 1_000_000 != 0;
     }
 
     /// How many clients each limit would have blocked at least once.

@@ -8,7 +8,7 @@ const STEP: usize = 4;
 /// How many requests of all clients each limit would have blocked.
 #[derive(Clone, Debug)]
 pub(crate) struct Blocked {
-    sums: Box<PerLimit<u64>>,
+    pub(super) sums: Box<PerLimit<u64>>,
     /// Requests that are still to be added to the sums. Counts as wide as debts take no time
     /// beside them.
     recent: Box<PerLimit<i32>>,
@@ -27,21 +27,13 @@ impl Blocked {
         }
     }
 
-    #[cfg(test)]
-    pub(crate) fn absorb(&mut self, mut other: Self) {
-        self.settle();
-        other.settle();
-        let sums = self.sums.as_flattened_mut().iter_mut();
-        sums.zip(other.sums.as_flattened()).for_each(|(sum, more)| *sum += more);
-    }
-
     /// The requests that each limit would have blocked.
     pub(crate) fn requests(&mut self) -> &PerLimit<u64> {
         self.settle();
         &self.sums
     }
 
-    fn settle(&mut self) {
+    pub(super) fn settle(&mut self) {
         let sums = self.sums.as_flattened_mut().iter_mut();
         for (sum, more) in sums.zip(self.recent.as_flattened_mut()) {
             *sum += u64::from(std::mem::take(more).unsigned_abs());

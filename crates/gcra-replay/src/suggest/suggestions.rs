@@ -3,7 +3,7 @@
 use gcra_text::count::Count;
 use serde::{Deserialize, Serialize};
 
-use super::collector::{Collector, FollowedClient, Resolution};
+use super::collector::{Collector, FollowedClient};
 use super::grid::{BURSTS, Grid, PerLimit, RATE_COUNT, Row, f64_from};
 use super::peaks::{self, Bin};
 use super::target::Target;
@@ -274,7 +274,7 @@ fn cannot_tell(
             "The log covers {length}. Other hours and days may be busier; a week shows more."
         ));
     }
-    if collected.resolution == Resolution::Seconds {
+    if !collected.has_fractions {
         sentences.push(
             "The times of the log are whole seconds. The requests of a second count as if they \
              came at once, so the bursts are larger than needed."
