@@ -34,6 +34,7 @@ pub(crate) struct Collector {
     pub(super) has_fractions: bool,
 }
 
+#[derive(Default)]
 pub(super) struct FollowedClient {
     pub(super) hash: u64,
     /// The time of its last request, in microseconds since 1970.
@@ -68,7 +69,9 @@ impl Collector {
     /// counts as one at the same time. `name` writes the client as the report shows it, and is
     /// called at most once for a client.
     pub(crate) fn add(&mut self, client: u64, at: i64, name: impl FnOnce(&mut String)) {
-        self.saw(at);
+        let (first, last) = self.period.get_or_insert((at, at));
+        (*first, *last) = ((*first).min(at), (*last).max(at));
+        self.has_fractions |= at % 1_000_000 != 0;
         let Some(place) = self.places.get(&client) else {
             return self.add_client(client, at);
         };
@@ -89,17 +92,11 @@ impl Collector {
         }
     }
 
-    fn saw(&mut self, at: i64) {
-        let (first, last) = self.period.get_or_insert((at, at));
-        (*first, *last) = ((*first).min(at), (*last).max(at));
-        self.has_fractions |= at % 1_000_000 != 0;
-    }
-
     /// How many clients each limit would have blocked at least once.
     pub(super) fn touched(&self) -> PerLimit<u64> {
         let mut clients = [[0; BURSTS]; RATE_COUNT];
         for client in &self.clients {
-            for (clients, touched) in clients.iter_mut().zip(client.debts.touched()) {
+            for (clients, touched) in clients.iter_mut().zip(&client.debts.touched) {
                 clients[..usize::from(*touched)].iter_mut().for_each(|clients| *clients += 1);
             }
         }
@@ -109,15 +106,7 @@ impl Collector {
 
 impl FollowedClient {
     fn new(hash: u64, at: i64) -> Self {
-        let mut new = Self {
-            hash,
-            last: at,
-            requests: 1,
-            debts: Debts::default(),
-            second: Peak::default(),
-            minute: Peak::default(),
-            name: None,
-        };
+        let mut new = Self { hash, last: at, requests: 1, ..Self::default() };
         new.count_peaks(second_of(at));
         new
     }

@@ -57,7 +57,7 @@ pub(crate) struct Debts {
     /// since then it owes one cell.
     rows: Vec<[i32; BURSTS]>,
     /// Under each rate, how many bursts (the smallest ones) have blocked the client.
-    touched: [u8; RATE_COUNT],
+    pub(super) touched: [u8; RATE_COUNT],
 }
 
 impl Debts {
@@ -85,11 +85,6 @@ impl Debts {
         {
             rows.pop();
         }
-    }
-
-    /// Under each rate, how many bursts have blocked the client.
-    pub(crate) const fn touched(&self) -> &[u8; RATE_COUNT] {
-        &self.touched
     }
 }
 

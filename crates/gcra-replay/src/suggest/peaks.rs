@@ -1,6 +1,6 @@
 //! How busy clients were in their busiest second and minute, and how many were that busy.
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 /// The most requests in one period of the clock.
 #[derive(Clone, Copy, Debug, Default)]
@@ -20,7 +20,7 @@ impl Peak {
 }
 
 /// Clients whose busiest period had from `from` to `to` requests.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
 pub(crate) struct Bin {
     pub from: u32,
     pub to: u32,

@@ -1,17 +1,17 @@
 //! The limits that are suggested, and what the log shows for them.
 
 use gcra_text::count::Count;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use super::collector::{Collector, FollowedClient};
-use super::grid::{BURSTS, Grid, PerLimit, RATE_COUNT, Row, f64_from};
+use super::grid::{BURSTS, Grid, PerLimit, RATE_COUNT, f64_from};
 use super::peaks::{self, Bin};
 use super::target::Target;
 
 const MOST_SUSPECTS: usize = 20;
 
 /// All that was found; serialized, it is the `suggest` object of the report.
-#[derive(Debug, Deserialize, Serialize)]
+#[derive(Debug, Serialize)]
 pub(crate) struct Suggestions {
     pub key: String,
     pub clients: u64,
@@ -32,7 +32,7 @@ pub(crate) struct Suggestions {
     pub(crate) cannot_tell: Vec<String>,
 }
 
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 pub(crate) struct Suggestion {
     /// "tight", "usual" or "generous".
     pub name: String,
@@ -45,7 +45,7 @@ pub(crate) struct Suggestion {
 }
 
 /// A limit that was tried, and how much it would have blocked.
-#[derive(Debug, Deserialize, Serialize)]
+#[derive(Debug, Serialize)]
 pub(crate) struct Point {
     pub rate: String,
     pub(crate) rate_per_second: f64,
@@ -55,7 +55,7 @@ pub(crate) struct Point {
     pub requests: u64,
 }
 
-#[derive(Debug, Deserialize, Serialize)]
+#[derive(Debug, Serialize)]
 pub(crate) struct Suspect {
     pub client: String,
     pub requests: u64,
@@ -67,13 +67,6 @@ pub(crate) struct Suspect {
     pub(crate) touched_by: Vec<String>,
 }
 
-/// How much time the log covers.
-struct Scope {
-    seconds: f64,
-    /// Hours of the clock, also those of which it has a part.
-    hours: u32,
-}
-
 /// A limit of the grid, by its position.
 type Place = (usize, usize);
 
@@ -82,18 +75,23 @@ pub(crate) fn find(mut collected: Collector) -> Suggestions {
     let touched = collected.touched();
     let collected = &collected;
     let Collector { grid, clients, .. } = collected;
-    let scope = scope(collected);
     let chosen = choose(collected, &touched, &blocked);
     let (target, target_of) = match collected.target {
         Target::Clients(share) => (share, "clients"),
         Target::Requests(share) => (share, "requests"),
     };
-    let suggested = |(name, place, why): &Chosen| {
-        suggestion(name, *place, why.clone(), &grid.0, &touched, &blocked)
+    let suggested = |&(name, (rate, burst), ref why): &Chosen| Suggestion {
+        name: name.into(),
+        rate: grid.0[rate].rate.into(),
+        rate_per_second: grid.0[rate].per_second,
+        burst: grid.0[rate].bursts[burst],
+        clients_touched: touched[rate][burst],
+        requests_blocked: blocked[rate][burst],
+        why: why.clone(),
     };
     Suggestions {
         key: collected.key.clone(),
-        clients: count(clients.len()),
+        clients: clients.len() as u64,
         requests: collected.requests,
         not_followed: collected.not_followed,
         target,
@@ -112,7 +110,7 @@ pub(crate) fn find(mut collected: Collector) -> Suggestions {
         peaks: peaks::distribution(clients.iter().map(|client| client.second.most)),
         peaks_minute: peaks::distribution(clients.iter().map(|client| client.minute.most)),
         suspects: suspects(clients, &chosen),
-        cannot_tell: cannot_tell(collected, &touched, &scope, chosen.is_empty()),
+        cannot_tell: cannot_tell(collected, &touched, chosen.is_empty()),
     }
 }
 
@@ -131,7 +129,7 @@ fn choose(collected: &Collector, touched: &PerLimit<u64>, blocked: &PerLimit<u64
     let grid = &collected.grid;
     let is_kept = |(rate, burst): &Place| match collected.target {
         Target::Clients(share) => {
-            is_fewer(touched[*rate][*burst], share, count(collected.clients.len()))
+            is_fewer(touched[*rate][*burst], share, collected.clients.len() as u64)
         }
         Target::Requests(share) => is_fewer(blocked[*rate][*burst], share, collected.requests),
     };
@@ -169,30 +167,10 @@ fn is_fewer(part: u64, share: f64, whole: u64) -> bool {
     part == 0 || f64_from(part) < share * f64_from(whole)
 }
 
-fn suggestion(
-    name: &str,
-    (rate, burst): Place,
-    why: String,
-    rows: &[Row],
-    touched: &PerLimit<u64>,
-    blocked: &PerLimit<u64>,
-) -> Suggestion {
-    let row = &rows[rate];
-    Suggestion {
-        name: name.into(),
-        rate: row.rate.into(),
-        rate_per_second: row.per_second,
-        burst: row.bursts[burst],
-        clients_touched: touched[rate][burst],
-        requests_blocked: blocked[rate][burst],
-        why,
-    }
-}
-
 /// First those that the tightest suggestion touches, then the busiest.
 fn suspects(clients: &[FollowedClient], chosen: &[Chosen]) -> Vec<Suspect> {
     let is_touched = |client: &FollowedClient, (rate, burst): Place| {
-        usize::from(client.debts.touched()[rate]) > burst
+        usize::from(client.debts.touched[rate]) > burst
     };
     let touched_by = |client: &FollowedClient| -> Vec<String> {
         let touching = chosen.iter().filter(|(_, place, _)| is_touched(client, *place));
@@ -203,19 +181,16 @@ fn suspects(clients: &[FollowedClient], chosen: &[Chosen]) -> Vec<Suspect> {
         // The hash only makes the order certain.
         (!tight, std::cmp::Reverse((client.minute.most, client.requests, client.hash)))
     };
-    let mut known: Vec<_> = clients
-        .iter()
-        .filter_map(|client| client.name.as_deref().map(|name| (client, name)))
-        .collect();
+    let mut known: Vec<_> = clients.iter().filter(|client| client.name.is_some()).collect();
     if known.len() > MOST_SUSPECTS {
-        known.select_nth_unstable_by_key(MOST_SUSPECTS, |(client, _)| by_touched(client));
+        known.select_nth_unstable_by_key(MOST_SUSPECTS, |client| by_touched(client));
         known.truncate(MOST_SUSPECTS);
     }
-    known.sort_by_key(|(client, _)| by_touched(client));
+    known.sort_by_key(|client| by_touched(client));
     known
         .into_iter()
-        .map(|(client, name)| Suspect {
-            client: name.to_owned(),
+        .map(|client| Suspect {
+            client: client.name.as_deref().unwrap_or_default().to_owned(),
             requests: client.requests,
             peak: client.second.most,
             busiest_minute: client.minute.most,
@@ -224,27 +199,17 @@ fn suspects(clients: &[FollowedClient], chosen: &[Chosen]) -> Vec<Suspect> {
         .collect()
 }
 
-fn scope(collected: &Collector) -> Scope {
-    let (first, last) = collected.period.unwrap_or_default();
-    let hour = |at: i64| at.div_euclid(3_600_000_000);
-    Scope {
-        seconds: f64_from(last.abs_diff(first)) / 1e6,
-        hours: u32::try_from(hour(last) - hour(first) + 1).unwrap_or(u32::MAX),
-    }
-}
-
 /// Sentences about what does not follow from this log.
 fn cannot_tell(
     collected: &Collector,
     touched: &PerLimit<u64>,
-    scope: &Scope,
     is_none_found: bool,
 ) -> Vec<String> {
-    let mut sentences = Vec::new();
-    if collected.clients.is_empty() {
-        sentences.push(format!("No request of the log has the key {}.", collected.key));
-        return sentences;
+    let clients = collected.clients.len() as u64;
+    if clients == 0 {
+        return vec![format!("No request of the log has the key {}.", collected.key)];
     }
+    let mut sentences = Vec::new();
     if is_none_found {
         sentences.push(
             "No limit that was tried keeps the target: the highest is 10000/s with a burst of \
@@ -253,18 +218,21 @@ fn cannot_tell(
         );
     }
     if let Target::Clients(share) = collected.target
-        && share * f64_from(count(collected.clients.len())) <= 1.0
+        && share * f64_from(clients) <= 1.0
     {
         sentences.push(format!(
             "With {}, fewer than {} % of them is none, so that the tight limit follows from the \
              busiest client alone, even if that is one that ought to be blocked.",
-            Count(count(collected.clients.len()), "client", "clients"),
+            Count(clients, "client", "clients"),
             share * 100.0
         ));
         sentences.extend(if_few_may_be_touched(&collected.grid, touched));
     }
-    if scope.hours < 24 {
-        let length = match scope.seconds {
+    let (first, last) = collected.period.unwrap_or_default();
+    let hour = |at: i64| at.div_euclid(3_600_000_000);
+    // Hours of the clock, also those of which it has a part.
+    if hour(last) - hour(first) + 1 < 24 {
+        let length = match f64_from(last.abs_diff(first)) / 1e6 {
             seconds if seconds < 1.0 => "less than a second".into(),
             seconds if seconds < 120.0 => format!("{seconds:.0} seconds"),
             seconds if seconds < 7200.0 => format!("{:.0} minutes", seconds / 60.0),
@@ -308,10 +276,6 @@ fn if_few_may_be_touched(grid: &Grid, touched: &PerLimit<u64>) -> Option<String>
         })
         .collect();
     (!words.is_empty()).then(|| format!("If a few may be touched: {}.", words.join("; ")))
-}
-
-fn count(length: usize) -> u64 {
-    length as u64
 }
 
 const _: () = assert!(RATE_COUNT * BURSTS * size_of::<u32>() < 700);
