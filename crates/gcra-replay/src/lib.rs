@@ -8,6 +8,7 @@ mod findings;
 mod html;
 mod log_answers;
 mod mapping;
+mod page;
 mod progress;
 mod report;
 mod side;

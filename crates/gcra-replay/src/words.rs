@@ -3,10 +3,11 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use gcra_text::columns::{self, Column, Style, cut, length, wrap};
+use gcra_text::columns::{Column, Style, cut};
 use gcra_text::count::Count;
 use gcra_text::duration::{Left, Utc};
 
+use crate::page::Page;
 use crate::report::{Against, BlockedClient, PolicyReport, Report, Timeline};
 use crate::suggest::grid::f64_from;
 use crate::tally::Totals;
@@ -43,7 +44,7 @@ impl Report {
         }
         if let Some(suggestions) = &self.suggest {
             page.blank();
-            page.text.push_str(&suggestions.in_words(page.width));
+            suggestions.write(&mut page);
         }
         if !self.bad.is_empty() {
             page.blank();
@@ -307,44 +308,12 @@ impl Against {
     }
 }
 
-/// Text that grows, of lines that fit a width.
-struct Page {
-    text: String,
-    width: usize,
-}
-
-impl Page {
-    fn line(&mut self, line: &str) {
-        self.text.push_str(line.trim_end());
-        self.text.push('\n');
-    }
-
-    fn blank(&mut self) {
-        self.text.push('\n');
-    }
-
-    /// A text behind a heading, wrapped at spaces and indented as far as the heading reaches.
-    fn item(&mut self, heading: &str, text: &str) {
-        let indent = length(heading).max(2 * usize::from(heading.is_empty()));
-        wrap(heading, indent, text, self.width, &mut self.text);
-    }
-
-    fn columns(&mut self, columns: Vec<Column>) {
-        let width = self.width.saturating_sub(2);
-        let height = columns::height(&columns, width);
-        for line in columns::lines(columns, width, height, 0) {
-            self.line(&format!("  {line}"));
-        }
-    }
-}
-
 /// Bars of eight heights. Where there is anything, there is at least the lowest.
 fn bars(series: &[u64], most: u64) -> String {
     const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let bar = |count: &u64| match count.saturating_mul(8).checked_div(most) {
-        _ if *count == 0 => ' ',
-        Some(eighths) => BARS[usize::try_from(eighths).unwrap_or(0).min(7)],
-        None => ' ',
+        Some(eighths) if *count > 0 => BARS[usize::try_from(eighths).unwrap_or(0).min(7)],
+        _ => ' ',
     };
     series.iter().map(bar).collect()
 }
@@ -400,4 +369,15 @@ fn wait(seconds: f64) -> String {
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "seconds since 1970")]
 fn whole(seconds: f64) -> u64 {
     seconds.max(0.0) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_there_is_anything_there_is_a_bar() {
+        assert_eq!(bars(&[0, 1, 100, 450, 800], 800), " ▁▂▅█");
+        assert_eq!(bars(&[0, 0], 0), "  ");
+    }
 }

@@ -7,8 +7,9 @@ use proptest::prelude::*;
 
 use super::collector::{Collector, FollowedClient};
 use super::grid::{self, BURSTS, RATE_COUNT};
-use super::suggestions::find;
+use super::suggestions::{Suggestions, find};
 use super::target::Target;
+use crate::page::Page;
 
 const TARGET: Target = Target::Clients(0.001);
 
@@ -283,14 +284,21 @@ fn a_client_takes_at_most_a_kilobyte() {
     assert!(all <= 1100, "{all}");
 }
 
+fn in_words(found: &Suggestions, width: usize) -> String {
+    let mut page = Page { text: String::new(), width };
+    found.write(&mut page);
+    page.text
+}
+
 #[test]
 fn words_fit_the_width() {
     let found = find(traffic());
     for width in [60, 80, 100] {
-        let words = found.in_words(width);
+        let words = in_words(&found, width);
         for line in words.lines().filter(|line| !line.contains("ip=") && !line.contains("burst")) {
             assert!(line.chars().count() <= width, "{line}");
         }
     }
-    assert!(find(Collector::new("ip", TARGET)).in_words(80).contains("No request"));
+    let none = find(Collector::new("ip", TARGET));
+    assert!(in_words(&none, 80).contains("No request"));
 }

@@ -1,12 +1,10 @@
 //! Suggestions in words, for a terminal.
 
-use std::fmt::Write as _;
-
-use gcra_text::columns::wrap;
 use gcra_text::count::Count;
 
 use super::peaks::Bin;
-use super::suggestions::{Suggestion, Suggestions};
+use super::suggestions::Suggestions;
+use crate::page::Page;
 
 /// Bars are not longer, however wide the terminal is.
 const LONGEST_BAR: usize = 40;
@@ -15,90 +13,73 @@ const LONGEST_BAR: usize = 40;
 const SHOWN_SUSPECTS: usize = 8;
 
 impl Suggestions {
-    /// Lines for a terminal, at most `width` columns each where names and numbers allow it.
-    pub(crate) fn in_words(&self, width: usize) -> String {
-        let mut text = String::new();
-        // Writing to a string does not fail.
-        let _ = self.write(width.max(40), &mut text);
-        text
-    }
-
-    fn write(&self, width: usize, text: &mut String) -> std::fmt::Result {
-        writeln!(
-            text,
+    /// Lines that fit the page where names and numbers allow it.
+    pub(crate) fn write(&self, page: &mut Page) {
+        page.line(&format!(
             "Limits for {}: {}, {}",
             self.key,
             Count(self.clients, "client", "clients"),
             Count(self.requests, "request", "requests")
-        )?;
-        let goal = format!(
-            "The tight one would have {} fewer than {} % of the {}.",
-            if self.target_of == "clients" { "touched" } else { "blocked" },
-            self.target * 100.0,
-            self.target_of
-        );
+        ));
         if !self.suggestions.is_empty() {
-            indented(&goal, "  ", width, text);
-            writeln!(text)?;
+            let goal = format!(
+                "The tight one would have {} fewer than {} % of the {}.",
+                if self.target_of == "clients" { "touched" } else { "blocked" },
+                self.target * 100.0,
+                self.target_of
+            );
+            page.item("  ", &goal);
+            page.blank();
         }
         let rate = longest(self.suggestions.iter().map(|limit| limit.rate.len()));
         let burst = longest(self.suggestions.iter().map(|limit| limit.burst.to_string().len()));
-        for Suggestion {
-            name,
-            rate: written,
-            burst: most,
-            clients_touched,
-            requests_blocked,
-            why,
-            ..
-        } in &self.suggestions
-        {
-            writeln!(
-                text,
-                "  {name:<9} {written:>rate$} burst {most:>burst$}   touches {} ({} %), blocks {} \
-                 ({} %)",
-                Count(*clients_touched, "client", "clients"),
-                percent(*clients_touched, self.clients),
-                Count(*requests_blocked, "request", "requests"),
-                percent(*requests_blocked, self.requests),
-            )?;
-            indented(why, "            ", width, text);
+        for limit in &self.suggestions {
+            page.line(&format!(
+                "  {:<9} {:>rate$} burst {:>burst$}   touches {} ({} %), blocks {} ({} %)",
+                limit.name,
+                limit.rate,
+                limit.burst,
+                Count(limit.clients_touched, "client", "clients"),
+                percent(limit.clients_touched, self.clients),
+                Count(limit.requests_blocked, "request", "requests"),
+                percent(limit.requests_blocked, self.requests),
+            ));
+            page.item("            ", &limit.why);
         }
         if !self.peaks.is_empty() {
-            writeln!(text, "\n  Clients by the requests of their busiest second")?;
-            bars(&self.peaks, width, text)?;
+            page.blank();
+            page.line("  Clients by the requests of their busiest second");
+            bars(&self.peaks, page);
         }
         if !self.suspects.is_empty() {
-            writeln!(text, "\n  The busiest clients")?;
+            page.blank();
+            page.line("  The busiest clients");
         }
         for suspect in self.suspects.iter().take(SHOWN_SUSPECTS) {
-            writeln!(
-                text,
+            page.line(&format!(
                 "  {}: {}, {} in a second, {} in a minute{}",
                 suspect.client,
                 Count(suspect.requests, "request", "requests"),
                 suspect.peak,
                 suspect.busiest_minute,
-                match suspect.touched_by.last() {
-                    Some(name) if suspect.touched_by.len() == 1 => format!(", blocked by {name}"),
-                    Some(name) => format!(", blocked up to {name}"),
-                    None => String::new(),
+                match &suspect.touched_by[..] {
+                    [] => String::new(),
+                    [name] => format!(", blocked by {name}"),
+                    [.., name] => format!(", blocked up to {name}"),
                 },
-            )?;
+            ));
         }
         if !self.cannot_tell.is_empty() {
-            writeln!(text, "\n  What this log cannot tell")?;
+            page.blank();
+            page.line("  What this log cannot tell");
         }
-        for sentence in &self.cannot_tell {
-            indented(sentence, "  ", width, text);
-        }
-        Ok(())
+        self.cannot_tell.iter().for_each(|sentence| page.item("  ", sentence));
     }
 }
 
 /// A bar for each range of counts. Its length is the logarithm of the clients, because the few
 /// busiest ones are what matters.
-fn bars(bins: &[Bin], width: usize, text: &mut String) -> std::fmt::Result {
+fn bars(bins: &[Bin], page: &mut Page) {
     let label = |bin: &Bin| match (bin.from, bin.to) {
         (from, to) if from == to => from.to_string(),
         (from, u32::MAX) => format!("{from} or more"),
@@ -106,16 +87,13 @@ fn bars(bins: &[Bin], width: usize, text: &mut String) -> std::fmt::Result {
     };
     let labels = longest(bins.iter().map(|bin| label(bin).len()));
     let counts = longest(bins.iter().map(|bin| bin.clients.to_string().len()));
-    let longest_bar = width.saturating_sub(labels + counts + 6).clamp(8, LONGEST_BAR);
+    let longest_bar = page.width.saturating_sub(labels + counts + 6).clamp(8, LONGEST_BAR);
     let size = |clients: u64| u64::BITS - clients.leading_zeros();
     let largest = bins.iter().map(|bin| size(bin.clients)).max().unwrap_or(1).max(1) as usize;
     for bin in bins {
-        let length = (size(bin.clients) as usize * longest_bar).div_ceil(largest);
-        let line =
-            format!("  {:>labels$}  {:>counts$}  {}", label(bin), bin.clients, "▇".repeat(length));
-        writeln!(text, "{}", line.trim_end())?;
+        let bar = "▇".repeat((size(bin.clients) as usize * longest_bar).div_ceil(largest));
+        page.line(&format!("  {:>labels$}  {:>counts$}  {bar}", label(bin), bin.clients));
     }
-    Ok(())
 }
 
 fn longest(lengths: impl Iterator<Item = usize>) -> usize {
@@ -132,8 +110,4 @@ fn percent(part: u64, whole: u64) -> String {
         percent if percent < 10.0 => format!("{percent:.1}"),
         percent => format!("{percent:.0}"),
     }
-}
-
-fn indented(words: &str, indent: &str, width: usize, text: &mut String) {
-    wrap(indent, indent.len(), words, width, text);
 }
