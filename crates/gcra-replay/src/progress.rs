@@ -19,7 +19,8 @@ pub(crate) fn show(progress: &Progress, is_done: &AtomicBool) {
     // The work that is done at once needs no line.
     thread::park_timeout(PERIOD);
     while !is_done.load(Ordering::Relaxed) {
-        let line = line(progress.bytes(), progress.total_bytes(), progress.lines(), started);
+        let (bytes, total) = (progress.bytes(), progress.total_bytes());
+        let line = in_words(bytes, total, progress.lines(), started.elapsed());
         write(&format!("\r{line}\x1b[K"));
         thread::park_timeout(PERIOD);
     }
@@ -32,36 +33,25 @@ fn write(text: &str) {
     let _ = stderr.write_all(text.as_bytes()).and_then(|()| stderr.flush());
 }
 
-fn line(bytes: u64, total: u64, lines: u64, started: Instant) -> String {
-    in_words(bytes, total, lines, started.elapsed())
-}
-
 /// " 43 %, 1.2 M lines/s, 12 s left".
 fn in_words(bytes: u64, total: u64, lines: u64, elapsed: Duration) -> String {
     let seconds = elapsed.as_secs_f64().max(0.001);
-    let rate = per_second(lines, seconds);
+    let rate = short(f64_from(lines) / seconds);
     if total == 0 {
         return format!("{} lines, {rate} lines/s", short(f64_from(lines)));
     }
     let share = f64_from(bytes.min(total)) / f64_from(total);
-    let left = match share > 0.0 {
-        true => Duration::try_from_secs_f64(seconds * (1.0 - share) / share).unwrap_or_default(),
-        false => return format!("  0 %, {rate} lines/s"),
-    };
-    format!("{:3.0} %, {rate} lines/s, {} left", share * 100.0, Left(whole_seconds(left)))
-}
-
-fn per_second(count: u64, seconds: f64) -> String {
-    short(f64_from(count) / seconds)
-}
-
-/// Digits of seconds only, because the last ones change with each line.
-fn whole_seconds(time: Duration) -> Duration {
-    Duration::from_secs(time.as_secs().max(1))
+    if share == 0.0 {
+        return format!("  0 %, {rate} lines/s");
+    }
+    let left = Duration::try_from_secs_f64(seconds * (1.0 - share) / share).unwrap_or_default();
+    // Whole seconds, because digits behind them would change each time.
+    let left = Left(Duration::from_secs(left.as_secs().max(1)));
+    format!("{:3.0} %, {rate} lines/s, {left} left", share * 100.0)
 }
 
 /// "1.2 M" of 1234567.
-pub(crate) fn short(number: f64) -> String {
+fn short(number: f64) -> String {
     match number {
         n if n >= 1e9 => format!("{:.1} G", n / 1e9),
         n if n >= 1e6 => format!("{:.1} M", n / 1e6),
