@@ -23,6 +23,18 @@ use crate::tally::{ClientCounts, Hit, LogTally, PolicyTally};
 /// How many clients a report lists.
 const MOST_LISTED: usize = 50;
 
+/// What no replay of a log can know.
+const CANNOT_KNOW: [&str; 4] = [
+    "whether HAProxy asked about each request: rules and the 'event' line of the spoe-message can \
+     leave some out (monitor-uri, an 'if' condition), and this counts them all",
+    "what clients would have done: one that is blocked may come back sooner, later or never, and \
+     the log has what it did without these limits",
+    "the time of a request to less than the log's resolution: requests at the same moment are \
+     decided in the order of the log",
+    "which of two equal local times is meant: where dates have no time zone, the hour that the \
+     end of summer time repeats is one hour with the requests of both",
+];
+
 /// Everything that was found.
 pub(crate) struct Findings<'f> {
     pub files: Vec<String>,
@@ -42,11 +54,7 @@ impl Findings<'_> {
         let old = self.replaying.and_then(|replaying| replaying.old.as_ref());
         let tally = new.map_or(&empty, |new| &new.tally);
         let notes = self.notes();
-        let cannot_know = self.cannot_know();
-        let against = self.replaying.and_then(against);
-        let Self { files, format, outcome, described, log_answers, .. } = self;
-        let Self { suggestions, seconds, .. } = self;
-        let policies = new.map_or(Vec::new(), policies);
+        let Self { files, format, outcome, replaying, described, .. } = self;
         let hit = tally.most_hit(MOST_LISTED, |client| client.hit);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Report {
@@ -63,7 +71,7 @@ impl Findings<'_> {
                 old: old.map(|old| old.name.clone()),
             },
             notes,
-            cannot_know,
+            cannot_know: CANNOT_KNOW,
             lines: outcome.lines,
             requests: outcome.entries,
             bad: outcome.bad.iter().map(bad).collect(),
@@ -72,17 +80,14 @@ impl Findings<'_> {
             first: outcome.first.map(seconds_of),
             last: outcome.last.map(seconds_of),
             total: total(tally),
-            against,
-            log_answers,
+            against: replaying.and_then(against),
+            log_answers: self.log_answers,
             timeline: timeline(tally, old.is_some()),
-            most_blocked: match new {
-                Some(new) => hit.into_iter().map(|client| blocked(new, client)).collect(),
-                None => Vec::new(),
-            },
-            policies,
-            suggest: suggestions,
-            seconds,
-            lines_per_second: f64_from(outcome.lines) / seconds.max(1e-6),
+            most_blocked: hit.into_iter().filter_map(|hit| Some(blocked(new?, hit))).collect(),
+            policies: new.map(policies).unwrap_or_default(),
+            suggest: self.suggestions,
+            seconds: self.seconds,
+            lines_per_second: f64_from(outcome.lines) / self.seconds.max(1e-6),
         }
     }
 
@@ -142,22 +147,6 @@ impl Findings<'_> {
         }
         notes
     }
-
-    fn cannot_know(&self) -> Vec<String> {
-        [
-            "whether HAProxy asked about each request: rules and the 'event' line of the \
-             spoe-message can leave some out (monitor-uri, an 'if' condition), and this counts \
-             them all",
-            "what clients would have done: one that is blocked may come back sooner, later or \
-             never, and the log has what it did without these limits",
-            "the time of a request to less than the log's resolution: requests at the same \
-             moment are decided in the order of the log",
-            "which of two equal local times is meant: where dates have no time zone, the hour \
-             that the end of summer time repeats is one hour with the requests of both",
-        ]
-        .map(str::to_owned)
-        .to_vec()
-    }
 }
 
 fn against(replaying: &Replaying) -> Option<Against> {
@@ -205,20 +194,16 @@ fn redacted(excerpt: &str) -> String {
     let is_of_word =
         |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '+' | '/' | '=' | '~');
     let mut out = String::with_capacity(excerpt.len());
-    let mut rest = excerpt;
-    while !rest.is_empty() {
-        let length = rest.find(|c| !is_of_word(c)).unwrap_or(rest.len());
-        let (word, after) = rest.split_at(length);
-        match word.chars().count() {
-            ..=LONGEST => out.push_str(word),
-            _ => {
-                out.extend(word.chars().take(SHOWN));
-                out.push('…');
-            }
+    // Each piece is a word, which may be empty, and the character behind it.
+    for piece in excerpt.split_inclusive(|c| !is_of_word(c)) {
+        let word = piece.trim_end_matches(|c| !is_of_word(c));
+        if word.chars().count() > LONGEST {
+            out.extend(word.chars().take(SHOWN));
+            out.push('…');
+            out.push_str(&piece[word.len()..]);
+        } else {
+            out.push_str(piece);
         }
-        let others = after.find(is_of_word).unwrap_or(after.len());
-        out.push_str(&after[..others]);
-        rest = &after[others..];
     }
     out
 }

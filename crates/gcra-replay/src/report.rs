@@ -22,7 +22,7 @@ pub(crate) struct Report {
     /// What has to be known about the numbers; a sentence each.
     pub notes: Vec<String>,
     /// What a replay of this log cannot know; a sentence each.
-    pub(crate) cannot_know: Vec<String>,
+    pub(crate) cannot_know: [&'static str; 4],
     pub lines: u64,
     pub requests: u64,
     pub bad: Vec<Bad>,
