@@ -290,7 +290,7 @@ fn blocked(side: &Side, (client, hit): (ClientCounts, Hit)) -> BlockedClient {
     let policy = side.engine.policies().get(hit.policy);
     let observes = policy.is_some_and(|policy| policy.observes);
     let (blocked, would_block) = split(observes, client.hit.into());
-    let limit = hit.worst_limit.and_then(|place| policy?.limits().nth(place));
+    let limit = hit.worst.and_then(|(_, place)| policy?.limits().nth(place));
     let mut steps = vec![[0; 2]; side.tally.series.len()];
     for (place, counts) in hit.steps {
         if let Some(step) = steps.get_mut(place) {
@@ -307,9 +307,9 @@ fn blocked(side: &Side, (client, hit): (ClientCounts, Hit)) -> BlockedClient {
         newly_blocked: client.newly.into(),
         first_blocked: hit.first,
         last_blocked: hit.last,
-        worst_wait: seconds_of_wait(hit.worst_wait),
+        worst_wait: hit.worst.map_or(0.0, |(wait, _)| seconds_of_wait(wait)),
         limit: limit.map(|limit| limit.label.to_string()),
-        peak: ClientPeak { per_second: client.peak.into() },
+        peak: ClientPeak { per_second: client.peak.most.into() },
         timeline: ClientTimeline { allowed: series(0), blocked: series(1) },
     }
 }

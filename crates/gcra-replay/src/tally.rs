@@ -13,6 +13,7 @@ use spop_agent::Message;
 
 use crate::distinct::Distinct;
 use crate::engine::{Decided, Engine, Step};
+use crate::suggest::peaks::Peak;
 use crate::timeline::{Longer, Steps, merge};
 
 /// How many clients are followed. When there are more, those that are idle for longest are
@@ -63,19 +64,6 @@ impl ReplayedRequest {
             (Err(Unanswerable::Unmatched | Unanswerable::NoMessage), _) => {}
         }
     }
-
-    fn count(&self, totals: &mut Totals) {
-        if self.decided.is_some_and(|decided| decided.verdict.delay_ms() > 0) {
-            totals.delayed += 1;
-        }
-        match self.decided.map(|decided| decided.verdict.outcome) {
-            Some(Outcome::Allowed) => totals.allowed += 1,
-            Some(Outcome::Blocked) => totals.blocked += 1,
-            Some(Outcome::WouldBlock) => totals.would_block += 1,
-            None if self.is_undecided => totals.undecided += 1,
-            None => totals.unmatched += 1,
-        }
-    }
 }
 
 /// What came of the requests that one policy decided about.
@@ -110,11 +98,8 @@ pub(crate) struct ClientCounts {
     pub(crate) hit: u32,
     /// Blocked by this configuration, and not by the other one.
     pub(crate) newly: u32,
-    /// The last second in which it asked, and how often in that second.
-    second: u32,
-    in_second: u32,
-    /// The most requests in a second of the clock.
-    pub(crate) peak: u32,
+    /// In a second of the clock.
+    pub(crate) peak: Peak,
 }
 
 /// A client with blocked requests, beside what is known of each.
@@ -124,9 +109,8 @@ pub(crate) struct Hit {
     pub name: String,
     pub first: u64,
     pub last: u64,
-    pub(crate) worst_wait: Nanos,
-    /// The place of the limit with the longest wait among those of the policy.
-    pub(crate) worst_limit: Option<usize>,
+    /// The longest wait, and the place of the limit that it was for among those of the policy.
+    pub(crate) worst: Option<(Nanos, usize)>,
     /// The steps in which it asked since its first blocked request, with how many requests were
     /// allowed and blocked.
     pub steps: Vec<(usize, [u64; 2])>,
@@ -198,9 +182,7 @@ impl LogTally {
         let is_new = client.requests == 0;
         let is_first_hit = is_hit && client.hit == 0;
         client.requests = client.requests.saturating_add(1);
-        client.in_second = if client.second == second { client.in_second + 1 } else { 1 };
-        client.second = second;
-        client.peak = client.peak.max(client.in_second);
+        client.peak.count(second);
         client.hit = client.hit.saturating_add(is_hit.into());
         let was_hit = client.hit > 0;
         let policy = &mut self.policies[verdict.policy];
@@ -233,7 +215,9 @@ impl LogTally {
         let Verdict { policy: place, reason, .. } = verdict;
         let is_hit = verdict.would_block();
         let policy = &mut self.policies[place];
-        let mut worst: (Nanos, Option<usize>) = (Nanos::ZERO, None);
+        let mut worst: Option<(Nanos, usize)> = None;
+        let is_longer =
+            |worst: Option<(Nanos, usize)>, wait| worst.is_none_or(|(longest, _)| wait > longest);
         if is_hit {
             policy.hit += 1;
             match reason {
@@ -251,8 +235,8 @@ impl LogTally {
                 let limit = &mut policy.limits[found];
                 limit.hit += 1;
                 limit.worst_wait = limit.worst_wait.max(*wait);
-                if worst.1.is_none() || *wait > worst.0 {
-                    worst = (*wait, Some(found));
+                if is_longer(worst, *wait) {
+                    worst = Some((*wait, found));
                 }
             }
         }
@@ -270,24 +254,23 @@ impl LogTally {
                 name,
                 first: second,
                 last: second,
-                worst_wait: Nanos::ZERO,
-                worst_limit: None,
+                worst: None,
                 steps: Vec::new(),
             }
         });
         if is_hit {
             hit.last = second;
-            if hit.worst_limit.is_none() || worst.0 > hit.worst_wait {
-                (hit.worst_wait, hit.worst_limit) = worst;
+            if let Some((wait, _)) = worst
+                && is_longer(hit.worst, wait)
+            {
+                hit.worst = worst;
             }
         }
-        match hit.steps.last_mut() {
-            Some((place, counts)) if *place == self.place => counts[usize::from(is_hit)] += 1,
-            _ => {
-                let mut counts = [0; 2];
-                counts[usize::from(is_hit)] = 1;
-                hit.steps.push((self.place, counts));
-            }
+        if hit.steps.last().is_none_or(|(place, _)| *place != self.place) {
+            hit.steps.push((self.place, [0; 2]));
+        }
+        if let Some((_, counts)) = hit.steps.last_mut() {
+            counts[usize::from(is_hit)] += 1;
         }
         if !known && self.hits.len() > MOST_HIT {
             self.leave_out();
@@ -309,7 +292,7 @@ impl LogTally {
     /// first.
     fn forget(&mut self) {
         self.has_forgotten = true;
-        let rank = |client: &ClientCounts| (client.hit > 0, client.second);
+        let rank = |client: &ClientCounts| (client.hit > 0, client.peak.period);
         let mut ranks: Vec<_> = self.by_key.values().map(rank).collect();
         let middle = ranks.len() / 2;
         let (_, middle, _) = ranks.select_nth_unstable(middle);
@@ -319,21 +302,20 @@ impl LogTally {
         self.hits.retain(|id, _| by_key.contains_key(id));
     }
 
-    /// Counts a message about which nothing was decided.
-    fn undecided(&mut self, why: Unanswerable) {
-        if let Unanswerable::Undecided(policy) = why {
-            self.policies[policy].undecided += 1;
-        }
-    }
-
     fn end(&mut self, request: &ReplayedRequest) {
-        request.count(&mut self.totals);
-        let series = match request.decided.map(|decided| decided.verdict.outcome) {
-            Some(Outcome::Allowed) => 0,
-            Some(Outcome::Blocked) => 1,
-            Some(Outcome::WouldBlock) => 2,
-            None => return,
+        let totals = &mut self.totals;
+        let Some(Decided { verdict, .. }) = request.decided else {
+            totals.undecided += u64::from(request.is_undecided);
+            totals.unmatched += u64::from(!request.is_undecided);
+            return;
         };
+        totals.delayed += u64::from(verdict.delay_ms() > 0);
+        let (count, series) = match verdict.outcome {
+            Outcome::Allowed => (&mut totals.allowed, 0),
+            Outcome::Blocked => (&mut totals.blocked, 1),
+            Outcome::WouldBlock => (&mut totals.would_block, 2),
+        };
+        *count += 1;
         self.count_at_place(series);
     }
 
@@ -400,16 +382,12 @@ pub(crate) fn decide_request<'m>(
 ) -> ReplayedRequest {
     let mut request = ReplayedRequest::default();
     for (message, question) in messages {
-        let next = match question {
-            Ok(question) => Ok(engine.decide(question, message, |step| {
-                tally.step(engine, &step, message);
-            })),
-            Err(why) => {
-                tally.undecided(why);
-                Err(why)
-            }
-        };
-        request.and(next);
+        if let Err(Unanswerable::Undecided(policy)) = question {
+            tally.policies[policy].undecided += 1;
+        }
+        request.and(question.map(|question| {
+            engine.decide(question, message, |step| tally.step(engine, &step, message))
+        }));
     }
     tally.end(&request);
     request

@@ -4,7 +4,7 @@
 pub(crate) mod collector;
 mod debts;
 pub(crate) mod grid;
-mod peaks;
+pub(crate) mod peaks;
 pub(crate) mod suggestions;
 pub(crate) mod target;
 #[cfg(test)]

@@ -5,7 +5,8 @@ use serde::Serialize;
 /// The most requests in one period of the clock.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Peak {
-    period: u32,
+    /// The number of the last period with a request, and how many that has.
+    pub(crate) period: u32,
     requests: u32,
     pub most: u32,
 }
