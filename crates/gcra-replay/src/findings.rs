@@ -13,7 +13,7 @@ use haproxy_log::{Format, Outcome};
 use crate::mapping::Described;
 use crate::report::{
     Against, Bad, BlockedClient, ClientPeak, ClientTimeline, Configuration, LimitReport,
-    LogAnswers, NewlyBlocked, PolicyReport, Reasons, Report, Timeline, Total,
+    LogAnswers, NewlyBlocked, PolicyReport, Report, Timeline, Total,
 };
 use crate::side::{Replaying, Side};
 use crate::suggest::grid::f64_from;
@@ -250,7 +250,7 @@ fn policy_report(policy: &Policy, tally: &PolicyTally) -> PolicyReport {
         would_block,
         delayed: tally.delayed,
         undecided: tally.undecided,
-        reasons: Reasons { limit: tally.by_limit, oversize: tally.oversize, denied: tally.denied },
+        reasons: tally.reasons,
         clients: tally.clients.count(),
         clients_blocked: tally.clients_hit.count(),
         clients_exact: tally.clients.is_exact(),

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::suggest::suggestions::Suggestions;
-use crate::tally::Totals;
+use crate::tally::{Reasons, Totals};
 
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
@@ -130,7 +130,6 @@ pub(crate) struct PolicyReport {
     /// Those of the allowed ones that had to wait before they went on.
     pub delayed: u64,
     pub undecided: u64,
-    /// Why requests were blocked, or would be.
     pub reasons: Reasons,
     pub clients: u64,
     /// Clients with a request that was blocked, or would be.
@@ -138,16 +137,6 @@ pub(crate) struct PolicyReport {
     /// Whether `clients` is exact. If not, it is off by about 0.1 %.
     pub(crate) clients_exact: bool,
     pub limits: Vec<LimitReport>,
-}
-
-/// Why requests were blocked.
-#[derive(Debug, Serialize)]
-pub(crate) struct Reasons {
-    pub limit: u64,
-    /// The cost was above the burst.
-    pub oversize: u64,
-    /// The rule is `deny`.
-    pub denied: u64,
 }
 
 #[derive(Debug, Serialize)]

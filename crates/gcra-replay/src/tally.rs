@@ -75,13 +75,21 @@ pub(crate) struct PolicyTally {
     /// Allowed, and had to wait before they went on.
     pub delayed: u64,
     pub undecided: u64,
-    /// Of those, by the reason: a limit is used up, a cost above the burst, the rule `deny`.
-    pub(crate) by_limit: u64,
-    pub oversize: u64,
-    pub denied: u64,
+    pub reasons: Reasons,
     pub limits: Vec<LimitTally>,
     pub clients: Distinct,
     pub(crate) clients_hit: Distinct,
+}
+
+/// Why requests were blocked, or would be.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub(crate) struct Reasons {
+    /// A limit is used up.
+    pub limit: u64,
+    /// The cost was above the burst.
+    pub oversize: u64,
+    /// The rule is `deny`.
+    pub denied: u64,
 }
 
 #[derive(Debug)]
@@ -221,9 +229,9 @@ impl LogTally {
         if is_hit {
             policy.hit += 1;
             match reason {
-                Some(Reason::Oversize) => policy.oversize += 1,
-                Some(Reason::Denied) => policy.denied += 1,
-                Some(Reason::Limit | Reason::Store) | None => policy.by_limit += 1,
+                Some(Reason::Oversize) => policy.reasons.oversize += 1,
+                Some(Reason::Denied) => policy.reasons.denied += 1,
+                Some(Reason::Limit | Reason::Store) | None => policy.reasons.limit += 1,
             }
             for LimitStanding { limit, wait, .. } in
                 standings.iter().filter(|it| it.wait > Nanos::ZERO)

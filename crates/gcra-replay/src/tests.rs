@@ -236,7 +236,7 @@ fn of_many_blocked_clients_those_with_the_most_requests_are_kept() {
     assert_eq!(names[..2], [("192.0.2.2", 499), ("192.0.2.1", 200)]);
     let policy = &asker.tally.policies[0];
     assert_eq!((policy.clients.count(), policy.clients_hit.count()), (20_002, 20_002));
-    assert_eq!((policy.hit, policy.denied), (20_699, 20_699));
+    assert_eq!((policy.hit, policy.reasons.denied), (20_699, 20_699));
 }
 
 #[test]
