@@ -45,19 +45,18 @@ pub fn run(command: &Replay) -> anyhow::Result<ExitCode> {
     let format = format(command, &inputs)?;
     let mut fields = Fields::new(&format, &command.captures);
     let mut described = Described::default();
-    let mut mapping = |policies: &_, messages: &_| {
+    let mut mapping = |policies: &_, messages: &[_]| {
         Mapping::new(policies, messages, &command.map, &mut fields, &mut described)
             .map_err(WrongUsage)
     };
-    let side = |configured: Configured, mapping| Side::new(configured, mapping, command.slots);
-    let new =
-        new.map(|new| Ok::<_, WrongUsage>((mapping(&new.policies, &command.message[..])?, new)));
-    let old =
-        old.map(|old| Ok::<_, WrongUsage>((mapping(&old.policies, &command.message[..])?, old)));
-    let suggested = suggested.map(|it| Ok::<_, WrongUsage>((mapping(&it, &[])?, it)));
-    let (new, old, suggested) = (new.transpose()?, old.transpose()?, suggested.transpose()?);
-    let new = new.map(|(mapping, new)| side(new, mapping)).transpose()?;
-    let old = old.map(|(mapping, old)| side(old, mapping)).transpose()?;
+    let mut mapped = |side: Option<Configured>| {
+        let mapped = side.map(|it| anyhow::Ok((mapping(&it.policies, &command.message)?, it)));
+        mapped.transpose()
+    };
+    let (new, old) = (mapped(new)?, mapped(old)?);
+    let suggested = suggested.map(|it| anyhow::Ok((mapping(&it, &[])?, it))).transpose()?;
+    let side = |(mapping, it)| anyhow::Ok((Side::new(it, command.slots)?, mapping));
+    let (new, old) = (new.map(side).transpose()?, old.map(side).transpose()?);
     let mut replaying = new.map(|new| Replaying::new(new, old));
     let suggesting = command.suggest.as_deref().zip(suggested);
     let suggesting = suggesting
@@ -97,8 +96,8 @@ pub fn run(command: &Replay) -> anyhow::Result<ExitCode> {
     if outcome.entries == 0 {
         return Err(no_requests(command, &outcome, &format, &inputs));
     }
-    for mapping in replaying.iter().flat_map(Replaying::mappings) {
-        mapping.notes(&fields).into_iter().for_each(|note| described.note(note));
+    for mapping in replaying.iter_mut().flat_map(Replaying::mappings) {
+        mapping.describe(&fields, &mut described);
     }
     if replaying.is_some() && !has_fractions && outcome.entries > 1 {
         described.note(

@@ -207,13 +207,10 @@ impl<'f> Fields<'f> {
         })
     }
 
-    /// The place of the field that an operator has named. Of some formats more can be selected
-    /// than they list.
-    fn select_written(&mut self, name: &str) -> Option<(String, usize)> {
+    /// The field that an operator has named. Of some formats more can be selected than they list.
+    fn find_written(&self, name: &str) -> Option<String> {
         let is_there = || self.format.select(&[name]).is_ok();
-        let field = self.find(name).or_else(|| is_there().then(|| name.to_owned()))?;
-        let place = self.select(&field);
-        Some((field, place))
+        self.find(name).or_else(|| is_there().then(|| name.to_owned()))
     }
 
     /// Selects a field that is there under one of its names.
@@ -244,22 +241,11 @@ pub(crate) struct Mapping {
 }
 
 /// Messages about some requests.
+#[derive(Default)]
 pub(crate) struct Written<'m> {
     pub messages: Vec<Message<'m>>,
-    /// Where those of each request end.
-    ends: Vec<usize>,
-}
-
-impl Written<'_> {
-    fn with_capacity(requests: usize) -> Self {
-        Self { messages: Vec::with_capacity(requests), ends: Vec::with_capacity(requests) }
-    }
-
-    /// Where the messages about the request that was written at this place stand.
-    pub(crate) fn of(&self, place: usize) -> Range<usize> {
-        let start = place.checked_sub(1).and_then(|before| self.ends.get(before)).copied();
-        start.unwrap_or(0)..self.ends.get(place).copied().unwrap_or(0)
-    }
+    /// Where those of each request stand.
+    pub(crate) places: Vec<Range<usize>>,
 }
 
 /// What a mapping says about itself.
@@ -356,19 +342,15 @@ impl Mapping {
 
     /// The messages that are written, by request.
     pub(crate) fn written(&self) -> Written<'_> {
-        let mut written = Written::with_capacity(self.ends.len());
+        let mut written = Written::default();
         let mut start = 0;
         for end in &self.ends {
+            let first = written.messages.len();
             written.messages.extend(self.read(start..*end));
-            written.ends.push(written.messages.len());
+            written.places.push(first..written.messages.len());
             start = *end;
         }
         written
-    }
-
-    /// The messages about the only request that is written.
-    pub(crate) fn of_one(&self) -> impl Iterator<Item = Message<'_>> {
-        self.read(0..self.ends.first().copied().unwrap_or(0))
     }
 
     /// The messages of the frame that is there.
@@ -381,17 +363,11 @@ impl Mapping {
         notify.into_iter().flat_map(|notify| notify.messages())
     }
 
-    /// Says which args had no value in any request, after all were written.
-    pub(crate) fn notes(&self, fields: &Fields<'_>) -> Vec<String> {
-        let args = self.messages.iter().flat_map(|asked| {
-            asked
-                .args
-                .iter()
-                .chain(asked.only.iter().map(|(arg, _)| arg))
-                .filter(|arg| matches!(arg.source, Source::Field { .. }) && !arg.has_value)
-        });
-        let mut notes = Vec::new();
-        for Arg { name, source, has_other_text, .. } in args {
+    /// Notes which args had no value in any request, after all were written.
+    pub(crate) fn describe(&self, fields: &Fields<'_>, described: &mut Described) {
+        let args = self.messages.iter().flat_map(Asked::all_args);
+        let has_none = |arg: &&Arg| matches!(arg.source, Source::Field { .. }) && !arg.has_value;
+        for Arg { name, source, has_other_text, .. } in args.filter(has_none) {
             let field = source.in_words(fields);
             let (why, or) = match (has_other_text, source) {
                 (true, Source::Field { kind: Kind::Address, .. }) => (
@@ -401,15 +377,11 @@ impl Mapping {
                 (true, _) => (format!("the texts in '{field}' are no integers"), String::new()),
                 (false, _) => (format!("no line has a value in '{field}'"), String::new()),
             };
-            let note = format!(
+            described.note(format!(
                 "the arg '{name}' had no value in any request, because {why}; write --map \
                  {name}=FIELD with another field{or}"
-            );
-            if !notes.contains(&note) {
-                notes.push(note);
-            }
+            ));
         }
-        notes
     }
 
     /// Forgets the messages that are written.
@@ -448,10 +420,9 @@ impl Source {
     fn value<'a>(&'a self, values: &[Option<&'a [u8]>]) -> Value<'a> {
         match self {
             Self::Constant(part) => part.value(),
-            Self::Field { place, kind, mask } => match values.get(*place) {
-                Some(Some(bytes)) => kind.value(bytes, *mask),
-                _ => Value::Null,
-            },
+            Self::Field { kind, mask, .. } => {
+                self.text(values).map_or(Value::Null, |bytes| kind.value(bytes, *mask))
+            }
         }
     }
 
@@ -650,13 +621,18 @@ impl Asked {
                 Some((Arg::new(name, source), *has_value))
             }
         };
-        for arg in args.iter().chain(only.iter().map(|(arg, _)| arg)) {
+        let asked = Self { name: name.clone(), only, args };
+        for arg in asked.all_args() {
             let mapped = Mapped { arg: arg.name.clone(), field: arg.source.in_words(fields) };
             if !described.mapped.contains(&mapped) {
                 described.mapped.push(mapped);
             }
         }
-        Ok(Self { name: name.clone(), only, args })
+        Ok(asked)
+    }
+
+    fn all_args(&self) -> impl Iterator<Item = &Arg> {
+        self.args.iter().chain(self.only.iter().map(|(arg, _)| arg))
     }
 }
 
@@ -731,22 +707,25 @@ fn written(
     if TYPES.iter().any(|kind| text.starts_with(kind)) {
         return text.parse().map(Source::Constant);
     }
-    let bare = bare_name(text);
-    let mut parts = split_outside_brackets(text).into_iter();
-    let (found, mut converters) = match fields.find(bare) {
-        Some(field) => {
-            let place = fields.select(&field);
-            (Some((field, place)), Vec::new().into_iter())
-        }
-        None => {
-            let name = bare_name(parts.next().unwrap_or_default());
-            (fields.select_written(name), parts.collect::<Vec<_>>().into_iter())
-        }
+    let parts = split_outside_brackets(text);
+    let name = bare_name(parts[0]);
+    // A name may have commas itself.
+    let (found, converters) = match fields.find(bare_name(text)) {
+        Some(field) => (Some(field), &[][..]),
+        None => (fields.find_written(name), &parts[1..]),
     };
-    let (field, place) = found.ok_or_else(|| no_such_field(arg, text, fields))?;
+    let field = found.ok_or_else(|| {
+        format!(
+            "{} has no field '{name}' for --map {arg}={text}; write one of {}, or a constant such \
+             as str:gold",
+            fields.format(),
+            fields.in_words()
+        )
+    })?;
+    let place = fields.select(&field);
     let (mut kind, mut mask) = (kind_of(arg, &field, needed), None);
-    for converter in converters.by_ref() {
-        match converter {
+    for converter in converters {
+        match *converter {
             "ip" | "addr" => kind = Kind::Address,
             "int" => kind = Kind::Integer,
             "str" => kind = Kind::String,
@@ -770,16 +749,6 @@ fn written(
     Ok(Source::Field { place, kind, mask })
 }
 
-fn no_such_field(arg: &str, text: &str, fields: &Fields<'_>) -> String {
-    let name = bare_name(split_outside_brackets(text).first().copied().unwrap_or_default());
-    format!(
-        "{} has no field '{name}' for --map {arg}={text}; write one of {}, or a constant such as \
-         str:gold",
-        fields.format(),
-        fields.in_words()
-    )
-}
-
 /// `ci` of `%ci`, `%{+Q}ci` and `ci`, and `src` of `%[src]`.
 fn bare_name(text: &str) -> &str {
     let Some(rest) = text.strip_prefix('%') else { return text };
@@ -790,22 +759,18 @@ fn bare_name(text: &str) -> &str {
     rest.strip_prefix('[').and_then(|inner| inner.strip_suffix(']')).unwrap_or(rest)
 }
 
-/// The parts of a string between commas that are outside of brackets.
+/// The parts of a string between commas that are outside of brackets, one at least.
 fn split_outside_brackets(text: &str) -> Vec<&str> {
-    let (mut parts, mut start, mut depth) = (Vec::new(), 0, 0_usize);
-    for (at, byte) in text.bytes().enumerate() {
-        match byte {
-            b'(' | b'[' => depth += 1,
-            b')' | b']' => depth = depth.saturating_sub(1),
-            b',' if depth == 0 => {
-                parts.push(&text[start..at]);
-                start = at + 1;
-            }
+    let mut depth = 0_usize;
+    let splits = |c: char| {
+        match c {
+            '(' | '[' => depth += 1,
+            ')' | ']' => depth = depth.saturating_sub(1),
             _ => {}
         }
-    }
-    parts.push(&text[start..]);
-    parts
+        c == ',' && depth == 0
+    };
+    text.split(splits).collect()
 }
 
 /// The type that HAProxy most likely gives to an arg with the value of this field.

@@ -1,5 +1,6 @@
 //! A configuration that decides about a log, and what came of it.
 
+use std::iter;
 use std::path::Path;
 
 use anyhow::Context as _;
@@ -76,14 +77,12 @@ pub(crate) fn flags_of(quota: Quota) -> Option<String> {
 pub(crate) struct Side {
     pub name: String,
     pub engine: Engine,
-    pub(crate) mapping: Mapping,
     pub tally: LogTally,
 }
 
 impl Side {
     pub(crate) fn new(
         Configured { name, policies }: Configured,
-        mapping: Mapping,
         slots: Option<Slots>,
     ) -> anyhow::Result<Self> {
         let slots = slots.or_else(|| Slots::new(SLOTS).ok()).unwrap_or(Slots::DEFAULT);
@@ -92,7 +91,7 @@ impl Side {
             format!("there is no memory for a table of {bytes} MiB; write a smaller --slots")
         })?;
         let tally = LogTally::new(engine.policies());
-        Ok(Self { name, engine, mapping, tally })
+        Ok(Self { name, engine, tally })
     }
 
     /// The questions about these messages. What the decisions need is on its way from memory.
@@ -103,27 +102,27 @@ impl Side {
         };
         written.messages.iter().map(question).collect()
     }
+
+    /// Decides about the request whose messages are at this place, each with the question that it
+    /// asks.
+    fn decide(
+        &mut self,
+        at: i64,
+        written: &Written<'_>,
+        questions: &Questions,
+        place: usize,
+    ) -> ReplayedRequest {
+        self.engine.advance_to(at);
+        self.tally.begin(at);
+        let of = written.places[place].clone();
+        let (messages, questions) = (&written.messages[of.clone()], &questions[of]);
+        let asked = messages.iter().zip(questions.iter().copied());
+        decide_request(&self.engine, asked, &mut self.tally)
+    }
 }
 
 /// The questions about messages, in their order.
 type Questions = Vec<Result<Question, Unanswerable>>;
-
-/// Decides about the request whose messages are at this place, each with the question that it
-/// asks.
-fn decide(
-    engine: &mut Engine,
-    tally: &mut LogTally,
-    at: i64,
-    written: &Written<'_>,
-    questions: &Questions,
-    place: usize,
-) -> ReplayedRequest {
-    engine.advance_to(at);
-    tally.begin(at);
-    let of = written.of(place);
-    let (messages, questions) = (&written.messages[of.clone()], &questions[of]);
-    decide_request(engine, messages.iter().zip(questions.iter().copied()), tally)
-}
 
 /// How many requests are prepared together, so that what each needs from memory comes while
 /// others are prepared.
@@ -134,38 +133,33 @@ pub(crate) struct Replaying {
     pub new: Side,
     pub old: Option<Side>,
     pub changes: Changes,
-    /// Whether both have the same messages, which are written once then.
-    shares_messages: bool,
+    mapping: Mapping,
+    /// That of the old one; `None` if it has the same messages, which are written once then.
+    old_mapping: Option<Mapping>,
     /// The times of the requests that wait to be decided.
     times: Vec<i64>,
 }
 
 impl Replaying {
-    pub(crate) fn new(new: Side, old: Option<Side>) -> Self {
-        let shares_messages = old.as_ref().is_some_and(|old| new.mapping.writes_as(&old.mapping));
-        Self { new, old, changes: Changes::default(), shares_messages, times: Vec::new() }
+    pub(crate) fn new((new, mapping): (Side, Mapping), old: Option<(Side, Mapping)>) -> Self {
+        let (old, old_mapping) = old.unzip();
+        let old_mapping = old_mapping.filter(|old| !mapping.writes_as(old));
+        Self { new, old, changes: Changes::default(), mapping, old_mapping, times: Vec::new() }
     }
 
     pub(crate) fn sides(&self) -> impl Iterator<Item = &Side> {
-        [Some(&self.new), self.old.as_ref()].into_iter().flatten()
+        iter::once(&self.new).chain(&self.old)
     }
 
-    /// The mappings that write messages. If both configurations have the same messages, it is that
-    /// of the new one only.
-    pub(crate) fn mappings(&self) -> impl Iterator<Item = &Mapping> {
-        let old = self.old.as_ref().filter(|_| !self.shares_messages);
-        [Some(&self.new), old].into_iter().flatten().map(|side| &side.mapping)
+    /// The mappings that write messages.
+    pub(crate) fn mappings(&mut self) -> impl Iterator<Item = &mut Mapping> {
+        iter::once(&mut self.mapping).chain(&mut self.old_mapping)
     }
 
     /// Adds the request of a line, with its time in microseconds since 1970. It is decided with
     /// others.
     pub(crate) fn add(&mut self, at: i64, values: &[Option<&[u8]>]) {
-        self.new.mapping.write(values);
-        if let Some(old) = &mut self.old
-            && !self.shares_messages
-        {
-            old.mapping.write(values);
-        }
+        self.mappings().for_each(|mapping| mapping.write(values));
         self.times.push(at);
         if self.times.len() >= BATCH {
             self.decide_all();
@@ -174,30 +168,20 @@ impl Replaying {
 
     /// Decides about the requests that wait.
     pub(crate) fn decide_all(&mut self) {
-        let Self { new, old, changes, shares_messages, times } = self;
-        let written = new.mapping.written();
+        let Self { new, old, changes, mapping, old_mapping, times } = self;
+        let written = mapping.written();
         let asked = new.questions(&written);
-        match old {
-            None => {
-                for (place, at) in times.iter().enumerate() {
-                    decide(&mut new.engine, &mut new.tally, *at, &written, &asked, place);
-                }
-            }
-            Some(old) => {
-                let own = (!*shares_messages).then(|| old.mapping.written());
-                let before = own.as_ref().unwrap_or(&written);
-                let former = old.questions(before);
-                for (place, at) in times.iter().enumerate() {
-                    let now =
-                        decide(&mut new.engine, &mut new.tally, *at, &written, &asked, place);
-                    let was = decide(&mut old.engine, &mut old.tally, *at, before, &former, place);
-                    changes.count(&mut new.tally, now, was);
-                }
-                old.mapping.clear();
+        let own = old_mapping.as_ref().map(Mapping::written);
+        let before = own.as_ref().unwrap_or(&written);
+        let asked_before = old.as_ref().map(|old| old.questions(before));
+        for (place, at) in times.drain(..).enumerate() {
+            let now = new.decide(at, &written, &asked, place);
+            if let Some((old, asked)) = old.as_mut().zip(asked_before.as_ref()) {
+                let was = old.decide(at, before, asked, place);
+                changes.count(&mut new.tally, now, was);
             }
         }
-        new.mapping.clear();
-        times.clear();
+        self.mappings().for_each(Mapping::clear);
     }
 }
 

@@ -42,7 +42,7 @@ impl Suggesting {
         self.mapping.write(values);
         let Self { collector, policies, mapping, hasher } = self;
         let policy = &policies.list[0];
-        for message in mapping.of_one() {
+        for message in mapping.written().messages {
             if let Some((key, _)) = hash_key(hasher.hasher(), policy, &message) {
                 collector.add(key.get(), at, |name| {
                     write_client(name, policy, key, Some(message.clone()));

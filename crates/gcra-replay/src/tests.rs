@@ -41,7 +41,7 @@ const IP: &str = "[policy.api]\nlimits = '2/s'\nkey = ['ip']\n";
 fn asked(mapping: &mut Mapping, values: &[Option<&[u8]>]) -> Vec<(String, String)> {
     mapping.clear();
     mapping.write(values);
-    let message = mapping.of_one().next().unwrap();
+    let message = mapping.written().messages.remove(0);
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     message
         .args()
@@ -142,7 +142,7 @@ impl Asker {
         self.engine.advance_to(at);
         self.tally.begin(at);
         let Self { engine, mapping, tally } = self;
-        let messages: Vec<_> = mapping.of_one().collect();
+        let messages = mapping.written().messages;
         let asked = messages.iter().map(|message| (message, engine.question(message)));
         decide_request(engine, asked, tally).is(Outcome::Blocked)
     }
