@@ -2,14 +2,14 @@
 
 use std::collections::HashSet;
 use std::fs::{self, File};
-use std::io::{self, IsTerminal as _, Write as _};
+use std::io::{self, ErrorKind, IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Instant;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use gcra_text::output::{Output, WrongUsage, print};
 use gcra_text::visible::{Visible, visible_lines};
 use haproxy_log::{Format, Input, Options, Outcome, Progress};
@@ -33,7 +33,7 @@ pub fn run(command: &Replay) -> anyhow::Result<ExitCode> {
     if let (None, Some(_)) = (&new, &command.against) {
         let sentence =
             "--against has no effect without other limits; write --config or --rate, too";
-        return Err(WrongUsage(sentence.to_owned()).into());
+        bail!(WrongUsage(sentence.to_owned()));
     }
     let old = command.against.as_deref().map(Configured::by_file).transpose()?;
     let suggested = command.suggest.as_deref().map(suggesting::policies_of).transpose();
@@ -151,14 +151,12 @@ fn open_page(file: &Path, logs: &[Option<PathBuf>]) -> anyhow::Result<File> {
     if file.as_os_str() == "-" {
         let sentence =
             "--html writes a file, and '-' is none; write its name, such as report.html";
-        return Err(WrongUsage(sentence.to_owned()).into());
+        bail!(WrongUsage(sentence.to_owned()));
     }
     let real = fs::canonicalize(file).ok();
     if real.is_some() && logs.contains(&real) {
         let file = file.display();
-        return Err(
-            WrongUsage(format!("--html {file} is one of the logs; write another file")).into()
-        );
+        bail!(WrongUsage(format!("--html {file} is one of the logs; write another file")));
     }
     let opened = File::options().write(true).create(true).truncate(false).open(file);
     opened.with_context(|| format!("could not create {}", file.display()))
@@ -174,16 +172,14 @@ fn width() -> usize {
 fn inputs(files: &[PathBuf], real: &[Option<PathBuf>]) -> anyhow::Result<Vec<Input>> {
     let is_stdin = |file: &&PathBuf| file.as_os_str() == "-";
     if files.iter().filter(is_stdin).count() > 1 {
-        return Err(
-            WrongUsage("'-' is given twice, and standard input can be read once".into()).into()
-        );
+        bail!(WrongUsage("'-' is given twice, and standard input can be read once".into()));
     }
     let mut seen = HashSet::new();
     let mut is_known = |real| !seen.insert(real);
     if let Some(place) = real.iter().position(|real| real.as_ref().is_some_and(&mut is_known)) {
         let file = files[place].display();
         let sentence = format!("{file} is given twice, and its requests would count twice");
-        return Err(WrongUsage(sentence).into());
+        bail!(WrongUsage(sentence));
     }
     let input = |file: &PathBuf| match is_stdin(&file) {
         true => Input::stdin(),
@@ -199,7 +195,7 @@ fn format(command: &Replay, inputs: &[Input]) -> anyhow::Result<Format> {
             "" => {
                 let sentence = "--log-format is empty; write the log-format of haproxy.cfg, or \
                                 http, https, tcp, clf or json";
-                return Err(WrongUsage(sentence.to_owned()).into());
+                bail!(WrongUsage(sentence.to_owned()));
             }
             "http" => Format::http(),
             "https" => Format::https(),
@@ -212,7 +208,7 @@ fn format(command: &Replay, inputs: &[Input]) -> anyhow::Result<Format> {
     }
     let Some((name, sample)) = first_sample(inputs)? else {
         let names: Vec<_> = inputs.iter().map(Input::name).collect();
-        anyhow::bail!("{} has no lines", names.join(", "));
+        bail!("{} has no lines", names.join(", "));
     };
     Format::guess(&sample).ok_or_else(|| {
         let line = sample.split(|byte| *byte == b'\n').find(|line| !line.trim_ascii().is_empty());
@@ -230,21 +226,17 @@ fn format(command: &Replay, inputs: &[Input]) -> anyhow::Result<Format> {
 fn first_sample(inputs: &[Input]) -> anyhow::Result<Option<(&str, Vec<u8>)>> {
     let mut damaged = None;
     for input in inputs {
-        let name = input.name();
-        match input.sample().with_context(|| format!("cannot read {}", Visible(name))) {
+        let (name, sample) = (input.name(), input.sample());
+        let is_damaged = matches!(&sample, Err(error) if error.kind() == ErrorKind::InvalidData);
+        match sample.with_context(|| format!("cannot read {}", Visible(name))) {
             Ok(sample) if !sample.trim_ascii().is_empty() => return Ok(Some((name, sample))),
             Ok(_) => {}
             // Another log may be whole. This one is counted as damaged then.
-            Err(error) if is_damage(&error) => damaged = damaged.or(Some(error)),
+            Err(error) if is_damaged => damaged = damaged.or(Some(error)),
             Err(error) => return Err(error),
         }
     }
     damaged.map_or(Ok(None), Err)
-}
-
-fn is_damage(error: &anyhow::Error) -> bool {
-    let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);
-    kind == Some(io::ErrorKind::InvalidData)
 }
 
 /// The beginning of a line, for a sentence.

@@ -3,7 +3,7 @@
 use std::iter;
 use std::path::Path;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use gcra_limiter::question::{Question, Unanswerable};
 use gcra_limiter::verdict::Outcome;
 use gcra_policy::Policies;
@@ -61,7 +61,7 @@ impl Configured {
                 policy.name,
                 file.display()
             );
-            return Err(WrongUsage(sentence).into());
+            bail!(WrongUsage(sentence));
         }
         Ok(Self { name: file.display().to_string(), policies })
     }
