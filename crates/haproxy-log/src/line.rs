@@ -293,7 +293,7 @@ impl<'a> Lines<'a> {
                     json::unescape(value, &mut values.bytes);
                     values.end(0);
                 }
-                value => values.push(value, Decode::Plain),
+                value => values.push(value, Decode::default()),
             }
         }
         Parsed::Entry { at, whole: true }

@@ -112,15 +112,12 @@ fn listed(list: &[u8], number: usize) -> Option<&[u8]> {
 }
 
 /// How HAProxy has encoded a value.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Decode {
-    Plain,
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Decode {
     /// A byte may be written as `#22`.
-    Hash,
+    hash: bool,
     /// A character may have a backslash before it.
-    Backslash,
-    /// Both.
-    Both,
+    backslash: bool,
 }
 
 impl Decode {
@@ -131,19 +128,14 @@ impl Decode {
                 "r" | "HM" | "HP" | "HPO" | "HQ" | "HU" | "HV" | "hr" | "hs" | "hrl" | "hsl"
             )
         );
-        match (hash, value.flags.escape) {
-            (false, false) => Self::Plain,
-            (true, false) => Self::Hash,
-            (false, true) => Self::Backslash,
-            (true, true) => Self::Both,
-        }
+        Self { hash, backslash: value.flags.escape }
     }
 
     pub(crate) fn append(self, value: &[u8], out: &mut Vec<u8>) {
-        match self {
-            Self::Plain => out.extend_from_slice(value),
-            Self::Hash if memchr(b'#', value).is_none() => out.extend_from_slice(value),
-            _ => self.append_slowly(value, out),
+        if self.backslash || (self.hash && memchr(b'#', value).is_some()) {
+            self.append_slowly(value, out);
+        } else {
+            out.extend_from_slice(value);
         }
     }
 
@@ -152,7 +144,7 @@ impl Decode {
         while let Some((&byte, after)) = rest.split_first() {
             rest = after;
             match byte {
-                b'#' if self != Self::Backslash => {
+                b'#' if self.hash => {
                     let digit = |at: usize| char::from(*after.get(at)?).to_digit(16);
                     match (digit(0), digit(1)) {
                         (Some(high), Some(low)) => {
@@ -162,7 +154,7 @@ impl Decode {
                         _ => out.push(byte),
                     }
                 }
-                b'\\' if self != Self::Hash && !after.is_empty() => {
+                b'\\' if self.backslash && !after.is_empty() => {
                     out.push(after[0]);
                     rest = &after[1..];
                 }
