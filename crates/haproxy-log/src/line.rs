@@ -145,14 +145,12 @@ impl<'a> Lines<'a> {
             return parsed;
         }
         // Mostly the prefix is as long as the last one.
-        if reader.scanner.is_weak() {
+        if reader.scanner.weak {
             self.from = prefix::length(line);
         }
         let from = self.from;
         // The last byte of a byte order mark is one of the two.
-        if (from == 0
-            || matches!(line.get(from - 1), Some(b' ' | 0xbf))
-            || reader.scanner.is_weak())
+        if (from == 0 || matches!(line.get(from - 1), Some(b' ' | 0xbf)) || reader.scanner.weak)
             && from <= line.len()
             && let Ok(whole) = reader.scanner.scan(line, from, &mut self.spans)
         {

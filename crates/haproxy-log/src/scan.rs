@@ -7,7 +7,7 @@
 
 use memchr::memchr;
 
-use crate::compile::{Flags, Node, Source};
+use crate::compile::{Flags, Node, Source, Value};
 use crate::date::{WITH_MILLISECONDS, WITH_ZONE};
 use crate::format_error::FormatError;
 
@@ -96,7 +96,7 @@ const FUEL: usize = 16;
 pub(crate) struct Scanner {
     ops: Vec<Op>,
     /// Whether the first value can begin anywhere, so that a syslog prefix would fit it.
-    weak: bool,
+    pub(crate) weak: bool,
 }
 
 /// Where a line stops to match.
@@ -111,41 +111,23 @@ pub(crate) struct Mismatch {
 impl Scanner {
     /// The scanner of these nodes. Their values are numbered in their order.
     pub(crate) fn new(nodes: &[Node]) -> Result<Self, FormatError> {
-        let trimmed = match nodes {
-            [Node::Space, rest @ ..] => rest,
-            all => all,
-        };
-        let trimmed = match trimmed {
-            [rest @ .., Node::Space] => rest,
-            all => all,
-        };
-        let mut ops = Vec::with_capacity(trimmed.len());
-        for (i, node) in trimmed.iter().enumerate() {
+        let nodes = nodes.strip_prefix(&[Node::Space]).unwrap_or(nodes);
+        let nodes = nodes.strip_suffix(&[Node::Space]).unwrap_or(nodes);
+        let mut ops = Vec::with_capacity(nodes.len());
+        for (i, node) in nodes.iter().enumerate() {
             ops.push(match node {
                 Node::Space => Op::Space,
                 Node::Text(text) => Op::Text(text.as_slice().into()),
                 Node::Value(value) => {
                     let kind = kind(&value.source, value.flags);
-                    let stop = match trimmed.get(i + 1) {
-                        None => None,
-                        Some(Node::Space) => Some(b' '),
-                        Some(Node::Text(text)) => text.first().copied(),
-                        Some(Node::Value(next)) => Some(
-                            adjacent(kind, value.flags, &next.source, next.flags).ok_or_else(
-                                || {
-                                    let (first, next) = (value.source.name(), next.source.name());
-                                    FormatError::new(format!(
-                                        "nothing between '{first}' and '{next}' says where the \
-                                         first ends"
-                                    ))
-                                },
-                            )?,
-                        ),
-                    };
-                    let then = match trimmed.get(i + 1) {
-                        Some(Node::Space) => Some(b' '),
-                        Some(Node::Text(text)) if text.len() == 1 => stop,
-                        _ => None,
+                    let (stop, then) = match nodes.get(i + 1) {
+                        None => (None, None),
+                        Some(Node::Space) => (Some(b' '), Some(b' ')),
+                        Some(Node::Text(text)) => {
+                            let stop = text.first().copied();
+                            (stop, stop.filter(|_| text.len() == 1))
+                        }
+                        Some(Node::Value(next)) => (Some(adjacent(kind, value, next)?), None),
                     };
                     let Flags { quote, escape, .. } = value.flags;
                     Op::Value { kind, quote, escape, stop, keep: DROPPED, then }
@@ -159,11 +141,6 @@ impl Scanner {
             _ => false,
         };
         Ok(Self { ops, weak })
-    }
-
-    /// Whether a syslog prefix would fit the first value.
-    pub(crate) fn is_weak(&self) -> bool {
-        self.weak
     }
 
     /// Keeps the span of a value: `value` counts values from 0, `span` is below [`SPANS`].
@@ -197,7 +174,7 @@ impl Scanner {
                 _ => ops.push(Op::Numbers(1, number)),
             }
         }
-        Self { ops, weak: self.weak }
+        Self { ops, ..self }
     }
 
     /// Finds the kept values of a line, whose message begins at `from`. Returns whether the line
@@ -461,43 +438,27 @@ fn is_address(text: &[u8]) -> bool {
 /// Where a value ends that says so itself.
 fn typed_end(line: &[u8], start: usize, kind: Kind, stop: Option<u8>) -> Option<usize> {
     let rest = line.get(start..)?;
-    let run = |fits: fn(u8) -> bool| rest.iter().position(|&b| !fits(b)).unwrap_or(rest.len());
+    let stop = stop.unwrap_or(b' ');
     let length = match kind {
         Kind::Integer => number_length(rest)?,
-        Kind::Word => {
-            let stop = stop.unwrap_or(b' ');
-            rest.iter().position(|&b| b == b' ' || b == stop).unwrap_or(rest.len())
-        }
-        Kind::Path => {
-            let stop = stop.unwrap_or(b' ');
-            rest.iter().position(|&b| b == b' ' || b == b'?' || b == stop).unwrap_or(rest.len())
-        }
-        Kind::Query if rest.first() == Some(&b'?') => {
-            let stop = stop.unwrap_or(b' ');
-            rest.iter().position(|&b| b == b' ' || b == stop).unwrap_or(rest.len())
-        }
-        Kind::Query => return Some(start),
+        Kind::Query if rest.first() != Some(&b'?') => return Some(start),
+        Kind::Word | Kind::Query => length_until(rest, |b| b == b' ' || b == stop),
+        Kind::Path => length_until(rest, |b| b == b' ' || b == b'?' || b == stop),
         Kind::Date(length) => {
             let date = rest.get(..length)?;
             let fits = date[2] == b'/' && date[6] == b'/' && date[11] == b':' && date[14] == b':';
             fits.then_some(length)?
         }
         Kind::Fixed(length) => (rest.len() >= length).then_some(length)?,
-        Kind::Hex => run(|b| b.is_ascii_hexdigit() || b == b'-'),
+        Kind::Hex => length_until(rest, |b| !b.is_ascii_hexdigit() && b != b'-'),
+        // Not addresses: a Unix socket, and nothing.
+        Kind::Address if rest.starts_with(b"unix") => 4,
+        Kind::Address if rest.starts_with(b"-") => 1,
         Kind::Address => {
-            let mut length = rest.iter().position(|&b| !ADDRESS[usize::from(b)]);
-            let other = match length {
-                // Not addresses: a Unix socket, and nothing.
-                Some(0) if rest.starts_with(b"unix") => Some(4),
-                Some(0) if rest.starts_with(b"-") => Some(1),
-                _ => None,
-            };
-            length = other.or(length);
-            let length = length.unwrap_or(rest.len());
+            let length = length_until(rest, |b| !ADDRESS[usize::from(b)]);
             match stop {
-                _ if other.is_some() => length,
                 // The port's colon is the last one. An address stands before it.
-                Some(b':') => rest[..length].iter().rposition(|&b| b == b':')?,
+                b':' => rest[..length].iter().rposition(|&b| b == b':')?,
                 _ => is_address(&rest[..length]).then_some(length)?,
             }
         }
@@ -506,15 +467,23 @@ fn typed_end(line: &[u8], start: usize, kind: Kind, stop: Option<u8>) -> Option<
     (length > 0).then_some(start + length)
 }
 
-/// The byte that ends a value that another one follows immediately, if there is one.
-fn adjacent(kind: Kind, flags: Flags, next: &Source, next_flags: Flags) -> Option<u8> {
-    let itself = flags.quote
+fn length_until(text: &[u8], ends: impl Fn(u8) -> bool) -> usize {
+    text.iter().position(|&b| ends(b)).unwrap_or(text.len())
+}
+
+/// The byte that ends a value that another one follows immediately.
+fn adjacent(kind: Kind, value: &Value, next: &Value) -> Result<u8, FormatError> {
+    let itself = value.flags.quote
         || matches!(kind, Kind::Date(_) | Kind::Fixed(_) | Kind::Braced | Kind::Integer);
-    match next {
-        _ if itself || next_flags.quote => Some(b'"'),
-        Source::Alias("hr" | "hs") => Some(b'{'),
-        Source::Alias("HQ") if matches!(kind, Kind::Path) => Some(b'?'),
-        _ => None,
+    match next.source {
+        _ if itself || next.flags.quote => Ok(b'"'),
+        Source::Alias("hr" | "hs") => Ok(b'{'),
+        Source::Alias("HQ") if kind == Kind::Path => Ok(b'?'),
+        _ => Err(FormatError::new(format!(
+            "nothing between '{}' and '{}' says where the first ends",
+            value.source.name(),
+            next.source.name()
+        ))),
     }
 }
 
