@@ -56,9 +56,9 @@ impl Field {
 /// The log-formats that HAProxy has names for, and those of this project.
 const HTTP: &str = "%ci:%cp [%tr] %ft %b/%s %TR/%Tw/%Tc/%Tr/%Ta %ST %B %CC %CS %tsc \
                     %ac/%fc/%bc/%sc/%rc %sq/%bq %hr %hs %{+Q}r";
-const HTTPS: &str = "%ci:%cp [%tr] %ft %b/%s %TR/%Tw/%Tc/%Tr/%Ta %ST %B %CC %CS %tsc \
-                     %ac/%fc/%bc/%sc/%rc %sq/%bq %hr %hs %{+Q}r %[fc_err]/%[ssl_fc_err,hex]/\
-                     %[ssl_c_err]/%[ssl_c_ca_err]/%[ssl_fc_is_resumed] %[ssl_fc_sni]/%sslv/%sslc";
+/// What HTTPS has behind HTTP.
+const HTTPS_END: &str = "%[fc_err]/%[ssl_fc_err,hex]/%[ssl_c_err]/%[ssl_c_ca_err]/\
+                         %[ssl_fc_is_resumed] %[ssl_fc_sni]/%sslv/%sslc";
 const TCP: &str = "%ci:%cp [%t] %ft %b/%s %Tw/%Tc/%Tt %B %ts %ac/%fc/%bc/%sc/%rc %sq/%bq";
 const CLF: &str = "%{+Q}o %{-Q}ci - - [%trg] %r %ST %B \"\" \"\" %cp %ms %ft %b %s %TR %Tw %Tc \
                    %Tr %Ta %tsc %ac %fc %bc %sc %rc %sq %bq %CC %CS %hrl %hsl";
@@ -79,15 +79,11 @@ const SHIPPED_MORE: [(&str, &str); 5] = [
 const SHIPPED_END: &str = "blocked=%[var(txn.gcra.blocked)] policy=%[var(txn.gcra.policy)] \
                            reason=%[var(txn.gcra.reason)] \
                            retry_after=%[var(txn.gcra.retry_after)] err=%[var(txn.gcra.err)]";
-const SHIPPED_TCP: &str = "%ci:%cp [%t] %ft %b/%s %Tw/%Tc/%Tt %B %ts %ac/%fc/%bc/%sc/%rc %sq/%bq \
-                           blocked=%[var(sess.gcra.blocked)] policy=%[var(sess.gcra.policy)] \
-                           reason=%[var(sess.gcra.reason)] \
-                           retry_after=%[var(sess.gcra.retry_after)] err=%[var(txn.gcra.err)]";
-/// What people add to the HTTP and TCP formats, at their ends or before the request.
-const MORE: &str = "%ci:%cp [%tr] %ft %b/%s %TR/%Tw/%Tc/%Tr/%Ta %ST %B %CC %CS %tsc \
-                    %ac/%fc/%bc/%sc/%rc %sq/%bq %hr %hs %{+Q}r %[more]";
-const MORE_TCP: &str = "%ci:%cp [%t] %ft %b/%s %Tw/%Tc/%Tt %B %ts %ac/%fc/%bc/%sc/%rc %sq/%bq \
-                        %[more]";
+/// What gcra-spoa's configuration for TCP has behind TCP.
+const SHIPPED_TCP_END: &str = "blocked=%[var(sess.gcra.blocked)] policy=%[var(sess.gcra.policy)] \
+                               reason=%[var(sess.gcra.reason)] \
+                               retry_after=%[var(sess.gcra.retry_after)] \
+                               err=%[var(txn.gcra.err)]";
 
 /// Where JSON logs have their date, the most exact first.
 const JSON_TIMES: &[&str] = &[
@@ -206,7 +202,7 @@ impl Format {
 
     /// The HTTPS format, of `option httpslog`.
     pub fn https() -> Self {
-        Self::constant("the HTTPS format", HTTPS)
+        Self::constant("the HTTPS format", &format!("{HTTP} {HTTPS_END}"))
     }
 
     /// The default TCP format, of `option tcplog`.
@@ -237,14 +233,17 @@ impl Format {
                 let format = format!("{SHIPPED_BEGIN}{more}{SHIPPED_END}");
                 Self::constant(&format!("the log-format of gcra-spoa{with}"), &format)
             });
+            let shipped_tcp = format!("{TCP} {SHIPPED_TCP_END}");
+            // What people add to the HTTP and TCP formats, at their ends or before the request.
+            let [more, more_tcp] = [HTTP, TCP].map(|format| format!("{format} %[more]"));
             let others = [
                 Self::https(),
                 Self::tcp(),
-                Self::constant("the log-format of gcra-spoa for TCP", SHIPPED_TCP),
+                Self::constant("the log-format of gcra-spoa for TCP", &shipped_tcp),
                 Self::clf(),
                 Self::constant("the CLF format for TCP", TCP_CLF),
-                Self::constant("the HTTP format with more at its end", MORE),
-                Self::constant("the TCP format with more at its end", MORE_TCP),
+                Self::constant("the HTTP format with more at its end", &more),
+                Self::constant("the TCP format with more at its end", &more_tcp),
                 Self::json(),
             ];
             [Self::http()].into_iter().chain(shipped).chain(others).collect()
