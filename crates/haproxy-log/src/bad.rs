@@ -1,7 +1,7 @@
 //! Lines that are not requests.
 
 use std::fmt;
-use std::sync::OnceLock;
+use std::sync::LazyLock;
 
 use memchr::memmem;
 
@@ -99,25 +99,19 @@ const MESSAGES: [&str; 16] = [
     "New worker",
 ];
 
-fn messages() -> &'static [memmem::Finder<'static>] {
-    static FINDERS: OnceLock<Vec<memmem::Finder<'static>>> = OnceLock::new();
-    FINDERS.get_or_init(|| MESSAGES.iter().map(memmem::Finder::new).collect())
-}
+static FINDERS: LazyLock<[memmem::Finder<'static>; 16]> =
+    LazyLock::new(|| MESSAGES.map(|message| memmem::Finder::new(message)));
 
 /// The start of each format that has a name, and of a line of the error log.
-fn known() -> &'static (Vec<Scanner>, Option<Scanner>) {
-    static KNOWN: OnceLock<(Vec<Scanner>, Option<Scanner>)> = OnceLock::new();
-    KNOWN.get_or_init(|| {
-        let scanner = |text: &str| Scanner::new(&compile(text).ok()?.nodes).ok();
-        let formats = [
-            "%ci:%cp [%t] %ft %b/%s %TR/%Tw/%Tc/%Tr/%Ta %ST %B %[rest]",
-            "%ci:%cp [%t] %ft %b/%s %Tw/%Tc/%Tt %B %ts %[rest]",
-            "%{+Q}o %{-Q}ci - - [%T] %r %ST %B %[rest]",
-        ];
-        let formats = formats.iter().filter_map(|text| scanner(text)).collect();
-        (formats, scanner("%ci:%cp [%t] %[frontend]: %[message]"))
-    })
-}
+static KNOWN: LazyLock<[(Option<Scanner>, BadKind); 4]> = LazyLock::new(|| {
+    [
+        ("%ci:%cp [%t] %ft %b/%s %TR/%Tw/%Tc/%Tr/%Ta %ST %B %[rest]", BadKind::OtherFormat),
+        ("%ci:%cp [%t] %ft %b/%s %Tw/%Tc/%Tt %B %ts %[rest]", BadKind::OtherFormat),
+        ("%{+Q}o %{-Q}ci - - [%T] %r %ST %B %[rest]", BadKind::OtherFormat),
+        ("%ci:%cp [%t] %[frontend]: %[message]", BadKind::NotARequest),
+    ]
+    .map(|(text, kind)| (compile(text).and_then(|it| Scanner::new(&it.nodes)).ok(), kind))
+});
 
 /// What a line is that does not have the format.
 pub(crate) fn classify(line: &[u8], mismatch: Mismatch) -> BadKind {
@@ -129,22 +123,18 @@ pub(crate) fn classify(line: &[u8], mismatch: Mismatch) -> BadKind {
     if mismatch.ended && mismatch.parts >= 5 {
         return BadKind::Truncated;
     }
-    let (formats, error) = known();
     let mut from = 0;
     for _ in 0..8 {
-        let matches = |scanner: &Scanner| scanner.scan(line, from, &mut []).is_ok();
-        if formats.iter().any(matches) {
-            return BadKind::OtherFormat;
-        }
-        if error.as_ref().is_some_and(matches) {
-            return BadKind::NotARequest;
+        let fits = |scanner: &Scanner| scanner.scan(line, from, &mut []).is_ok();
+        if let Some((_, kind)) = KNOWN.iter().find(|(it, _)| it.as_ref().is_some_and(fits)) {
+            return *kind;
         }
         match memchr::memchr(b' ', &line[from..]) {
             Some(space) => from += space + 1,
             None => break,
         }
     }
-    if is_of_other_program(start) || messages().iter().any(|text| text.find(start).is_some()) {
+    if is_of_other_program(start) || FINDERS.iter().any(|text| text.find(start).is_some()) {
         return BadKind::NotARequest;
     }
     if mismatch.ended && mismatch.parts >= 2 { BadKind::Truncated } else { BadKind::Unknown }

@@ -145,11 +145,8 @@ impl Scanner {
 
     /// Keeps the span of a value: `value` counts values from 0, `span` is below [`SPANS`].
     pub(crate) fn keep(&mut self, value: usize, span: u8) {
-        let values = self.ops.iter_mut().filter_map(|op| match op {
-            Op::Value { keep, .. } => Some(keep),
-            _ => None,
-        });
-        if let Some(keep) = values.into_iter().nth(value) {
+        let mut values = self.ops.iter_mut().filter(|op| matches!(op, Op::Value { .. }));
+        if let Some(Op::Value { keep, .. }) = values.nth(value) {
             *keep = span;
         }
     }
