@@ -100,7 +100,7 @@ const MESSAGES: [&str; 16] = [
 ];
 
 static FINDERS: LazyLock<[memmem::Finder<'static>; 16]> =
-    LazyLock::new(|| MESSAGES.map(|message| memmem::Finder::new(message)));
+    LazyLock::new(|| MESSAGES.map(memmem::Finder::new));
 
 /// The start of each format that has a name, and of a line of the error log.
 static KNOWN: LazyLock<[(Option<Scanner>, BadKind); 4]> = LazyLock::new(|| {

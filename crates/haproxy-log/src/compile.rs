@@ -183,18 +183,10 @@ impl<'a> Compiler<'a> {
     fn set(&self, flags: &mut Flags, list: &str) -> Result<(), FormatError> {
         let mut on = true;
         for name in list.split(',').map(str::trim).filter(|name| !name.is_empty()) {
-            let name = match name.as_bytes()[0] {
-                b'+' => {
-                    on = true;
-                    &name[1..]
-                }
-                b'-' => {
-                    on = false;
-                    &name[1..]
-                }
-                _ => name,
-            };
-            match name {
+            if name.starts_with(['+', '-']) {
+                on = name.starts_with('+');
+            }
+            match name.strip_prefix(['+', '-']).unwrap_or(name) {
                 "Q" => flags.quote = on,
                 "X" => flags.hex = on,
                 "E" => flags.escape = on,
@@ -202,7 +194,7 @@ impl<'a> Compiler<'a> {
                 "cbor" => flags.cbor = on,
                 // Whether '-' is written for no value, and how CBOR is.
                 "M" | "bin" => {}
-                _ => return Err(self.error(format!("the unknown flag '{name}'"))),
+                name => return Err(self.error(format!("the unknown flag '{name}'"))),
             }
         }
         Ok(())

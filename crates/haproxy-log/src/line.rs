@@ -160,7 +160,7 @@ impl<'a> Lines<'a> {
     }
 
     fn text_slowly(&mut self, reader: &TextReader, line: &[u8], values: &mut Values) -> Parsed {
-        let mut furthest = Mismatch { ended: false, parts: 0 };
+        let mut furthest = Mismatch::default();
         let base = prefix::priority(line);
         for from in word_starts(line) {
             let from = from.max(base);
@@ -209,8 +209,7 @@ impl<'a> Lines<'a> {
                     break;
                 }
             }
-            let unknown = Mismatch { ended: false, parts: 0 };
-            parsed = parsed.or_else(|| Some(Parsed::Bad(classify(message, unknown))));
+            parsed = parsed.or_else(|| Some(bad(message)));
         }
         self.inner = inner;
         parsed
@@ -241,10 +240,7 @@ impl<'a> Lines<'a> {
     }
 
     fn json(&mut self, reader: &JsonReader, line: &[u8], values: &mut Values) -> Parsed {
-        let start = memchr(b'{', &line[..line.len().min(512)]);
-        let Some(start) = start else {
-            return Parsed::Bad(classify(line, Mismatch { ended: false, parts: 0 }));
-        };
+        let Some(start) = memchr(b'{', &line[..line.len().min(512)]) else { return bad(line) };
         self.spans.fill(Span::NONE);
         let mut escaped = [false; 256];
         let mut best: Option<(usize, i64)> = None;
@@ -275,9 +271,7 @@ impl<'a> Lines<'a> {
         match json::walk(line, start, &mut self.path, &mut each) {
             Ok(()) => {}
             Err(NotJson::Ended) => return Parsed::Bad(BadKind::Truncated),
-            Err(NotJson::Differs) => {
-                return Parsed::Bad(classify(line, Mismatch { ended: false, parts: 0 }));
-            }
+            Err(NotJson::Differs) => return bad(line),
         }
         let Some((_, at)) = best else {
             return Parsed::Bad(if has_date { BadKind::Date } else { BadKind::Unknown });
@@ -296,6 +290,11 @@ impl<'a> Lines<'a> {
         }
         Parsed::Entry { at, whole: true }
     }
+}
+
+/// A line of which nothing matches.
+fn bad(line: &[u8]) -> Parsed {
+    Parsed::Bad(classify(line, Mismatch::default()))
 }
 
 /// A date in a JSON object. Numbers that would be a moment of other centuries are something else:

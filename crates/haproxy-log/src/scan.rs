@@ -100,7 +100,7 @@ pub(crate) struct Scanner {
 }
 
 /// Where a line stops to match.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Mismatch {
     /// The line ended while values were missing. Otherwise something else stands there.
     pub(crate) ended: bool,

@@ -102,15 +102,12 @@ impl Time<usize> {
         };
         let mut words = format!("{kind} ({date}");
         for &other in self.milliseconds.iter().chain(&self.after) {
-            words.push_str(" + ");
-            words.push_str(&name(other));
+            words.extend([" + ", &name(other)]);
         }
         if let Some(before) = self.before {
-            words.push_str(" - ");
-            words.push_str(&name(before));
+            words.extend([" - ", &name(before)]);
         }
-        words.push(')');
-        words
+        words + ")"
     }
 
     /// The same with other places.
