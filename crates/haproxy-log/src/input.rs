@@ -74,7 +74,7 @@ impl Input {
                 _ => Ok(()),
             }
         });
-        if !self.is_regular()
+        if self.size().is_none()
             && let Some(kept) = Arc::into_inner(read)
         {
             let kept = kept.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -84,16 +84,10 @@ impl Input {
         opened.map(|()| sample)
     }
 
-    /// Whether this is a file that can be opened again.
-    pub(crate) fn is_regular(&self) -> bool {
-        let metadata = self.path.as_ref().and_then(|path| path.metadata().ok());
-        metadata.is_some_and(|metadata| metadata.is_file())
-    }
-
-    /// The size of the file as it is stored, if it has one.
-    pub(crate) fn size(&self) -> u64 {
-        let metadata = self.path.as_ref().and_then(|path| path.metadata().ok());
-        metadata.filter(std::fs::Metadata::is_file).map_or(0, |metadata| metadata.len())
+    /// The size of the file as it is stored. `None`: it is none that can be opened again.
+    pub(crate) fn size(&self) -> Option<u64> {
+        let metadata = self.path.as_ref()?.metadata().ok()?;
+        metadata.is_file().then_some(metadata.len())
     }
 
     fn open_raw(&self) -> io::Result<Box<dyn Read + Send>> {
@@ -113,10 +107,11 @@ impl Input {
         }
     }
 
-    pub(crate) fn open(&self) -> io::Result<Opened> {
+    /// The text of the log, and what was read for it.
+    pub(crate) fn open(&self) -> io::Result<(Box<dyn Read + Send>, Arc<Count>)> {
         let count = Arc::new(Count::default());
         let raw = Counted { reader: self.open_raw()?, count: count.clone() };
-        Ok(Opened { reader: decompress(BufReader::with_capacity(64 << 10, raw))?, count })
+        Ok((decompress(BufReader::with_capacity(64 << 10, raw))?, count))
     }
 }
 
@@ -137,12 +132,6 @@ impl Read for Keeping {
     }
 }
 
-/// A log that is being read.
-pub(crate) struct Opened {
-    pub(crate) reader: Box<dyn Read + Send>,
-    pub(crate) count: Arc<Count>,
-}
-
 /// What was read of a log as it is stored.
 #[derive(Debug, Default)]
 pub(crate) struct Count {
@@ -158,18 +147,15 @@ struct Counted {
 
 impl Read for Counted {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        match self.reader.read(buffer) {
+        let read = self.reader.read(buffer);
+        match &read {
             Ok(count) => {
-                self.count.bytes.fetch_add(count as u64, Ordering::Relaxed);
-                Ok(count)
+                self.count.bytes.fetch_add(*count as u64, Ordering::Relaxed);
             }
-            Err(error) => {
-                if error.kind() != io::ErrorKind::Interrupted {
-                    self.count.failed.store(true, Ordering::Relaxed);
-                }
-                Err(error)
-            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) => self.count.failed.store(true, Ordering::Relaxed),
         }
+        read
     }
 }
 

@@ -247,7 +247,7 @@ impl<'a> Pool<'a> {
             }
             // To open a log reads its beginning.
             _ => match self.inputs[at].open() {
-                Ok(opened) => (Cutter::new(opened.reader, self.max_line), opened.count, 0),
+                Ok((reader, count)) => (Cutter::new(reader, self.max_line), count, 0),
                 Err(error) => return (Text::failed(error), Source::Ended, true),
             },
         };

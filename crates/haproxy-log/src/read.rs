@@ -51,7 +51,7 @@ pub fn read(
     progress: &Progress,
     each: &mut dyn FnMut(&Entry<'_>),
 ) -> Result<Outcome, ReadError> {
-    let total = inputs.iter().map(Input::size).sum();
+    let total = inputs.iter().filter_map(Input::size).sum();
     progress.total.store(total, Ordering::Relaxed);
     let mut merge = Merge::new(format.names().len(), options, each);
     let pool = Pool::new(inputs, format, options, progress);
@@ -87,7 +87,7 @@ pub fn read(
 /// When a log begins, from its first lines. A log that cannot be looked into begins before all
 /// others.
 fn first(input: &Input, inputs: &[Input], format: &Selection, options: &Options) -> i64 {
-    if inputs.len() == 1 || !input.is_regular() {
+    if inputs.len() == 1 || input.size().is_none() {
         return i64::MIN;
     }
     let sample = input.sample().unwrap_or_default();
