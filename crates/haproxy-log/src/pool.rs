@@ -69,7 +69,7 @@ enum Source {
     Ended,
 }
 
-/// Ends the threads when it is dropped, also if what is called panics.
+/// Ends the threads when it is dropped: when all is read, or one of them has panicked.
 struct Stop<'a, 'b>(&'a Pool<'b>);
 
 impl Drop for Stop<'_, '_> {
@@ -141,7 +141,10 @@ impl<'a> Pool<'a> {
         }
         std::thread::scope(|scope| {
             for _ in 0..self.threads {
-                scope.spawn(|| self.work());
+                scope.spawn(|| {
+                    let _stop = Stop(self);
+                    self.work();
+                });
             }
             let _stop = Stop(self);
             body(&mut |log, wanted| self.next(log, wanted))
@@ -186,17 +189,8 @@ impl<'a> Pool<'a> {
         })
     }
 
-    /// What each thread does.
+    /// What each thread does until all stop.
     fn work(&self) {
-        struct Died<'a, 'b>(&'a Pool<'b>);
-        impl Drop for Died<'_, '_> {
-            fn drop(&mut self) {
-                if std::thread::panicking() {
-                    drop(Stop(self.0));
-                }
-            }
-        }
-        let died = Died(self);
         let mut parser = Lines::new(self.format, self.options.utc_offset);
         loop {
             let mut state = self.lock();
@@ -204,12 +198,10 @@ impl<'a> Pool<'a> {
                 if state.stop {
                     return;
                 }
-                match self.choose(&state) {
-                    Some(at) => break at,
-                    None => {
-                        state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
-                    }
+                if let Some(at) = self.choose(&state) {
+                    break at;
                 }
+                state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
             };
             let source = std::mem::replace(&mut state.logs[at].source, Source::Busy);
             let number = state.logs[at].cut;
@@ -232,7 +224,6 @@ impl<'a> Pool<'a> {
             }
             drop(state);
             self.done.notify_one();
-            let _ = &died;
         }
     }
 
