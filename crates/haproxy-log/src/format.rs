@@ -8,7 +8,7 @@ use crate::format_error::FormatError;
 use crate::line::{Lines, Parsed, Values};
 use crate::part::{Decode, Part};
 use crate::scan::{SPANS, Scanner};
-use crate::selection::{JsonReader, Reader, Selection, Slot, TextReader};
+use crate::selection::{Reader, Selection, Slot, TextReader};
 use crate::time::Time;
 
 /// A format of log lines, compiled once.
@@ -314,13 +314,7 @@ impl Format {
             return Err(unknown(names[200]));
         }
         let reader = match &self.inner.kind {
-            Kind::Json { times } => {
-                let bytes = |name: &&str| name.as_bytes().to_vec();
-                Reader::Json(JsonReader {
-                    names: names.iter().map(bytes).collect(),
-                    times: times.iter().map(|name| name.as_bytes().to_vec()).collect(),
-                })
-            }
+            Kind::Json { times } => Reader::Json(times.clone()),
             Kind::Text { scanner, values, time } => {
                 let mut kept = Kept { scanner: scanner.clone(), values: Vec::new() };
                 let time = time.map(&mut |value| kept.keep(value));

@@ -8,7 +8,7 @@ use crate::json::{self, NotJson};
 use crate::part::Decode;
 use crate::prefix;
 use crate::scan::{Mismatch, Span};
-use crate::selection::{JsonReader, Reader, Selection, TextReader};
+use crate::selection::{Reader, Selection, TextReader};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Parsed {
@@ -92,7 +92,7 @@ const PREFIX_WORDS: usize = 24;
 
 #[derive(Debug)]
 pub(crate) struct Lines<'a> {
-    reader: &'a Reader,
+    selection: &'a Selection,
     dates: Dates,
     spans: Vec<Span>,
     /// Where the last message began.
@@ -106,10 +106,10 @@ impl<'a> Lines<'a> {
     pub(crate) fn new(selection: &'a Selection, utc_offset: i32) -> Self {
         let spans = match &selection.reader {
             Reader::Text(text) => text.spans,
-            Reader::Json(json) => json.names.len(),
+            Reader::Json(_) => selection.names.len(),
         };
         Self {
-            reader: &selection.reader,
+            selection,
             dates: Dates::new(utc_offset),
             spans: vec![Span::NONE; spans],
             from: 0,
@@ -132,9 +132,10 @@ impl<'a> Lines<'a> {
         if line.is_empty() {
             return Parsed::Empty;
         }
-        match self.reader {
+        let Selection { names, reader } = self.selection;
+        match reader {
             Reader::Text(text) => self.text(text, line, values),
-            Reader::Json(json) => self.json(json, line, values),
+            Reader::Json(times) => self.json(names, times, line, values),
         }
     }
 
@@ -239,7 +240,13 @@ impl<'a> Lines<'a> {
         Parsed::Entry { at, whole }
     }
 
-    fn json(&mut self, reader: &JsonReader, line: &[u8], values: &mut Values) -> Parsed {
+    fn json(
+        &mut self,
+        names: &[String],
+        times: &[String],
+        line: &[u8],
+        values: &mut Values,
+    ) -> Parsed {
         let Some(start) = memchr(b'{', &line[..line.len().min(512)]) else { return bad(line) };
         self.spans.fill(Span::NONE);
         let mut escaped = [false; 256];
@@ -248,8 +255,8 @@ impl<'a> Lines<'a> {
         let mut bad_request = false;
         let (spans, dates) = (&mut self.spans, &mut self.dates);
         let mut each = |name: &[u8], found: json::Found| {
-            for (at, wanted) in reader.names.iter().enumerate() {
-                if wanted == name {
+            for (at, wanted) in names.iter().enumerate() {
+                if wanted.as_bytes() == name {
                     spans[at] = found.span;
                     escaped[at & 255] = found.escaped;
                 }
@@ -257,12 +264,10 @@ impl<'a> Lines<'a> {
             let text = found.span.of(line).unwrap_or_default();
             // `%HM %HU` of one has it twice.
             bad_request |= text == b"<BADREQ>" || text.starts_with(b"<BADREQ> ");
-            let rank = reader.times.iter().position(|time| time == name);
-            if let Some(rank) = rank
+            if let Some(rank) = times.iter().position(|time| time.as_bytes() == name)
                 && best.is_none_or(|(known, _)| rank <= known)
             {
                 has_date = true;
-                let text = found.span.of(line).unwrap_or_default();
                 if let Some(at) = json_date(dates, text, found.escaped) {
                     best = Some((rank, at));
                 }

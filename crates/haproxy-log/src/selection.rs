@@ -21,7 +21,8 @@ impl Selection {
 #[derive(Debug, Clone)]
 pub(crate) enum Reader {
     Text(TextReader),
-    Json(JsonReader),
+    /// The names whose values can be the date, the best first.
+    Json(Vec<String>),
 }
 
 #[derive(Debug, Clone)]
@@ -40,10 +41,4 @@ pub(crate) struct Slot {
     pub(crate) span: u8,
     pub(crate) part: Part,
     pub(crate) decode: Decode,
-}
-
-#[derive(Debug, Clone)]
-pub(crate) struct JsonReader {
-    pub(crate) names: Vec<Vec<u8>>,
-    pub(crate) times: Vec<Vec<u8>>,
 }
