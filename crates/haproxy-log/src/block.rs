@@ -4,7 +4,7 @@ use std::io::{self, Read};
 
 use memchr::{memchr, memrchr};
 
-use crate::bad::{BadKind, excerpt};
+use crate::bad::{BadKind, BadLine, excerpt};
 use crate::line::{Lines, Parsed, Values};
 
 /// The bytes of a block. A worker's cache holds it.
@@ -109,16 +109,6 @@ fn sort(items: &mut [Item]) {
     }
 }
 
-/// The bad lines of one kind in a block.
-#[derive(Debug, Clone)]
-pub(crate) struct Bad {
-    pub(crate) kind: BadKind,
-    pub(crate) count: u64,
-    /// The first, counted from 0 in the block.
-    pub(crate) line: u64,
-    pub(crate) excerpt: String,
-}
-
 #[derive(Debug, Default)]
 pub(crate) struct Block {
     /// Requests in the order of time, then of lines.
@@ -126,7 +116,8 @@ pub(crate) struct Block {
     pub(crate) values: Values,
     pub(crate) lines: u64,
     pub(crate) truncated: u64,
-    pub(crate) bad: Vec<Bad>,
+    /// The bad lines by kind. They name no file, and lines count from 0 in the block.
+    pub(crate) bad: Vec<BadLine>,
 }
 
 impl Block {
@@ -172,19 +163,18 @@ impl Block {
                 self.items.push(Item { at, number, line: at_line });
                 self.truncated += u64::from(!whole);
             }
-            Parsed::Bad(kind) => self.bad(kind, line),
+            Parsed::Bad(kind) => match self.bad.iter_mut().find(|bad| bad.kind == kind) {
+                Some(bad) => bad.count += 1,
+                None => self.bad(kind, excerpt(line)),
+            },
             Parsed::Empty => {}
         }
     }
 
-    fn bad(&mut self, kind: BadKind, line: &[u8]) {
-        match self.bad.iter_mut().find(|bad| bad.kind == kind) {
-            Some(bad) => bad.count += 1,
-            None => {
-                let excerpt = excerpt(line);
-                self.bad.push(Bad { kind, count: 1, line: self.lines, excerpt });
-            }
-        }
+    /// Adds the first bad line of a kind, which is the next line.
+    pub(crate) fn bad(&mut self, kind: BadKind, excerpt: String) {
+        let (count, line) = (1, self.lines);
+        self.bad.push(BadLine { kind, count, file: String::new(), line, excerpt });
     }
 
     /// Keeps the requests from this one on, in memory of their size.

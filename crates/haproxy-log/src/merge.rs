@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
-use crate::bad::{BadKind, BadLine};
+use crate::bad::BadLine;
 use crate::block::Block;
 use crate::entry::{Entry, Outcome};
 use crate::options::Options;
@@ -88,7 +88,7 @@ impl<'a> Merge<'a> {
         }
     }
 
-    pub(crate) fn add(&mut self, input: usize, name: &str, block: Block) {
+    pub(crate) fn add(&mut self, input: usize, name: &str, mut block: Block) {
         if self.lines.len() <= input {
             self.lines.resize(input + 1, 0);
         }
@@ -96,8 +96,9 @@ impl<'a> Merge<'a> {
         self.lines[input] += block.lines;
         self.outcome.lines += block.lines;
         self.outcome.truncated += block.truncated;
-        for bad in &block.bad {
-            self.bad(input, name, bad.kind, bad.count, line + bad.line + 1, &bad.excerpt);
+        for bad in block.bad.drain(..) {
+            let (file, line) = (name.to_owned(), line + bad.line + 1);
+            self.bad(input, BadLine { file, line, ..bad });
         }
         let mut next = 0;
         if let Some(passed) = self.outcome.last {
@@ -127,12 +128,11 @@ impl<'a> Merge<'a> {
         self.blocks += 1;
     }
 
-    fn bad(&mut self, input: usize, name: &str, kind: BadKind, count: u64, line: u64, text: &str) {
+    fn bad(&mut self, input: usize, first: BadLine) {
         let bad = &mut self.outcome.bad;
-        let first = BadLine { kind, count, file: name.to_owned(), line, excerpt: text.to_owned() };
-        match bad.iter_mut().zip(&mut self.bad_inputs).find(|(bad, _)| bad.kind == kind) {
+        match bad.iter_mut().zip(&mut self.bad_inputs).find(|(bad, _)| bad.kind == first.kind) {
             Some((bad, known)) => {
-                let count = bad.count + count;
+                let count = bad.count + first.count;
                 // Blocks of an input come in their order, inputs do not.
                 if input < *known {
                     *known = input;

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::bad::BadKind;
-use crate::block::{Bad, Block, Cutter, Text};
+use crate::block::{Block, Cutter, Text};
 use crate::input::{Count, DAMAGED, Input};
 use crate::line::Lines;
 use crate::options::{Options, Progress};
@@ -257,9 +257,7 @@ impl<'a> Pool<'a> {
             if failed {
                 error = Some(io::Error::new(what.kind(), what.to_string()));
             } else {
-                let excerpt = DAMAGED.to_owned();
-                let kind = BadKind::Damaged;
-                block.bad.push(Bad { kind, count: 1, line: block.lines, excerpt });
+                block.bad(BadKind::Damaged, DAMAGED.to_owned());
             }
         }
         Done { block, last: text.last, error }
