@@ -30,7 +30,7 @@ enum Kind {
     Text {
         scanner: Scanner,
         values: Vec<Value>,
-        time: Time<usize>,
+        time: Time,
     },
     Json {
         /// The names whose values can be the date, the best first.
@@ -347,15 +347,14 @@ struct Kept {
 }
 
 impl Kept {
-    fn keep(&mut self, value: usize) -> u8 {
+    fn keep(&mut self, value: usize) -> usize {
         let known = self.values.iter().position(|&kept| kept == value);
         let at = known.unwrap_or_else(|| {
             self.values.push(value);
             self.values.len() - 1
         });
-        let span = u8::try_from(at).unwrap_or(u8::MAX);
-        self.scanner.keep(value, span);
-        span
+        self.scanner.keep(value, u8::try_from(at).unwrap_or(u8::MAX));
+        at
     }
 }
 

@@ -225,7 +225,7 @@ impl<'a> Lines<'a> {
         values: &mut Values,
     ) -> Parsed {
         let spans = &self.spans;
-        let value = |place: u8| spans.get(usize::from(place)).and_then(|span| span.of(line));
+        let value = |place: usize| spans.get(place).and_then(|span| span.of(line));
         let Some(at) = reader.time.of(&mut self.dates, value) else {
             let cut = !whole && value(reader.time.date).is_none();
             return Parsed::Bad(if cut { BadKind::Truncated } else { BadKind::Date });

@@ -29,16 +29,16 @@ pub(crate) enum Reader {
 pub(crate) struct TextReader {
     pub(crate) scanner: Scanner,
     pub(crate) spans: usize,
-    pub(crate) time: Time<u8>,
+    pub(crate) time: Time,
     /// The span that is `<BADREQ>` where no request came.
-    pub(crate) request: Option<u8>,
+    pub(crate) request: Option<usize>,
     pub(crate) slots: Vec<Slot>,
 }
 
 /// A selected field.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Slot {
-    pub(crate) span: u8,
+    pub(crate) span: usize,
     pub(crate) part: Part,
     pub(crate) decode: Decode,
 }

@@ -10,17 +10,17 @@ enum Notation {
     Any,
 }
 
-/// Which values make the time of a request. `V` says where a value is.
+/// Which values make the time of a request, by their places.
 #[derive(Debug, Clone)]
-pub(crate) struct Time<V> {
-    pub(crate) date: V,
+pub(crate) struct Time {
+    pub(crate) date: usize,
     notation: Notation,
     /// The milliseconds of a date that has whole seconds.
-    milliseconds: Option<V>,
+    milliseconds: Option<usize>,
     /// Milliseconds from that date to the request.
-    after: Vec<V>,
+    after: Vec<usize>,
     /// Milliseconds to take away again.
-    before: Option<V>,
+    before: Option<usize>,
 }
 
 /// HAProxy asks its SPOE agents when it has a request, so the date of the request is the best. All
@@ -28,7 +28,7 @@ pub(crate) struct Time<V> {
 const REQUEST: [&str; 3] = ["tr", "trl", "trg"];
 const ACCEPT: [&str; 4] = ["t", "Tl", "T", "Ts"];
 
-impl Time<usize> {
+impl Time {
     /// The best that these values have.
     pub(crate) fn choose(values: &[Value]) -> Option<Self> {
         let alias = |name: &str| {
@@ -111,8 +111,8 @@ impl Time<usize> {
     }
 
     /// The same with other places.
-    pub(crate) fn map(&self, place: &mut dyn FnMut(usize) -> u8) -> Time<u8> {
-        Time {
+    pub(crate) fn map(&self, place: &mut dyn FnMut(usize) -> usize) -> Self {
+        Self {
             date: place(self.date),
             notation: self.notation,
             milliseconds: self.milliseconds.map(&mut *place),
@@ -120,14 +120,12 @@ impl Time<usize> {
             before: self.before.map(place),
         }
     }
-}
 
-impl Time<u8> {
     /// Microseconds since 1970. `value` has the bytes of a value.
     pub(crate) fn of<'a>(
         &self,
         dates: &mut Dates,
-        value: impl Fn(u8) -> Option<&'a [u8]>,
+        value: impl Fn(usize) -> Option<&'a [u8]>,
     ) -> Option<i64> {
         let date = value(self.date)?;
         let at = match self.notation {
@@ -139,7 +137,7 @@ impl Time<u8> {
             return Some(at);
         }
         // HAProxy writes -1 for what did not happen.
-        let milliseconds = |place: u8| {
+        let milliseconds = |place: usize| {
             let text = str::from_utf8(value(place)?).ok()?;
             text.parse::<i64>().ok().filter(|number| (0..i64::from(u32::MAX)).contains(number))
         };
