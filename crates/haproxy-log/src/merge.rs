@@ -1,7 +1,6 @@
 //! Puts the requests of blocks into the order of time.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::bad::BadLine;
@@ -10,8 +9,8 @@ use crate::entry::{Entry, Outcome};
 use crate::options::Options;
 
 /// When the next request of a run is, and what decides between equal times: the input, then the
-/// order of blocks. The last is the place of the run.
-type Key = (i64, usize, u64, usize);
+/// order of blocks.
+type Key = (i64, usize, u64);
 
 /// A block, whose requests are in the order of time.
 struct Run {
@@ -20,7 +19,6 @@ struct Run {
     next: usize,
     /// How many bytes one request takes.
     each: usize,
-    input: usize,
     /// The number of the block's first line.
     line: u64,
 }
@@ -31,12 +29,7 @@ pub(crate) struct Merge<'a> {
     window: i64,
     memory: usize,
     each: &'a mut dyn FnMut(&Entry<'_>),
-    runs: Vec<Option<Run>>,
-    free: Vec<usize>,
-    /// Runs none of whose requests is the next one yet.
-    pending: BinaryHeap<Reverse<Key>>,
-    /// The other runs: those whose times overlap now.
-    active: BinaryHeap<Reverse<Key>>,
+    runs: BTreeMap<Key, Box<Run>>,
     /// The bytes of the requests that are held.
     held: usize,
     /// How many blocks came.
@@ -74,10 +67,7 @@ impl<'a> Merge<'a> {
             window: i64::try_from(options.window.as_micros()).unwrap_or(i64::MAX),
             memory: options.memory,
             each,
-            runs: Vec::new(),
-            free: Vec::new(),
-            pending: BinaryHeap::new(),
-            active: BinaryHeap::new(),
+            runs: BTreeMap::new(),
             held: 0,
             blocks: 0,
             lines: Vec::new(),
@@ -112,19 +102,9 @@ impl<'a> Merge<'a> {
         let Some(first) = block.items.get(next).map(|item| item.at) else { return };
         let each = block.size() / block.items.len();
         self.held += each * (block.items.len() - next);
-        let mut run = Run { block, next, each, input, line };
+        let mut run = Box::new(Run { block, next, each, line });
         run.shrink(self.fields);
-        let place = match self.free.pop() {
-            Some(place) => {
-                self.runs[place] = Some(run);
-                place
-            }
-            None => {
-                self.runs.push(Some(run));
-                self.runs.len() - 1
-            }
-        };
-        self.pending.push(Reverse((first, input, self.blocks, place)));
+        self.runs.insert((first, input, self.blocks), run);
         self.blocks += 1;
     }
 
@@ -160,27 +140,17 @@ impl<'a> Merge<'a> {
     }
 
     fn pass_on_before(&mut self, limit: i64, memory: usize) {
-        loop {
-            while let Some(&Reverse(key)) = self.pending.peek()
-                && self.active.peek().is_none_or(|&Reverse(first)| key < first)
-            {
-                self.pending.pop();
-                self.active.push(Reverse(key));
-            }
-            let Some(Reverse((at, input, order, place))) = self.active.pop() else { return };
+        while let Some(first) = self.runs.first_entry() {
+            let (at, input, order) = *first.key();
             if at >= limit && self.held <= memory {
-                self.active.push(Reverse((at, input, order, place)));
                 return;
             }
-            let bound = [self.active.peek(), self.pending.peek()];
-            let bound =
-                bound.into_iter().flatten().map(|Reverse(key)| (key.0, key.1, key.2)).min();
+            let mut run = first.remove();
+            let bound = self.runs.first_key_value().map(|(key, _)| *key);
             let bound = bound.unwrap_or((i64::MAX, usize::MAX, u64::MAX));
-            let Some(run) = self.runs.get_mut(place).and_then(Option::as_mut) else { return };
-            let start = run.next;
             let mut fields: Vec<Option<&[u8]>> = Vec::with_capacity(self.fields);
             let mut count = 0;
-            for item in &run.block.items[start..] {
+            for item in &run.block.items[run.next..] {
                 let within = item.at < limit || self.held > memory;
                 if count > 0 && (!within || (item.at, input, order) > bound) {
                     break;
@@ -189,7 +159,7 @@ impl<'a> Merge<'a> {
                 let first = item.number as usize * self.fields;
                 fields.extend((first..first + self.fields).map(|at| run.block.values.get(at)));
                 let line = run.line + u64::from(item.line) + 1;
-                (self.each)(&Entry { at: item.at, fields: &fields, input: run.input, line });
+                (self.each)(&Entry { at: item.at, fields: &fields, input, line });
                 self.held -= run.each;
                 self.outcome.last = Some(item.at);
                 count += 1;
@@ -198,12 +168,8 @@ impl<'a> Merge<'a> {
             self.outcome.entries += count as u64;
             run.next += count;
             run.shrink(self.fields);
-            match run.block.items.get(run.next) {
-                Some(item) => self.active.push(Reverse((item.at, input, order, place))),
-                None => {
-                    self.runs[place] = None;
-                    self.free.push(place);
-                }
+            if let Some(item) = run.block.items.get(run.next) {
+                self.runs.insert((item.at, input, order), run);
             }
         }
     }
