@@ -41,27 +41,12 @@ impl Cutter {
     pub(crate) fn next(&mut self, mut bytes: Vec<u8>) -> Text {
         bytes.clear();
         bytes.append(&mut self.begun);
-        let mut filled = bytes.len();
-        bytes.resize(self.block, 0);
+        let space = self.block - bytes.len();
+        bytes.reserve_exact(space);
+        let read = self.reader.by_ref().take(space as u64).read_to_end(&mut bytes);
+        let last = !matches!(read, Ok(count) if count == space);
+        let error = read.err();
         let within = self.within;
-        let mut error = None;
-        let mut last = false;
-        while filled < bytes.len() {
-            match self.reader.read(&mut bytes[filled..]) {
-                Ok(0) => {
-                    last = true;
-                    break;
-                }
-                Ok(count) => filled += count,
-                Err(failed) if failed.kind() == io::ErrorKind::Interrupted => {}
-                Err(failed) => {
-                    error = Some(failed);
-                    last = true;
-                    break;
-                }
-            }
-        }
-        bytes.truncate(filled);
         if last && error.is_none() {
             return Text { bytes, last, error, within };
         }
