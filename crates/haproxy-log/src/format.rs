@@ -158,24 +158,17 @@ impl Format {
                 "it has no date: add %tr (or, for TCP, %t) to the log-format".to_owned(),
             )
         })?;
-        let mut names = Vec::new();
+        let words = time.words(&values);
         if compiled.json {
             let date = values.get(time.date).and_then(|value| value.given.clone());
-            let named = values.iter().filter_map(|value| value.given.clone());
-            names.extend(named);
+            let names = values.iter().filter_map(|value| value.given.clone()).collect();
             let times = date.into_iter().chain(JSON_TIMES.iter().map(|&time| time.to_owned()));
             let kind = Kind::Json { times: times.collect() };
-            return Ok(Self::new(name, names, kind, time.words(&values)));
+            return Ok(Self::new(name, names, kind, words));
         }
-        for value in &values {
-            names.push(value.given.clone().unwrap_or_else(|| value.source.name().to_owned()));
-        }
-        for value in &values {
-            for &(derived, ..) in derived(value) {
-                names.push(derived.to_owned());
-            }
-        }
-        let words = time.words(&values);
+        let written = values.iter().map(|it| it.given.as_deref().unwrap_or(it.source.name()));
+        let derived = values.iter().flat_map(derived).map(|(name, _)| *name);
+        let names = written.chain(derived).map(str::to_owned).collect();
         let scanner = Scanner::new(&compiled.nodes)?;
         Ok(Self::new(name, names, Kind::Text { scanner, values, time }, words))
     }
