@@ -475,10 +475,8 @@ impl Kind {
 }
 
 fn address(bytes: &[u8]) -> Option<IpAddr> {
-    let bytes = match bytes {
-        [b'[', inner @ .., b']'] => inner,
-        bytes => bytes,
-    };
+    let inner = bytes.strip_prefix(b"[").and_then(|rest| rest.strip_suffix(b"]"));
+    let bytes = inner.unwrap_or(bytes);
     str::from_utf8(bytes).ok()?.parse().ok()
 }
 
@@ -486,8 +484,8 @@ fn address(bytes: &[u8]) -> Option<IpAddr> {
 fn known_messages(policies: &Policies) -> Vec<String> {
     let mut names = Vec::new();
     for policy in policies.without_trials() {
-        let name = policy.message.as_deref().map(String::from_utf8_lossy);
-        let name = name.map_or_else(|| ANY_MESSAGE.to_owned(), |name| name.into_owned());
+        let name = policy.message.as_deref().unwrap_or(ANY_MESSAGE.as_bytes());
+        let name = String::from_utf8_lossy(name).into_owned();
         if !names.contains(&name) {
             names.push(name);
         }
@@ -504,13 +502,16 @@ struct Needed<'p> {
     is_cost: bool,
 }
 
+fn policies_for<'p>(policies: &'p Policies, message: &str) -> impl Iterator<Item = &'p Policy> {
+    policies.without_trials().filter(move |policy| {
+        policy.message.as_deref().is_none_or(|name| *name == *message.as_bytes())
+    })
+}
+
 /// The args that the policies for a message read, each once.
 fn needed<'p>(policies: &'p Policies, message: &str) -> Vec<Needed<'p>> {
     let mut needed: Vec<Needed<'p>> = Vec::new();
-    let is_for = |policy: &&Policy| {
-        policy.message.as_deref().is_none_or(|name| *name == *message.as_bytes())
-    };
-    for policy in policies.without_trials().filter(is_for) {
+    for policy in policies_for(policies, message) {
         let mut add = |name: &'p [u8], is_required: bool, is_cost: bool| {
             let Ok(name) = str::from_utf8(name) else { return };
             match needed.iter_mut().find(|needed| needed.name == name) {
@@ -535,14 +536,6 @@ fn needed<'p>(policies: &'p Policies, message: &str) -> Vec<Needed<'p>> {
     needed
 }
 
-/// Whether the key of a policy for this message is all args.
-fn takes_all(policies: &Policies, message: &str) -> bool {
-    policies.without_trials().any(|policy| {
-        policy.key.args.is_empty()
-            && policy.message.as_deref().is_none_or(|name| *name == *message.as_bytes())
-    })
-}
-
 impl Asked {
     fn new(
         message: &WantedMessage,
@@ -564,7 +557,7 @@ impl Asked {
             }
         };
         let mut args = Vec::new();
-        if takes_all(policies, name) {
+        if policies_for(policies, name).any(|policy| policy.key.args.is_empty()) {
             // The key is all args of the message, in their order: those that are written.
             for WantedArg { name, .. } in wanted {
                 args.extend(source(name, fields)?.map(|source| Arg::new(name, source)));
@@ -679,14 +672,10 @@ fn guessed(
     is_by_file: bool,
     fields: &mut Fields<'_>,
 ) -> Option<Source> {
-    let is_it = |known: &&&str| **known == arg;
-    let exact = || fields.known.iter().find(is_it).map(|field| (*field).to_owned());
-    let exact = fields.captured(arg).or_else(exact);
-    let is_address = ADDRESSES.contains(&arg);
-    let field = exact.or_else(|| match is_address {
-        true => fields.find("ci").or_else(|| fields.find(arg)),
-        false => fields.find(arg),
-    })?;
+    let exact = || fields.known.contains(&arg).then(|| arg.to_owned());
+    let address = || fields.find("ci").filter(|_| ADDRESSES.contains(&arg));
+    let found = fields.captured(arg).or_else(exact).or_else(address);
+    let field = found.or_else(|| fields.find(arg))?;
     let kind = kind_of(arg, &field, needed);
     let place = fields.select(&field);
     // The shipped configurations for agents without a file cut addresses, because the agent does
@@ -732,10 +721,10 @@ fn written(
             other => {
                 let inner = other.strip_prefix("ipmask(").and_then(|it| it.strip_suffix(')'));
                 let numbers = inner.map(|inner| inner.split_once(',').unwrap_or((inner, "128")));
-                let prefix = |text: &str| text.trim().parse::<u8>().ok();
-                let prefixes = numbers.and_then(|(v4, v6)| {
-                    Some((prefix(v4).filter(|v4| *v4 <= 32)?, prefix(v6).filter(|v6| *v6 <= 128)?))
-                });
+                let prefix = |text: &str, most: u8| {
+                    text.trim().parse().ok().filter(|bits: &u8| *bits <= most)
+                };
+                let prefixes = numbers.and_then(|(v4, v6)| prefix(v4, 32).zip(prefix(v6, 128)));
                 let Some(prefixes) = prefixes else {
                     return Err(format!(
                         "'{other}' in --map {arg}={text} is not a converter that replay knows; \
@@ -752,10 +741,8 @@ fn written(
 /// `ci` of `%ci`, `%{+Q}ci` and `ci`, and `src` of `%[src]`.
 fn bare_name(text: &str) -> &str {
     let Some(rest) = text.strip_prefix('%') else { return text };
-    let rest = match rest.strip_prefix('{') {
-        Some(flags) => flags.split_once('}').map_or(rest, |(_, rest)| rest),
-        None => rest,
-    };
+    let flags = rest.strip_prefix('{').and_then(|flags| flags.split_once('}'));
+    let rest = flags.map_or(rest, |(_, rest)| rest);
     rest.strip_prefix('[').and_then(|inner| inner.strip_suffix(']')).unwrap_or(rest)
 }
 
@@ -775,15 +762,15 @@ fn split_outside_brackets(text: &str) -> Vec<&str> {
 
 /// The type that HAProxy most likely gives to an arg with the value of this field.
 fn kind_of(arg: &str, field: &str, needed: Option<&Needed<'_>>) -> Kind {
-    let is_of = |fields: &[&str]| fields.contains(&field);
-    let names = SAME.iter().find(|names| names.contains(&field)).map_or("", |names| names[0]);
+    let own = SAME.iter().find(|names| names.contains(&field)).map_or(field, |names| names[0]);
+    let is_of = |fields: &[&str]| fields.contains(&field) || fields.contains(&own);
     let for_addresses = needed.is_some_and(|needed| {
         needed.policy.is_for_addresses() && needed.policy.key.args.len() <= 1 && !needed.is_cost
     });
     match () {
-        () if is_of(&ADDRESS_FIELDS) || ADDRESS_FIELDS.contains(&names) => Kind::Address,
+        () if is_of(&ADDRESS_FIELDS) => Kind::Address,
         () if needed.is_some_and(|needed| needed.is_cost) => Kind::Integer,
-        () if is_of(&INTEGER_FIELDS) || INTEGER_FIELDS.contains(&names) => Kind::Integer,
+        () if is_of(&INTEGER_FIELDS) => Kind::Integer,
         () if ADDRESSES.contains(&arg) => Kind::Address,
         // A captured header may be an API key, although the policy has a prefix for addresses.
         () if for_addresses => Kind::AddressOrString,
