@@ -219,10 +219,6 @@ impl<'f> Fields<'f> {
         Some(self.select(&field))
     }
 
-    fn format(&self) -> &'f str {
-        self.format.name()
-    }
-
     /// The names of all fields, for sentences.
     fn in_words(&self) -> String {
         match self.known.is_empty() {
@@ -284,10 +280,7 @@ impl Mapping {
             }
         }
         let wanted: Vec<_> = match messages {
-            [] => {
-                let wanted = |name: &String| WantedMessage { name: name.clone(), only: None };
-                known.iter().map(wanted).collect()
-            }
+            [] => known.into_iter().map(|name| WantedMessage { name, only: None }).collect(),
             messages => messages.to_vec(),
         };
         let mut asked = Vec::new();
@@ -545,6 +538,7 @@ impl Asked {
         described: &mut Described,
     ) -> Result<Self, String> {
         let WantedMessage { name, only } = message;
+        let (format, known) = (fields.format.name(), fields.in_words());
         let is_by_file = policies.list.iter().any(|policy| policy.message.is_some());
         let needed = needed(policies, name);
         let of_needed = |name: &str| needed.iter().find(|needed| needed.name == name);
@@ -567,34 +561,38 @@ impl Asked {
             if wanted.iter().all(|arg| is_cost(&arg.name)) {
                 let source = guessed("ip", None, is_by_file, fields).ok_or_else(|| {
                     format!(
-                        "no field of {} is known to be the client's address; write --map \
-                         ip=FIELD, where FIELD is one of {}",
-                        fields.format(),
-                        fields.in_words()
+                        "no field of {format} is known to be the client's address; write --map \
+                         ip=FIELD, where FIELD is one of {known}"
                     )
                 })?;
                 args.push(Arg::new("ip", source));
             }
         }
-        for needed in &needed {
-            if args.iter().any(|arg: &Arg| arg.name == needed.name) {
+        for &Needed { name, policy, is_required, is_cost } in &needed {
+            if args.iter().any(|arg: &Arg| arg.name == name) {
                 continue;
             }
-            match source(needed.name, fields)? {
-                Some(source) => args.push(Arg::new(needed.name, source)),
-                None if needed.is_required => return Err(no_field(needed, fields)),
+            match source(name, fields)? {
+                Some(source) => args.push(Arg::new(name, source)),
+                None if is_required => {
+                    let arg = quoted(name);
+                    return Err(format!(
+                        "no field of {format} gives the arg '{name}', which policy '{}' needs; \
+                         write --map {arg}=FIELD, where FIELD is one of {known}, or --map \
+                         {arg}=null: if the requests have none",
+                        policy.name
+                    ));
+                }
                 // A replay asks as HAProxy does, with costs of its own.
-                None if needed.is_cost && needed.policy.unasked().is_some() => {}
+                None if is_cost && policy.unasked().is_some() => {}
                 None => {
-                    let Needed { name, policy, is_cost, .. } = needed;
                     let (what, so) = match is_cost {
                         true => ("cost", "each request costs 1"),
                         false => ("arg", "it has no value"),
                     };
                     described.note(format!(
-                        "no field of {} gives the {what} '{name}' of policy '{}', so {so}; --map \
-                         {name}=FIELD names a field",
-                        fields.format(),
+                        "no field of {format} gives the {what} '{name}' of policy '{}', so {so}; \
+                         --map {name}=FIELD names a field",
                         policy.name
                     ));
                 }
@@ -605,10 +603,8 @@ impl Asked {
             Some((name, has_value)) => {
                 let source = source(name, fields)?.ok_or_else(|| {
                     format!(
-                        "no field of {} gives the arg '{name}' of --message; write --map \
-                         {name}=FIELD, where FIELD is one of {}",
-                        fields.format(),
-                        fields.in_words()
+                        "no field of {format} gives the arg '{name}' of --message; write --map \
+                         {name}=FIELD, where FIELD is one of {known}"
                     )
                 })?;
                 Some((Arg::new(name, source), *has_value))
@@ -644,18 +640,6 @@ impl Described {
             }
         }
     }
-}
-
-fn no_field(needed: &Needed<'_>, fields: &Fields<'_>) -> String {
-    let Needed { name, policy, .. } = needed;
-    let arg = quoted(name);
-    format!(
-        "no field of {} gives the arg '{name}', which policy '{}' needs; write --map {arg}=FIELD, \
-         where FIELD is one of {}, or --map {arg}=null: if the requests have none",
-        fields.format(),
-        policy.name,
-        fields.in_words()
-    )
 }
 
 /// Whether two names are the same header: case does not matter, and args are often written with
@@ -707,7 +691,7 @@ fn written(
         format!(
             "{} has no field '{name}' for --map {arg}={text}; write one of {}, or a constant such \
              as str:gold",
-            fields.format(),
+            fields.format.name(),
             fields.in_words()
         )
     })?;
