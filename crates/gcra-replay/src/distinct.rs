@@ -29,7 +29,6 @@ impl Distinct {
         }
     }
 
-    /// How many there were.
     pub(crate) fn count(&self) -> u64 {
         (self.kept.len() as u64) << self.zero_bits.min(40)
     }

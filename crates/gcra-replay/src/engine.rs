@@ -58,11 +58,7 @@ pub(crate) struct Decided {
 }
 
 impl Engine {
-    /// Makes one with an empty table of this size.
-    ///
-    /// # Errors
-    ///
-    /// There is no memory for the table.
+    /// With an empty table of this size. The error: there is no memory for it.
     pub(crate) fn new(mut policies: Policies, slots: Slots) -> io::Result<Self> {
         let mut shared = Vec::new();
         for policy in &mut policies.list {

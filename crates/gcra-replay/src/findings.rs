@@ -20,7 +20,6 @@ use crate::suggest::grid::f64_from;
 use crate::suggest::suggestions::Suggestions;
 use crate::tally::{ClientCounts, Hit, LogTally, PolicyTally};
 
-/// How many clients a report lists.
 const MOST_LISTED: usize = 50;
 
 /// What no replay of a log can know.

@@ -49,7 +49,6 @@ const INTEGER_FIELDS: [&str; 12] =
 struct Arg {
     name: String,
     source: Source,
-    /// Whether a request had a value for it.
     has_value: bool,
     /// Whether a request had a string in the field that is not of the type.
     has_other_text: bool,
@@ -102,8 +101,7 @@ enum Kind {
 #[derive(Debug, PartialEq)]
 struct Asked {
     name: String,
-    /// Whether it is sent only if an arg has a value, or only if it has none: the place of the
-    /// arg.
+    /// An arg, and whether it has to have a value or none for the message to be sent.
     only: Option<(Arg, bool)>,
     args: Vec<Arg>,
 }

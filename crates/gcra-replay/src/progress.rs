@@ -10,7 +10,6 @@ use haproxy_log::Progress;
 
 use crate::suggest::grid::f64_from;
 
-/// How often it is shown anew.
 const PERIOD: Duration = Duration::from_millis(200);
 
 /// Shows one line on standard error until the work is done, and clears it then.

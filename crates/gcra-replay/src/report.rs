@@ -7,7 +7,6 @@ use crate::tally::{Reasons, Totals};
 
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
-    /// The version of this format.
     pub version: u32,
     pub program: String,
     /// When the report was made, in seconds since 1970.
@@ -19,9 +18,7 @@ pub(crate) struct Report {
     pub(crate) mapping: Vec<Mapped>,
     pub messages: Vec<String>,
     pub configuration: Configuration,
-    /// What has to be known about the numbers; a sentence each.
     pub notes: Vec<String>,
-    /// What a replay of this log cannot know; a sentence each.
     pub(crate) cannot_know: [&'static str; 4],
     pub lines: u64,
     pub requests: u64,
@@ -34,7 +31,6 @@ pub(crate) struct Report {
     pub last: Option<f64>,
     pub total: Total,
     pub(crate) against: Option<Against>,
-    /// What the log itself says about blocked requests.
     pub(crate) log_answers: Option<LogAnswers>,
     pub policies: Vec<PolicyReport>,
     pub(crate) timeline: Timeline,

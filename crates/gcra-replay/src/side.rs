@@ -166,7 +166,6 @@ impl Replaying {
         }
     }
 
-    /// Decides about the requests that wait.
     pub(crate) fn decide_all(&mut self) {
         let Self { new, old, changes, mapping, old_mapping, times } = self;
         let written = mapping.written();

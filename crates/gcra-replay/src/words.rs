@@ -201,17 +201,15 @@ impl PolicyReport {
         let hit = self.blocked + self.would_block;
         let all = self.allowed + hit;
         let word = if self.observes { "would block" } else { "blocked" };
-        page.item(
-            "  ",
-            &format!(
-                "{} allowed, {} {word} ({}), {} of {} hit",
-                Grouped(self.allowed),
-                Grouped(hit),
-                share(hit, all),
-                Grouped(self.clients_blocked),
-                clients_in_words(self.clients)
-            ),
+        let counts = format!(
+            "{} allowed, {} {word} ({}), {} of {} hit",
+            Grouped(self.allowed),
+            Grouped(hit),
+            share(hit, all),
+            Grouped(self.clients_blocked),
+            clients_in_words(self.clients)
         );
+        page.item("  ", &counts);
         if self.delayed > 0 {
             page.line(&format!("  {} of the allowed were delayed", Grouped(self.delayed)));
         }
@@ -222,10 +220,8 @@ impl PolicyReport {
                 0 => String::new(),
                 _ => format!(", longest wait {}", wait(limit.worst_wait)),
             };
-            page.item(
-                "  ",
-                &format!("limit {name}, {}: {} {word}{longest}", limit.limit, Grouped(hit)),
-            );
+            let limit = format!("limit {name}, {}: {} {word}{longest}", limit.limit, Grouped(hit));
+            page.item("  ", &limit);
         }
         for (count, why) in [
             (self.reasons.denied, "by the rule deny"),
@@ -283,27 +279,21 @@ impl Against {
         if new.would_block + old.would_block > 0 {
             line("would block", old.would_block, new.would_block);
         }
-        let mut changed = |count: u64, what: &str, clients: Option<u64>| {
-            let clients = clients.map(|count| format!(", of {}", clients_in_words(count)));
-            page.item(
-                "  ",
-                &format!(
-                    "{} {what}{}",
-                    Count(Grouped(count), "request", "requests"),
-                    clients.unwrap_or_default()
-                ),
-            );
-        };
-        changed(self.newly_blocked, "newly blocked", Some(self.clients_newly_blocked));
-        changed(self.newly_allowed, "newly allowed", Some(self.clients_newly_allowed));
-        if self.newly_would_block > 0 {
-            changed(self.newly_would_block, "that would be newly blocked", None);
+        let requests = |count: u64| Count(Grouped(count), "request", "requests");
+        for (count, what, clients) in [
+            (self.newly_blocked, "blocked", self.clients_newly_blocked),
+            (self.newly_allowed, "allowed", self.clients_newly_allowed),
+        ] {
+            let (requests, clients) = (requests(count), clients_in_words(clients));
+            page.item("  ", &format!("{requests} newly {what}, of {clients}"));
         }
-        for client in self.most_newly_blocked.iter().take(MOST_CLIENTS) {
-            page.item(
-                "    ",
-                &format!("{}: {} newly blocked", client.client, Grouped(client.requests)),
-            );
+        if self.newly_would_block > 0 {
+            let requests = requests(self.newly_would_block);
+            page.item("  ", &format!("{requests} that would be newly blocked"));
+        }
+        for newly in self.most_newly_blocked.iter().take(MOST_CLIENTS) {
+            let requests = Grouped(newly.requests);
+            page.item("    ", &format!("{}: {requests} newly blocked", newly.client));
         }
     }
 }
