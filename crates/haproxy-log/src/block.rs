@@ -118,10 +118,9 @@ impl Block {
             if within {
                 // Its beginning was counted.
                 within = false;
-                block.lines += u64::from(end.is_some() || text.last);
-                continue;
+            } else {
+                block.line(line, parser, max_line);
             }
-            block.line(line, parser, max_line);
             // A line that goes on in the next block is counted there.
             block.lines += u64::from(end.is_some() || text.last);
         }

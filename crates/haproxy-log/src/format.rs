@@ -309,45 +309,37 @@ impl Format {
         let reader = match &self.inner.kind {
             Kind::Json { times } => Reader::Json(times.clone()),
             Kind::Text { scanner, values, time } => {
-                let mut kept = Kept { scanner: scanner.clone(), values: Vec::new() };
-                let time = time.map(&mut |value| kept.keep(value));
+                // The values whose spans are wanted, each once.
+                let (mut scanner, mut kept) = (scanner.clone(), Vec::new());
+                let mut keep = |value: usize| {
+                    let known = kept.iter().position(|&known| known == value);
+                    let at = known.unwrap_or(kept.len());
+                    if known.is_none() {
+                        kept.push(value);
+                    }
+                    scanner.keep(value, u8::try_from(at).unwrap_or(u8::MAX));
+                    at
+                };
+                let time = time.map(&mut keep);
                 let request = values
                     .iter()
                     .position(|value| matches!(value.source, Source::Alias("r" | "HM" | "HU")))
-                    .map(|value| kept.keep(value));
+                    .map(&mut keep);
                 let mut slots = Vec::new();
                 for name in names {
                     let (value, part) = find(values, name).ok_or_else(|| unknown(name))?;
                     let decode = Decode::of(&values[value]);
-                    slots.push(Slot { span: kept.keep(value), part, decode });
+                    slots.push(Slot { span: keep(value), part, decode });
                 }
-                if kept.values.len() > SPANS {
+                if kept.len() > SPANS {
                     return Err(unknown(names.last().copied().unwrap_or_default()));
                 }
-                let (scanner, spans) = (kept.scanner.fused(), kept.values.len());
+                let (scanner, spans) = (scanner.fused(), kept.len());
                 Reader::Text(TextReader { scanner, spans, time, request, slots })
             }
         };
         let names = names.iter().map(|&name| name.to_owned()).collect();
         Ok(Selection { names, reader })
-    }
-}
-
-/// The values whose spans are wanted.
-struct Kept {
-    scanner: Scanner,
-    values: Vec<usize>,
-}
-
-impl Kept {
-    fn keep(&mut self, value: usize) -> usize {
-        let known = self.values.iter().position(|&kept| kept == value);
-        let at = known.unwrap_or_else(|| {
-            self.values.push(value);
-            self.values.len() - 1
-        });
-        self.scanner.keep(value, u8::try_from(at).unwrap_or(u8::MAX));
-        at
     }
 }
 

@@ -135,6 +135,7 @@ impl Read for Keeping {
 /// What was read of a log as it is stored.
 #[derive(Debug, Default)]
 pub(crate) struct Count {
+    /// Since they were counted last.
     pub(crate) bytes: AtomicU64,
     /// Reading failed, so that an error is not one of the compressed data.
     pub(crate) failed: AtomicBool,

@@ -230,20 +230,17 @@ impl<'a> Pool<'a> {
     /// Cuts a block off a log. Also tells whether an error is one of the file, not of its
     /// compressed data.
     fn cut(&self, at: usize, source: Source, buffer: Vec<u8>) -> (Text, Source, bool) {
-        let bytes = |count: &Count| count.bytes.load(Ordering::Relaxed);
-        let (mut cutter, count, before) = match source {
-            Source::Open(cutter, count) => {
-                let before = bytes(&count);
-                (cutter, count, before)
-            }
+        let (mut cutter, count) = match source {
+            Source::Open(cutter, count) => (cutter, count),
             // To open a log reads its beginning.
             _ => match self.inputs[at].open() {
-                Ok((reader, count)) => (Cutter::new(reader, self.max_line), count, 0),
+                Ok((reader, count)) => (Cutter::new(reader, self.max_line), count),
                 Err(error) => return (Text::failed(error), Source::Ended, true),
             },
         };
         let text = cutter.next(buffer);
-        self.progress.bytes.fetch_add(bytes(&count) - before, Ordering::Relaxed);
+        let bytes = count.bytes.swap(0, Ordering::Relaxed);
+        self.progress.bytes.fetch_add(bytes, Ordering::Relaxed);
         let failed = count.failed.load(Ordering::Relaxed);
         let source = if text.last { Source::Ended } else { Source::Open(cutter, count) };
         (text, source, failed)
