@@ -102,10 +102,6 @@ struct Field {
     bits: u32,
 }
 
-const fn field(at: u32, bits: u32) -> Field {
-    Field { at, bits }
-}
-
 impl Field {
     const fn most(self) -> u128 {
         (1 << self.bits) - 1
@@ -133,13 +129,13 @@ impl Field {
 }
 
 const NUMBER_BITS: u32 = 20;
-const VALID_UNTIL: Field = field(0, 32);
-const SPENT: Field = field(32, 13);
-const NUMBER: Field = field(45, NUMBER_BITS);
-const ASKING: Field = field(65, 1);
-const FRESH: Field = field(66, 1);
-const HELD: Field = field(67, 13);
-const FINGERPRINT: Field = field(80, 48);
+const VALID_UNTIL: Field = Field { at: 0, bits: 32 };
+const SPENT: Field = Field { at: 32, bits: 13 };
+const NUMBER: Field = Field { at: 45, bits: NUMBER_BITS };
+const ASKING: Field = Field { at: 65, bits: 1 };
+const FRESH: Field = Field { at: 66, bits: 1 };
+const HELD: Field = Field { at: 67, bits: 13 };
+const FINGERPRINT: Field = Field { at: 80, bits: 48 };
 
 impl Word {
     /// A word that was never used: no key has fingerprint 0.
@@ -297,15 +293,15 @@ impl fmt::Debug for Word {
 #[derive(Clone, Copy, Eq, Hash, PartialEq)]
 pub struct Advice(u128);
 
-const COME_BACK: Field = field(0, 32);
-const SINCE: Field = field(32, 32);
-const DEMAND: Field = field(64, 16);
-const DENIED: Field = field(80, 13);
-const DEBT: Field = field(93, 13);
-const HOSTS: Field = field(106, 10);
-const SCARCE: Field = field(116, 1);
-const LENT: Field = field(117, 1);
-const ABOUT: Field = field(118, 10);
+const COME_BACK: Field = Field { at: 0, bits: 32 };
+const SINCE: Field = Field { at: 32, bits: 32 };
+const DEMAND: Field = Field { at: 64, bits: 16 };
+const DENIED: Field = Field { at: 80, bits: 13 };
+const DEBT: Field = Field { at: 93, bits: 13 };
+const HOSTS: Field = Field { at: 106, bits: 10 };
+const SCARCE: Field = Field { at: 116, bits: 1 };
+const LENT: Field = Field { at: 117, bits: 1 };
+const ABOUT: Field = Field { at: 118, bits: 10 };
 /// What a 32-bit float has more than [`DEMAND`].
 const FLOAT_BITS_CUT: u32 = 15;
 
