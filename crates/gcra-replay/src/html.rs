@@ -18,7 +18,9 @@ pub(crate) fn page(report: &Value) -> String {
         source(STYLE),
         source(SCRIPT)
     );
-    let data = embedded(report);
+    // JSON that ends no script element and begins no comment in it. This character can only be in
+    // strings, where the escape means the same.
+    let data = report.to_string().replace('<', "\\u003c");
     let mut page = String::with_capacity(data.len() + 64 * 1024);
     // In one pass, so that nothing that is put in is read as a placeholder.
     for (at, piece) in TEMPLATE.split("{{").enumerate() {
@@ -34,12 +36,6 @@ pub(crate) fn page(report: &Value) -> String {
         page.push_str(rest);
     }
     page
-}
-
-/// JSON that ends no script element and begins no comment in it. This character can only be in
-/// strings, where the escape means the same.
-fn embedded(report: &Value) -> String {
-    report.to_string().replace('<', "\\u003c")
 }
 
 /// How a Content-Security-Policy names an inline style or script.

@@ -55,10 +55,8 @@ fn seconds(date: [i64; 3], time: [i64; 3]) -> Option<i64> {
 
 /// `21:39:33`
 fn time_of_day(text: &[u8]) -> Option<[i64; 3]> {
-    if text.len() != 8 || text[2] != b':' || text[5] != b':' {
-        return None;
-    }
-    Some([number(&text[..2])?, number(&text[3..5])?, number(&text[6..])?])
+    let &[a, b, b':', c, d, b':', e, f] = text else { return None };
+    Some([number(&[a, b])?, number(&[c, d])?, number(&[e, f])?])
 }
 
 /// `22/Nov/2026:21:39:33`: seconds since 1970.

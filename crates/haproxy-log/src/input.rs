@@ -94,15 +94,10 @@ impl Input {
         let kept = self.stream.lock().unwrap_or_else(PoisonError::into_inner).take();
         match (kept, &self.path) {
             (Some(stream), _) => Ok(stream),
-            (None, Some(path)) => {
-                if path.is_dir() {
-                    return Err(io::Error::new(
-                        io::ErrorKind::IsADirectory,
-                        "it is a directory, not a log",
-                    ));
-                }
-                Ok(Box::new(File::open(path)?))
+            (None, Some(path)) if path.is_dir() => {
+                Err(io::Error::new(io::ErrorKind::IsADirectory, "it is a directory, not a log"))
             }
+            (None, Some(path)) => Ok(Box::new(File::open(path)?)),
             (None, None) => Err(io::Error::other("it was read already")),
         }
     }

@@ -231,15 +231,9 @@ impl World {
         if self.left.voids > 0 {
             moves.extend((0..self.asks.len()).map(|ask| Move::AskHasNoEffect { ask }));
         }
-        if self.left.losses > 0 {
-            moves.push(Move::Loss);
-        }
-        if self.left.leaps > 0 {
-            moves.push(Move::Leap);
-        }
-        if self.left.penalties > 0 {
-            moves.push(Move::Penalty);
-        }
+        let Model { losses, leaps, penalties, .. } = self.left;
+        let faults = [(losses, Move::Loss), (leaps, Move::Leap), (penalties, Move::Penalty)];
+        moves.extend(faults.into_iter().filter(|(left, _)| *left > 0).map(|(_, fault)| fault));
         moves.push(Move::Tick);
     }
 
