@@ -15,52 +15,45 @@ pub(super) struct Packed(Box<[u8]>);
 impl Packed {
     pub(super) fn new(world: &World, model: &Model, limit: &Limit) -> Self {
         let mut bytes = Vec::with_capacity(128);
-        let mut put = |number: u64| bytes.push(u8::try_from(number).unwrap());
+        let mut put = |numbers: &[u64]| {
+            bytes.extend(numbers.iter().map(|number| u8::try_from(*number).unwrap()));
+        };
         // What is owed is a whole number of microseconds.
         let micros = |units: u64| units >> limit.fraction_bits();
         let mut left = world.left;
-        left.faults().into_iter().for_each(|times| put((*times).into()));
-        put(world.in_tick(model).into());
+        put(&left.faults().map(|times| u64::from(*times)));
+        put(&[world.in_tick(model).into()]);
         for which in 0..model.limits {
             let (police, record) = (&world.police[which], &world.records[which]);
-            put(micros(police.owed(limit, world.now)));
-            put(police.extra.into());
-            put(micros(record.owed.0));
-            put(record.denied.map_or(0, |denied| denied.host.0));
-            put(record.denied.map_or(0, |denied| denied.until.0 - world.clock));
-            put(record.leases.len() as u64);
+            put(&[micros(police.owed(limit, world.now)), police.extra.into()]);
+            put(&[micros(record.owed.0)]);
+            put(&record.denied.map_or([0; 2], |it| [it.host.0, it.until.0 - world.clock]));
+            put(&[record.leases.len() as u64]);
             for lease in &record.leases {
                 let expires = lease.expiry.0 - world.clock;
-                [lease.host.0, lease.cells.into(), expires, lease.number.0]
-                    .into_iter()
-                    .for_each(&mut put);
+                put(&[lease.host.0, lease.cells.into(), expires, lease.number.0]);
             }
         }
         for host in &world.hosts {
-            [host.id.0, host.next_number].into_iter().for_each(&mut put);
+            put(&[host.id.0, host.next_number]);
             for which in 0..model.limits {
                 let holding = &host.holdings[which];
-                put(host.asks_left[which].into());
-                put(holding.held.into());
-                put(holding.valid_until.0.saturating_sub(world.now));
-                put(holding.spent.into());
-                put(holding.asking.map_or(0, |asking| asking.number.0));
-                put(holding.fresh.into());
+                let valid_for = holding.valid_until.0.saturating_sub(world.now);
+                put(&[host.asks_left[which].into(), holding.held.into(), valid_for]);
+                let asking = holding.asking.map_or(0, |asking| asking.number.0);
+                put(&[holding.spent.into(), asking, holding.fresh.into()]);
             }
         }
-        put(world.asks.len() as u64);
+        put(&[world.asks.len() as u64]);
         for (which, Sent { ask, at }) in &world.asks {
-            [*which as u64, ask.host.0, ask.number.0, ask.fresh.into()]
-                .into_iter()
-                .for_each(&mut put);
-            [ask.spent, ask.holds, ask.want, ask.least].into_iter().for_each(|n| put(n.into()));
-            put(ask.validity.0);
-            put((world.now - at.0).min(ask.validity.0));
+            put(&[*which as u64, ask.host.0, ask.number.0, ask.fresh.into()]);
+            put(&[ask.spent, ask.holds, ask.want, ask.least].map(u64::from));
+            put(&[ask.validity.0, (world.now - at.0).min(ask.validity.0)]);
         }
-        put(world.replies.len() as u64);
+        put(&[world.replies.len() as u64]);
         for Travelling { host, limit, void, number, kept, granted } in &world.replies {
-            [host.0, *limit as u64, (*void).into(), number.0].into_iter().for_each(&mut put);
-            [*kept, *granted].into_iter().for_each(|n| put(n.into()));
+            put(&[host.0, *limit as u64, (*void).into(), number.0]);
+            put(&[*kept, *granted].map(u64::from));
         }
         Self(bytes.into())
     }
