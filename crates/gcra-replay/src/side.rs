@@ -41,13 +41,9 @@ impl Configured {
         }
         let policies = policies_of_flags(&command.limit, None, Answers::blocked_only());
         let policies = policies.map_err(WrongUsage)?;
-        let policy = policies.list.first();
-        let limit = policy.and_then(|policy| policy.rule.limits().first());
-        let name = match (limit.and_then(|limit| flags_of(limit.written())), policy) {
-            (Some(flags), _) => flags,
-            (None, Some(policy)) => policy.rule.in_words(),
-            (None, None) => String::new(),
-        };
+        let rule = policies.list.first().map(|policy| &policy.rule);
+        let flags = rule.and_then(|rule| flags_of(rule.limits().first()?.written()));
+        let name = flags.or_else(|| Some(rule?.in_words())).unwrap_or_default();
         Ok(Some(Self { name, policies }))
     }
 
