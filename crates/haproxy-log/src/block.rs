@@ -22,6 +22,7 @@ pub(crate) struct Cutter {
 }
 
 /// The lines of a block.
+#[derive(Default)]
 pub(crate) struct Text {
     pub(crate) bytes: Vec<u8>,
     /// The log ends with this block.
@@ -29,7 +30,7 @@ pub(crate) struct Text {
     /// Why it ends, if not by its end.
     pub(crate) error: Option<io::Error>,
     /// The block begins with the rest of a line that is too long.
-    within: bool,
+    pub(crate) within: bool,
 }
 
 impl Cutter {
@@ -185,13 +186,6 @@ impl Block {
     /// A time that the lines of this block are about, which a few wrong dates do not change.
     pub(crate) fn middle(&self) -> Option<i64> {
         self.items.get(self.items.len() / 2).map(|item| item.at)
-    }
-}
-
-impl Text {
-    /// The log cannot be opened.
-    pub(crate) fn failed(error: io::Error) -> Self {
-        Self { bytes: Vec::new(), last: true, error: Some(error), within: false }
     }
 }
 

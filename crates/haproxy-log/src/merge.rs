@@ -58,6 +58,7 @@ impl Run {
 
 impl<'a> Merge<'a> {
     pub(crate) fn new(
+        inputs: usize,
         fields: usize,
         options: &Options,
         each: &'a mut dyn FnMut(&Entry<'_>),
@@ -70,7 +71,7 @@ impl<'a> Merge<'a> {
             runs: BTreeMap::new(),
             held: 0,
             blocks: 0,
-            lines: Vec::new(),
+            lines: vec![0; inputs],
             outcome: Outcome::default(),
             bad_inputs: Vec::new(),
             reached: i64::MIN,
@@ -79,9 +80,6 @@ impl<'a> Merge<'a> {
     }
 
     pub(crate) fn add(&mut self, input: usize, name: &str, mut block: Block) {
-        if self.lines.len() <= input {
-            self.lines.resize(input + 1, 0);
-        }
         let line = self.lines[input];
         self.lines[input] += block.lines;
         self.outcome.lines += block.lines;

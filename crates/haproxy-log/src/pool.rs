@@ -235,7 +235,10 @@ impl<'a> Pool<'a> {
             // To open a log reads its beginning.
             _ => match self.inputs[at].open() {
                 Ok((reader, count)) => (Cutter::new(reader, self.max_line), count),
-                Err(error) => return (Text::failed(error), Source::Ended, true),
+                Err(error) => {
+                    let text = Text { last: true, error: Some(error), ..Text::default() };
+                    return (text, Source::Ended, true);
+                }
             },
         };
         let text = cutter.next(buffer);

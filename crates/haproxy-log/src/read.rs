@@ -53,7 +53,7 @@ pub fn read(
 ) -> Result<Outcome, ReadError> {
     let total = inputs.iter().filter_map(Input::size).sum();
     progress.total.store(total, Ordering::Relaxed);
-    let mut merge = Merge::new(format.names().len(), options, each);
+    let mut merge = Merge::new(inputs.len(), format.names().len(), options, each);
     let pool = Pool::new(inputs, format, options, progress);
     let result = pool.run(|next| {
         // The inputs that have not ended, and how far each has come.

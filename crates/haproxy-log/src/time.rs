@@ -38,9 +38,8 @@ impl Time {
         };
         let fetch = |name: &str| {
             values.iter().position(|value| match &value.source {
-                Source::Expression(expression) => {
-                    let end = expression.find(['(', ',']).unwrap_or(expression.len());
-                    expression[..end].trim() == name
+                Source::Expression(text) => {
+                    text.split(['(', ',']).next().is_some_and(|fetch| fetch.trim() == name)
                 }
                 Source::Alias(_) => false,
             })
