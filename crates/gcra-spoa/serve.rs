@@ -116,7 +116,7 @@ pub(crate) fn serve(config: AgentConfig) -> anyhow::Result<ExitCode> {
         borrower,
         orders: receiver,
     };
-    let housekeeping = Housekeeping::new(&running, parts);
+    let housekeeping = Housekeeping::new(running.clone(), parts);
     agent.run_on(flags.threads, sockets, housekeeping.until_stopped(background))?;
     // If this fails, commands answer by what was last in force before.
     let _ = running.keeper.keep_last(&table.load(), &running.policies.load());

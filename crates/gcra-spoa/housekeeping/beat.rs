@@ -10,40 +10,29 @@ use super::complaint::Complaint;
 use super::running::Running;
 
 /// This agent, as the others of its table see it.
+#[derive(Default)]
 pub(super) struct Beat {
-    running: Running,
     /// That the table's successor cannot be opened.
     lost: Complaint,
 }
 
 impl Beat {
-    pub(super) fn new(running: Running) -> Self {
-        Self { running, lost: Complaint::default() }
-    }
-
     /// Tells the other agents of the table that this one lives, and takes note of what was
     /// counted.
-    pub(super) fn begin(&mut self) {
-        let Running { table, policies, stats, .. } = &self.running;
+    pub(super) fn begin(&mut self, running: &Running) {
+        let Running { table, policies, stats, counters, undecided, .. } = running;
         table.load().beat();
         stats.beat();
         earlier_policies::register_said(&policies.load().policies, &table.load());
-        self.remember();
-        self.follow();
-        self.running.introduce();
-    }
-
-    /// Takes note of what was counted in the last second.
-    fn remember(&self) {
-        let table = self.running.table.load();
-        let since_boot = table.since_boot(table.now()).into();
-        let unmatched = self.running.undecided.unmatched.load(Ordering::Relaxed);
-        self.running.stats.remember(since_boot, &self.running.counters.snapshot(), unmatched);
+        let unmatched = undecided.unmatched.load(Ordering::Relaxed);
+        stats.remember(running.since_boot().into(), &counters.snapshot(), unmatched);
+        self.follow(running);
+        running.introduce();
     }
 
     /// Moves to the table that a resize has put in the place of ours.
-    fn follow(&mut self) {
-        let Running { table, policies, .. } = &self.running;
+    fn follow(&mut self, running: &Running) {
+        let Running { table, policies, .. } = running;
         let successor = table.load().successor();
         let is_lost = self.lost.due(successor.is_err());
         match successor {
@@ -60,12 +49,12 @@ impl Beat {
             Err(_) => {}
         }
     }
+}
 
-    /// Forgets the earlier policies under which no key can owe anything any more.
-    pub(super) fn forget_earlier(&self) {
-        let now = self.running.table.load().now();
-        if let Some(shorter) = self.running.policies.load().without_old(&self.running.stats, now) {
-            self.running.policies.store(Arc::new(shorter));
-        }
+/// Forgets the earlier policies under which no key can owe anything any more.
+pub(super) fn forget_earlier(running: &Running) {
+    let Running { table, policies, stats, .. } = running;
+    if let Some(shorter) = policies.load().without_old(stats, table.load().now()) {
+        policies.store(Arc::new(shorter));
     }
 }

@@ -9,24 +9,20 @@ use gcra_text::duration::{Left, Utc};
 
 use super::running::Running;
 
+#[derive(Default)]
 pub(super) struct Exemptions {
-    running: Running,
     /// Those that the table had.
     known: Vec<Exemption>,
 }
 
 impl Exemptions {
-    pub(super) fn new(running: Running) -> Self {
-        Self { running, known: Vec::new() }
-    }
-
     /// Puts the exemptions of the table in force, and logs which have begun or ended.
-    pub(super) fn follow(&mut self) {
-        let table = self.running.table.load();
+    pub(super) fn follow(&mut self, running: &Running) {
+        let table = running.table.load();
         let (exemptions, now) = (table.exemptions(), table.now());
-        let in_force = self.running.policies.load();
-        if let Some(next) = in_force.with_exemptions(&exemptions, &self.running.stats, now) {
-            self.running.policies.store(Arc::new(next));
+        let in_force = running.policies.load();
+        if let Some(next) = in_force.with_exemptions(&exemptions, &running.stats, now) {
+            running.policies.store(Arc::new(next));
         }
         if exemptions == self.known {
             return;

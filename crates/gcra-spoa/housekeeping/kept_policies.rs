@@ -7,7 +7,6 @@ use super::running::Running;
 
 /// What the log has said about it.
 pub(super) struct KeptPolicies {
-    running: Running,
     /// That it cannot be written.
     unkept: Complaint,
 }
@@ -15,17 +14,17 @@ pub(super) struct KeptPolicies {
 impl KeptPolicies {
     /// Writes it, and then tells the other agents about this one: so a command finds the limits of
     /// each agent that the table lists.
-    pub(super) fn begin(running: Running) -> Self {
+    pub(super) fn begin(running: &Running) -> Self {
         // If this fails, the first beat tries it again, and says so.
         let _ = running.keeper.keep(&running.table.load(), &running.policies.load());
         running.introduce();
-        Self { running, unkept: Complaint::default() }
+        Self { unkept: Complaint::default() }
     }
 
     /// Writes it once more if others cannot read it, on a thread that nothing waits for. To be
     /// called at each beat.
-    pub(super) fn follow(&mut self) {
-        let Running { table, policies, keeper, .. } = &self.running;
+    pub(super) fn follow(&mut self, running: &Running) {
+        let Running { table, policies, keeper, .. } = running;
         let is_kept = keeper.has(&policies.load().policies);
         let says = self.unkept.due(!is_kept);
         if is_kept {

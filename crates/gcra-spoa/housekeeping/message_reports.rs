@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use gcra_limiter::stats::PolicyStats;
 use gcra_limiter::undecided::Undecided;
 use gcra_limiter::{undecided, verdict};
 use gcra_policy::Policy;
@@ -10,8 +11,8 @@ use gcra_policy::Policy;
 use super::running::Running;
 
 /// What the log has said so far.
+#[derive(Default)]
 pub(super) struct MessageReports {
-    running: Running,
     undecided: u64,
     unsettled: u64,
     unmatched: u64,
@@ -22,39 +23,33 @@ pub(super) struct MessageReports {
 }
 
 impl MessageReports {
-    pub(super) fn new(running: Running) -> Self {
-        let (undecided, unsettled, unmatched) = Default::default();
-        let (text_addresses, never_settled) = Default::default();
-        Self { running, undecided, unsettled, unmatched, text_addresses, never_settled }
-    }
-
     /// To be called at each beat. The first mistake is logged at once, for an operator who tries a
     /// configuration.
-    pub(super) fn beat(&mut self) {
-        if self.has_first_mistake() {
-            self.report_mistakes();
+    pub(super) fn beat(&mut self, all: &Undecided) {
+        if self.has_first_mistake(all) {
+            self.report_mistakes(all);
         }
     }
 
     /// To be called once a minute.
-    pub(super) fn report(&mut self) {
-        let in_force = self.running.policies.load_full();
-        for policy in &in_force.policies.list {
-            if let Some(never) = self.never_settled(policy) {
+    pub(super) fn report(&mut self, running: &Running) {
+        for policy in &running.policies.load().policies.list {
+            let stats = running.stats.policy(&policy.name);
+            if let Some(never) = self.never_settled(policy, &stats) {
                 log::warn!("{never}");
             }
-            if let Some(arg) = self.running.stats.policy(&policy.name).text_address()
+            if let Some(arg) = stats.text_address()
                 && self.text_addresses.insert(policy.name.clone())
             {
                 log::warn!("{}", about_string_address(policy, arg));
             }
         }
-        self.report_mistakes();
+        self.report_mistakes(&running.undecided);
     }
 
     /// Whether messages could not be decided or settled, for the first time.
-    fn has_first_mistake(&self) -> bool {
-        let Undecided { undecided, unmatched, unsettled, .. } = &*self.running.undecided;
+    fn has_first_mistake(&self, all: &Undecided) -> bool {
+        let Undecided { undecided, unmatched, unsettled, .. } = all;
         let is_first = |count: &AtomicU64, said| said == 0 && count.load(Ordering::Relaxed) > 0;
         is_first(undecided, self.undecided)
             || is_first(unmatched, self.unmatched)
@@ -62,8 +57,7 @@ impl MessageReports {
     }
 
     /// Logs what was wrong with messages since this was last done.
-    fn report_mistakes(&mut self) {
-        let all = &*self.running.undecided;
+    fn report_mistakes(&mut self, all: &Undecided) {
         let report = |count: &AtomicU64, said: &mut u64, about: fn(&Undecided, u64) -> String| {
             let now = count.load(Ordering::Relaxed);
             if now > *said {
@@ -78,10 +72,9 @@ impl MessageReports {
 
     /// Says once that many requests of a policy were allowed, and that none was settled. It may be
     /// right, where only a failure is charged.
-    fn never_settled(&mut self, policy: &Policy) -> Option<String> {
+    fn never_settled(&mut self, policy: &Policy, stats: &PolicyStats) -> Option<String> {
         const MANY: u64 = 1000;
         let message = String::from_utf8_lossy(&policy.settle()?.message).into_owned();
-        let stats = self.running.stats.policy(&policy.name);
         let allowed = stats.counts()[verdict::Outcome::Allowed.index()];
         let is_settled = stats.seldom.settled.sum() > 0;
         let is_new = allowed >= MANY && !is_settled && self.never_settled.insert(message.clone());

@@ -83,22 +83,21 @@ pub(crate) struct Parts {
 }
 
 impl Housekeeping {
-    pub(crate) fn new(running: &Running, parts: Parts) -> Self {
+    pub(crate) fn new(running: Running, parts: Parts) -> Self {
         let Parts { path, startup, watches, audit, borrower, orders } = parts;
-        let running = || running.clone();
         let manager = Arc::new(ServiceManager::from_environment());
         Self {
             orders,
             followed: Followed::default(),
-            reloads: Reloads::new(running(), manager.clone(), startup, watches),
-            beat: Beat::new(running()),
-            kept: KeptPolicies::begin(running()),
-            exemptions: Exemptions::new(running()),
-            warnings: Warnings::new(running(), path),
-            messages: MessageReports::new(running()),
+            reloads: Reloads::new(&running, manager.clone(), startup, watches),
+            beat: Beat::default(),
+            kept: KeptPolicies::begin(&running),
+            exemptions: Exemptions::default(),
+            warnings: Warnings::new(&running, path),
+            messages: MessageReports::default(),
             audit: AuditReports::new(audit),
-            shared: SharedLimits::new(running(), borrower),
-            running: running(),
+            shared: SharedLimits::new(borrower),
+            running,
             manager,
         }
     }
@@ -147,7 +146,7 @@ impl Housekeeping {
                 _ = hangup.recv() => self.reloads.want(),
                 // Without --admin no order ever comes.
                 Some(order) = self.orders.recv() => self.follow_order(order),
-                found = self.reloads.found() => self.reloads.take(found),
+                found = self.reloads.found() => self.reloads.take(&self.running, found),
                 _ = look.tick() => {
                     self.look(looks, watchdog_looks);
                     looks = looks.wrapping_add(1);
@@ -163,13 +162,13 @@ impl Housekeeping {
                 let what = (&*policy, observe);
                 let outcome = self.followed.observe(&self.running, what, at_ns, reloaded_at);
                 if outcome == Ok(true) {
-                    self.kept.follow();
+                    self.kept.follow(&self.running);
                 }
                 // The client may be gone.
                 let _ = done.send(outcome);
             }
             Order::Exemptions { done } => {
-                self.exemptions.follow();
+                self.exemptions.follow(&self.running);
                 let _ = done.send(());
             }
         }
@@ -178,7 +177,7 @@ impl Housekeeping {
     /// What is done four times a second, at the look with this number.
     fn look(&mut self, looks: u32, watchdog_looks: u32) {
         let is_beat = looks.is_multiple_of(LOOKS_PER_BEAT);
-        self.reloads.look(is_beat);
+        self.reloads.look(&self.running, is_beat);
         if is_beat {
             self.beat();
         }
@@ -187,27 +186,28 @@ impl Housekeeping {
             self.manager.beat();
         }
         if looks.is_multiple_of(LOOKS_PER_BEAT * BEATS_BETWEEN) {
-            self.warnings.report();
-            self.messages.report();
+            self.warnings.report(&self.running);
+            self.messages.report(&self.running);
         }
         // At the first look the sockets are bound, and no signal can kill the agent any more.
         // Later this renews the status.
         if looks.is_multiple_of(LOOKS_PER_BEAT * BEATS_PER_STATUS) {
-            self.reloads.renew_status();
+            self.reloads.renew_status(&self.running);
         }
     }
 
     /// What is done once a second.
     fn beat(&mut self) {
-        self.beat.begin();
-        self.kept.follow();
-        self.warnings.compare_limits();
-        self.beat.forget_earlier();
-        self.exemptions.follow();
-        self.warnings.beat();
+        let running = &self.running;
+        self.beat.begin(running);
+        self.kept.follow(running);
+        self.warnings.compare_limits(running);
+        beat::forget_earlier(running);
+        self.exemptions.follow(running);
+        self.warnings.beat(running);
         self.audit.follow();
-        self.shared.follow();
-        self.messages.beat();
+        self.shared.follow(running);
+        self.messages.beat(&running.undecided);
         self.manager.retry();
     }
 

@@ -23,7 +23,6 @@ const LOOKS_UNTIL_SLOW: u32 = 20;
 
 /// When the file is read, and what came of it.
 pub(super) struct Reloads {
-    running: Running,
     manager: Arc<ServiceManager>,
     startup: Startup,
     /// The files to watch, if the file is read again when it changes.
@@ -41,14 +40,13 @@ pub(super) struct Reloads {
 
 impl Reloads {
     pub(super) fn new(
-        running: Running,
+        running: &Running,
         manager: Arc<ServiceManager>,
         startup: Startup,
         watches: bool,
     ) -> Self {
         let watch = Watch::new(running.policies.load().policies.files.clone());
         Self {
-            running,
             manager,
             startup,
             watch,
@@ -72,13 +70,13 @@ impl Reloads {
 
     /// Starts what there is to do. Only here, so that a flood of signals does not cause a flood of
     /// readings. `is_beat` says whether a second has passed.
-    pub(super) fn look(&mut self, is_beat: bool) {
+    pub(super) fn look(&mut self, running: &Running, is_beat: bool) {
         if self.work.is_none() {
-            let table = self.running.table.load_full();
+            let table = running.table.load_full();
             let asked = table.reload_asked().map(|number| (table, number));
             if self.wanted || asked.is_some() {
                 self.wanted = false;
-                self.work = self.read(asked);
+                self.work = self.read(running, asked);
                 self.is_reading = self.work.is_some();
             } else if self.watches && is_beat {
                 let files = self.watch.files();
@@ -97,9 +95,9 @@ impl Reloads {
     }
 
     /// Tells the service manager how the agent is, unless the file is being read.
-    pub(super) fn renew_status(&self) {
+    pub(super) fn renew_status(&self, running: &Running) {
         if !self.is_reading {
-            self.manager.ready(&self.running.status(!self.mistakes.is_empty()));
+            self.manager.ready(&running.status(!self.mistakes.is_empty()));
         }
     }
 
@@ -112,7 +110,7 @@ impl Reloads {
     }
 
     /// Takes what the work has found: puts a file that was read in force, or refuses it.
-    pub(super) fn take(&mut self, found: Result<Found, RecvError>) {
+    pub(super) fn take(&mut self, running: &Running, found: Result<Found, RecvError>) {
         let asked = self.work.take().and_then(|work| work.asked);
         let outcome = match found {
             Ok(Found::Looked(seen)) => {
@@ -126,13 +124,12 @@ impl Reloads {
             }
             Err(_) => Err(vec!["no thread could be started to read the configuration".to_owned()]),
         };
-        let answer = adopt(&self.running, &self.startup, outcome, &mut self.mistakes);
-        let table = self.running.table.load();
-        self.reloaded_at = table.since_boot(table.now()).0;
+        let answer = adopt(running, &self.startup, outcome, &mut self.mistakes);
+        self.reloaded_at = running.since_boot().0;
         // Before the answer: it says which limits were meant.
-        self.running.introduce();
+        running.introduce();
         self.is_reading = false;
-        self.renew_status();
+        self.renew_status(running);
         if let Some((table, number)) = asked {
             table.answer_reload(number, &answer);
         }
@@ -140,21 +137,20 @@ impl Reloads {
 
     /// Starts to read the configuration. `asked` is the request that came through the table, if
     /// one did.
-    fn read(&self, asked: Option<(Arc<Table>, u64)>) -> Option<Work> {
+    fn read(&self, running: &Running, asked: Option<(Arc<Table>, u64)>) -> Option<Work> {
         let Some(file) = self.startup.file.clone() else {
             log::warn!(
                 "asked to reload, but the limit comes from the command line, so there is no file \
                  to read"
             );
             self.manager.reloading("there is no file to read");
-            self.renew_status();
+            self.renew_status(running);
             if let Some((table, number)) = asked {
                 table.answer_reload(number, &ReloadAnswer::NothingToReload);
             }
             return None;
         };
         self.manager.reloading(&format!("reading {}", file.display()));
-        let running = &self.running;
         let (in_force, stats, table) =
             (running.policies.clone(), running.stats.clone(), running.table.load_full());
         let (has_store, keeper) = (self.startup.store.is_some(), running.keeper.clone());

@@ -8,7 +8,7 @@ use gcra_inspect::policies_file::Keeper;
 use gcra_limiter::policies_in_force::InForce;
 use gcra_limiter::stats::Stats;
 use gcra_limiter::undecided::Undecided;
-use gcra_table::{Profile, Table};
+use gcra_table::{Nanos, Profile, Table};
 use gcra_text::count::Count;
 use spop_agent::Counters;
 
@@ -38,6 +38,12 @@ impl Running {
             admin: self.admin,
             remembers_until: in_force.earlier.remembered_until(),
         });
+    }
+
+    /// The time since the start of the machine.
+    pub(super) fn since_boot(&self) -> Nanos {
+        let table = self.table.load();
+        table.since_boot(table.now())
     }
 
     /// One line for `systemctl status`. It names no clients, because any user may read it.

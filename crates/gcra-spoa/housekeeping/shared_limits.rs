@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use gcra_limiter::borrower::Borrower;
 use gcra_limiter::stats::PolicyStats;
 use gcra_policy::words::{blocked_without_store, least_burst_to_share, without_store_in_words};
-use gcra_policy::{Policies, Policy, Sharing, WithoutStore};
+use gcra_policy::{Policies, Policy, WithoutStore};
 use gcra_text::count::Count;
 use gcra_text::table_error::TableError;
 
@@ -16,7 +16,6 @@ use super::store_reports::{Counted, StoreReports};
 
 /// What this host holds of shared limits, and what the log has said about it.
 pub(super) struct SharedLimits {
-    running: Running,
     borrower: Option<Arc<Borrower>>,
     /// The most machines that the log has spoken of.
     machines: u32,
@@ -26,16 +25,16 @@ pub(super) struct SharedLimits {
 }
 
 impl SharedLimits {
-    pub(super) fn new(running: Running, borrower: Option<Arc<Borrower>>) -> Self {
+    pub(super) fn new(borrower: Option<Arc<Borrower>>) -> Self {
         let (machines, reports, lost) = Default::default();
-        Self { running, borrower, machines, reports, lost }
+        Self { borrower, machines, reports, lost }
     }
 
     /// Looks after what this host holds of shared limits.
-    pub(super) fn follow(&mut self) {
+    pub(super) fn follow(&mut self, running: &Running) {
         let Some(borrower) = self.borrower.clone() else { return };
-        self.report_store(&borrower);
-        let followed = borrower.follow(&self.running.table.load());
+        self.report_store(&borrower, running);
+        let followed = borrower.follow(&running.table.load());
         if self.lost.due(followed.is_err())
             && let Err(error) = followed
         {
@@ -45,54 +44,50 @@ impl SharedLimits {
     }
 
     /// Logs that requests are decided without the store, and what else is wrong with it.
-    fn report_store(&mut self, borrower: &Borrower) {
-        let (store, counts) = (borrower.store(), &borrower.counts);
+    fn report_store(&mut self, borrower: &Borrower, running: &Running) {
+        let (store, counts, now) =
+            (borrower.store(), &borrower.counts, running.table.load().now());
         let without_store = |(_, policy): &(String, Arc<PolicyStats>)| -> u64 {
             policy.seldom.without_store.sum()
         };
         let counted = Counted {
-            at: self.running.stats.uptime(),
-            is_away: !borrower.can_ask(self.running.table.load().now()),
+            at: running.stats.uptime(),
+            is_away: !borrower.can_ask(now),
             away: store.away_total(),
-            without_store: self.running.stats.policies().iter().map(without_store).sum(),
+            without_store: running.stats.policies().iter().map(without_store).sum(),
             open: counts.open.load(Ordering::Relaxed),
             timed_out: counts.timed_out.load(Ordering::Relaxed),
             evicted: borrower.leases().evictions(),
         };
-        let machines = borrower.hosts(self.running.table.load().now());
+        let machines = borrower.hosts(now);
         if machines > self.machines {
-            self.warn_about_bursts(machines);
+            warn_about_bursts(&running.policies.load().policies, machines);
             self.machines = machines;
         }
-        let what_happens = || {
-            let in_force = self.running.policies.load();
-            all_without_store(&in_force.policies, machines)
-        };
+        let what_happens = || all_without_store(&running.policies.load().policies, machines);
         for (level, line) in self.reports.beat(counted, borrower.wait().into(), what_happens) {
             log::log!(level, "{line}");
         }
     }
+}
 
-    /// Warns about the policies that would block without the store, because this many machines
-    /// cannot share a burst.
-    fn warn_about_bursts(&self, machines: u32) {
-        let in_force = self.running.policies.load();
-        for policy in in_force.policies.without_trials() {
-            let has_no_share = |sharing: Sharing| {
-                sharing.at_once || sharing.without_store == WithoutStore::Closed
-            };
-            if policy.shared.is_none_or(has_no_share) {
-                continue;
-            }
-            if let Some(requests) = blocked_without_store(policy, machines) {
-                let least = least_burst_to_share(policy, machines);
-                log::warn!(
-                    "policy '{}': without the store, all requests {requests} would be blocked, \
-                     because {machines} machines cannot share a burst of less than {least}; \
-                     raise the burst",
-                    policy.name
-                );
-            }
+/// Whether a policy allows a share of its limits without the store.
+fn has_share(policy: &Policy) -> bool {
+    policy.shared.is_some_and(|it| !it.at_once && it.without_store != WithoutStore::Closed)
+}
+
+/// Warns about the policies that would block without the store, because this many machines
+/// cannot share a burst.
+fn warn_about_bursts(policies: &Policies, machines: u32) {
+    for policy in policies.without_trials().filter(|policy| has_share(policy)) {
+        if let Some(requests) = blocked_without_store(policy, machines) {
+            let least = least_burst_to_share(policy, machines);
+            log::warn!(
+                "policy '{}': without the store, all requests {requests} would be blocked, \
+                 because {machines} machines cannot share a burst of less than {least}; raise the \
+                 burst",
+                policy.name
+            );
         }
     }
 }
@@ -105,9 +100,6 @@ fn all_without_store(policies: &Policies, machines: u32) -> String {
         let words = without_store_in_words(policy, policy.shared?, machines);
         Some(format!("policy '{}': {words}", policy.name))
     });
-    let has_share = |policy: &Policy| {
-        policy.shared.is_some_and(|it| !it.at_once && it.without_store != WithoutStore::Closed)
-    };
     let machines = match machines {
         0 if !policies.without_trials().any(has_share) => None,
         0 => Some(

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use gcra_admin::agreement::{self, Agreement};
 use gcra_admin::watched::MAX_SILENCE;
 use gcra_policy::Policy;
-use gcra_table::{Evictions, Name};
+use gcra_table::{Evictions, Name, Table};
 use gcra_text::count::Count;
 
 use super::complaint::Complaint;
@@ -18,7 +18,6 @@ const BEATS_OF_RESIZE: u32 = 10;
 
 /// What the log has said so far.
 pub(super) struct Warnings {
-    running: Running,
     path: PathBuf,
     evictions: Evictions,
     agreement: Agreement,
@@ -30,23 +29,24 @@ pub(super) struct Warnings {
 }
 
 impl Warnings {
-    pub(super) fn new(running: Running, path: PathBuf) -> Self {
+    pub(super) fn new(running: &Running, path: PathBuf) -> Self {
         let evictions = running.table.load().evictions();
         let (agreement, detached, resizing, stuck) = Default::default();
-        Self { running, path, evictions, agreement, detached, resizing, stuck }
+        Self { path, evictions, agreement, detached, resizing, stuck }
     }
 
     /// To be called at each beat.
-    pub(super) fn beat(&mut self) {
-        self.check_name();
-        self.check_resize();
-        self.check_workers();
+    pub(super) fn beat(&mut self, running: &Running) {
+        let table = running.table.load();
+        self.check_name(&table);
+        self.check_resize(&table);
+        self.check_workers(running);
     }
 
     /// Warns when other agents of the table have other limits.
-    pub(super) fn compare_limits(&mut self) {
-        let limits = self.running.policies.load().policies.limits_digest;
-        let differing = agreement::differing(&self.running.table.load(), limits);
+    pub(super) fn compare_limits(&mut self, running: &Running) {
+        let limits = running.policies.load().policies.limits_digest;
+        let differing = agreement::differing(&running.table.load(), limits);
         match self.agreement.beat(&differing) {
             None => {}
             Some(agreement::Report::Differ(said)) => log::warn!("{said}"),
@@ -54,13 +54,13 @@ impl Warnings {
                 log::info!("all agents of the table have the same limits again");
             }
         }
-        self.running.stats.differing.store(differing.len() as u64, Ordering::Relaxed);
+        running.stats.differing.store(differing.len() as u64, Ordering::Relaxed);
     }
 
     /// Warns when the table's file was removed or replaced: agents that start from then on do not
     /// find it.
-    fn check_name(&mut self) {
-        let what = match self.running.table.load().name() {
+    fn check_name(&mut self, table: &Table) {
+        let what = match table.name() {
             Name::Ours => None,
             Name::Nothing => Some("was removed"),
             Name::AnotherFile => Some("was replaced by another file"),
@@ -78,9 +78,9 @@ impl Warnings {
     }
 
     /// Warns when a resize does not end.
-    fn check_resize(&mut self) {
-        let is_being_resized = self.running.table.load().is_being_resized();
-        if let Some(beats) = self.resizing.due_after(BEATS_OF_RESIZE, is_being_resized) {
+    fn check_resize(&mut self, table: &Table) {
+        let beats = self.resizing.due_after(BEATS_OF_RESIZE, table.is_being_resized());
+        if let Some(beats) = beats {
             log::warn!(
                 "the table has been in the middle of a resize for {} s; if the command was \
                  interrupted, 'gcra-spoa table info --table {}' says how to finish it",
@@ -91,8 +91,8 @@ impl Warnings {
     }
 
     /// Warns when another worker than that of the housekeeping is stuck.
-    fn check_workers(&mut self) {
-        let silent = self.running.counters.silent();
+    fn check_workers(&mut self, running: &Running) {
+        let silent = running.counters.silent();
         if self.stuck.due(silent >= MAX_SILENCE) {
             log::error!(
                 "a worker has been stuck for {} s, with all its connections; restart the agent, \
@@ -103,14 +103,14 @@ impl Warnings {
     }
 
     /// Logs which clients were blocked, and whether the table was too small, in the last minute.
-    pub(super) fn report(&mut self) {
-        self.running.stats.end_minute().iter().for_each(|said| log::info!("{said}"));
-        let evictions = self.running.table.load().evictions();
+    pub(super) fn report(&mut self, running: &Running) {
+        running.stats.end_minute().iter().for_each(|said| log::info!("{said}"));
+        let evictions = running.table.load().evictions();
         let evicted = evictions.evicted_live.saturating_sub(self.evictions.evicted_live);
         if evicted > 0 {
             let forgiven = evictions.forgiven.saturating_sub(self.evictions.forgiven);
             // By the limit that gives the highest possible number.
-            let policies = self.running.policies.load();
+            let policies = running.policies.load();
             let limits = policies.policies.without_trials().flat_map(Policy::limits);
             let cells = limits.map(|limit| match limit.rate() {
                 Some(rate) => forgiven.div_ceil(rate.emission_interval()),
