@@ -54,8 +54,5 @@ pub fn run() -> ExitCode {
         },
         Err(exit) => return exit,
     };
-    match outcome {
-        Ok(exit) => exit,
-        Err(error) => output::print_error(&error),
-    }
+    outcome.unwrap_or_else(|error| output::print_error(&error))
 }

@@ -22,8 +22,9 @@ use gcra_limiter::stats::Stats;
 use gcra_policy::Policies;
 use gcra_policy::secrets::Readers;
 use gcra_table::{Opened, Table};
+use gcra_text::output::Mistakes;
 use gcra_text::table_error::TableError;
-use gcra_text::{output, version};
+use gcra_text::version;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use spop_agent::{Agent, Limits, Sockets};
 use tokio::sync::mpsc;
@@ -41,10 +42,7 @@ const MOST_ORDERS: usize = 8;
 /// Runs an agent until it is stopped, and returns the exit status.
 pub(crate) fn serve(config: AgentConfig) -> anyhow::Result<ExitCode> {
     let AgentConfig { policies, socket_access, table: path, drain, flags } = config;
-    let (policies, file) = match policies.read(Readers::OfLog) {
-        Ok(read) => read,
-        Err(mistakes) => return Ok(output::print_mistakes(&mistakes)),
-    };
+    let (policies, file) = policies.read(Readers::OfLog).map_err(Mistakes)?;
     raise_file_limit();
     // Before the table is created: an agent whose address is taken leaves nothing behind.
     let sockets = Sockets::bind(&flags.listen, socket_access)?;

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use gcra_policy::file::document;
 use gcra_policy::secrets::Readers;
 use gcra_text::count::Count;
-use gcra_text::output::{print_mistakes, print_warnings, write_stdout};
+use gcra_text::output::{Mistakes, print_warnings, write_stdout};
 use gcra_text::visible::visible_lines;
 
 /// What is printed of a file.
@@ -24,13 +24,10 @@ pub enum Printed {
 ///
 /// # Errors
 ///
-/// Standard output cannot be written to. A mistake in the file, or a policy about which HAProxy
-/// cannot ask less, is not an error here, but the exit status.
+/// The mistakes in the file, a policy about which HAProxy cannot ask less, or standard output
+/// cannot be written to.
 pub fn run(config: &Path, printed: Printed) -> anyhow::Result<ExitCode> {
-    let policies = match document::read(config, Readers::OfFile) {
-        Ok(policies) => policies,
-        Err(mistakes) => return Ok(print_mistakes(&mistakes)),
-    };
+    let policies = document::read(config, Readers::OfFile).map_err(Mistakes)?;
     print_warnings(&policies.warnings);
     let of_store = match &policies.store {
         None => String::new(),
@@ -41,10 +38,9 @@ pub fn run(config: &Path, printed: Printed) -> anyhow::Result<ExitCode> {
     };
     let text = match printed {
         Printed::Haproxy => policies.for_haproxy(),
-        Printed::HaproxyThatAsksLess => match policies.for_haproxy_that_asks_less() {
-            Ok(text) => text,
-            Err(why) => return Ok(print_mistakes(&[why])),
-        },
+        Printed::HaproxyThatAsksLess => {
+            policies.for_haproxy_that_asks_less().map_err(|why| Mistakes(vec![why]))?
+        }
         Printed::Meaning => visible_lines(&format!(
             "{}\n{of_store}{} is valid: {}, {}\n",
             policies.in_words(),
