@@ -4,7 +4,7 @@
 //! of them allows. That is normal for a moment, while limits change; it is a mistake when it
 //! lasts.
 
-use gcra_inspect::process_list::{agents, name};
+use gcra_inspect::process_list::agents;
 use gcra_table::{Process, Table};
 
 /// For how many beats agents have to differ before the log says so. A change of limits takes a
@@ -56,8 +56,7 @@ impl Agreement {
         if differing.is_empty() {
             return Some(Report::Agree);
         }
-        let names: Vec<_> = differing.iter().map(name).collect();
-        let (who, have) = agents(&names);
+        let (who, have) = agents(differing);
         Some(Report::Differ(format!(
             "{who} {have} other limits than this agent on the same table, so a client can get \
              what each of them allows; start all agents of a table with the same limits, or give \

@@ -282,9 +282,8 @@ impl Kept {
         };
         let all: BTreeSet<u64> = agents.iter().map(|agent| limits(agent)).collect();
         let about = |digest: u64| {
-            let names = agents.iter().filter(|agent| limits(agent) == digest);
-            let names: Vec<_> = names.map(|agent| process_list::name(agent)).collect();
-            process_list::agents(&names)
+            let have_it = agents.iter().copied().filter(|agent| limits(agent) == digest);
+            process_list::agents(have_it)
         };
         let each = all.iter().map(|digest| {
             let (who, have) = about(*digest);
@@ -336,12 +335,11 @@ impl Kept {
     pub(crate) fn note_about_younger(&self, table: &Table, changed: Time) -> Option<String> {
         let mut younger = living(table);
         younger.retain(|agent| self.since_ns(agent) > changed.0);
-        let names: Vec<_> = younger.iter().map(process_list::name).collect();
-        (!names.is_empty()).then(|| {
+        (!younger.is_empty()).then(|| {
             format!(
                 "agents that ran when the policies were changed by a reload count what clients \
                  owed before, as shown here; {} started later and may allow more",
-                process_list::agents(&names).0
+                process_list::agents(&younger).0
             )
         })
     }

@@ -15,8 +15,8 @@ pub fn name(process: &Process) -> String {
 
 /// Agents by their names, with the verb that follows: "agent 7", "has"; "agents 7, 8 and 9",
 /// "have".
-pub fn agents(names: &[String]) -> (String, &'static str) {
-    match names {
+pub fn agents<'p>(agents: impl IntoIterator<Item = &'p Process>) -> (String, &'static str) {
+    match &agents.into_iter().map(name).collect::<Vec<_>>()[..] {
         [one] => (format!("agent {one}"), "has"),
         [rest @ .., last] => (format!("agents {} and {last}", rest.join(", ")), "have"),
         [] => ("no agent".to_owned(), "has"),

@@ -52,17 +52,13 @@ pub(crate) fn note<'p>(
     policies: impl Iterator<Item = &'p Policy>,
 ) -> Option<String> {
     let left = |until: Time| Left(until.saturating_since(table.now()).into());
-    let named = |agents: &[Process]| {
-        let names: Vec<_> = agents.iter().map(process_list::name).collect();
-        process_list::agents(&names).0
-    };
     if misses_history && let Some((agents, until)) = remembered(table) {
         return Some(format!(
             "the policies were changed by a reload; for up to {} {} may count what clients owed \
              before, which the file beside the table does not tell: a client may owe more than is \
              shown",
             left(until),
-            named(&agents)
+            process_list::agents(&agents).0
         ));
     }
     let until = policies.filter_map(|policy| unlisted_until(table, policy)).max()?;
@@ -73,7 +69,7 @@ pub(crate) fn note<'p>(
              count what clients owed by earlier ones, which this command cannot see: a client may \
              owe more than is shown",
             left(until),
-            named(&agents)
+            process_list::agents(&agents).0
         )
     })
 }

@@ -225,23 +225,24 @@ fn users_in_words(
 
 /// Which processes have other limits than others, if that is so.
 fn disagreement_in_words(processes: &[Process]) -> Vec<String> {
-    let mut groups: BTreeMap<u64, Vec<String>> = BTreeMap::new();
+    let mut groups: BTreeMap<u64, Vec<&Process>> = BTreeMap::new();
     for process in processes {
         if let Some(profile) = process.profile {
-            groups.entry(profile.limits).or_default().push(name(process));
+            groups.entry(profile.limits).or_default().push(process);
         }
     }
     if groups.len() < 2 {
         return Vec::new();
     }
     let mut groups: Vec<_> = groups.into_values().collect();
-    groups.sort_by_key(|names| std::cmp::Reverse(names.len()));
+    groups.sort_by_key(|group| std::cmp::Reverse(group.len()));
     let mut lines = vec![
         "limits: not all agents have the same, so a client can get what each of them allows; \
          start all agents of a table with the same limits, or give each group a table of its own"
             .to_owned(),
     ];
-    lines.extend(groups.iter().map(|names| format!("  one set of limits in {}", agents(names).0)));
+    let line = |group| format!("  one set of limits in {}", agents(group).0);
+    lines.extend(groups.into_iter().map(line));
     lines
 }
 
