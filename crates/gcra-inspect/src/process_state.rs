@@ -22,12 +22,23 @@ pub(crate) enum Halt {
     Stopped,
 }
 
-/// Whether a process is dead or stopped. `None` if it runs, or if that is not known.
+/// Whether a process is dead or stopped. `None` if it runs, or if that is not known. This does
+/// nothing to the process.
 pub(crate) fn halt_of(process: &Process) -> Option<Halt> {
     // The kernel can be asked only about an id that means the same process here.
-    match process.pid_namespace {
-        PidNamespace::Ours => halt(process.pid),
-        PidNamespace::Another | PidNamespace::Unknown => None,
+    if process.pid_namespace != PidNamespace::Ours {
+        return None;
+    }
+    let pid = i32::try_from(process.pid).ok().and_then(Pid::from_raw)?;
+    if let Err(Errno::SRCH) = pidfd_open(pid, PidfdFlags::empty()) {
+        return Some(Halt::Dead);
+    }
+    let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
+    // "PID (name) STATE ...", where the name may contain any characters.
+    match stat.rsplit_once(") ")?.1.as_bytes().first()? {
+        b'Z' | b'X' => Some(Halt::Dead),
+        b'T' | b't' => Some(Halt::Stopped),
+        _ => None,
     }
 }
 
@@ -41,21 +52,6 @@ pub(crate) fn living(table: &Table) -> Vec<Process> {
 /// Whether a process that runs uses the table.
 pub fn is_used(table: &Table) -> bool {
     table.processes().iter().any(|process| halt_of(process).is_none())
-}
-
-/// Whether the process with this id is dead or stopped. This does nothing to the process.
-fn halt(pid: u32) -> Option<Halt> {
-    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw)?;
-    if let Err(Errno::SRCH) = pidfd_open(pid, PidfdFlags::empty()) {
-        return Some(Halt::Dead);
-    }
-    let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
-    // "PID (name) STATE ...", where the name may contain any characters.
-    match stat.rsplit_once(") ")?.1.as_bytes().first()? {
-        b'Z' | b'X' => Some(Halt::Dead),
-        b'T' | b't' => Some(Halt::Stopped),
-        _ => None,
-    }
 }
 
 /// The agents that have been silent for 5 s because they are stopped, the latest first: they will
