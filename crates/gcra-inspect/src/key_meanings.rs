@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use gcra_policy::key::{Key, NamedValue, OwnedValue};
 use gcra_policy::key_parts::KeyArg;
+use gcra_policy::words;
 use gcra_text::count::Count;
 
 /// The key that a KEY means, as the args of a message.
@@ -27,7 +28,11 @@ pub fn named(key: &Key, args: &[KeyArg]) -> Result<Meaning, String> {
         key.parts.iter().map(|written| written.text.split_once('=')).collect();
     let is_known =
         |name: &str| args.iter().flat_map(KeyArg::names).any(|known| *known == *name.as_bytes());
-    if let Some((name, _)) = stray_name(&names, is_known) {
+    // A name that is not known, in front of an address, is hardly meant as a string.
+    let is_stray = |(name, value): &(&str, &str)| {
+        !is_known(name) && !name.contains(':') && value.parse::<IpAddr>().is_ok()
+    };
+    if let Some((name, _)) = names.iter().flatten().copied().find(is_stray) {
         return Err(format!(
             "the key has no arg '{name}', which '{text}' names; it is {}",
             in_words(args)
@@ -67,11 +72,11 @@ pub fn named(key: &Key, args: &[KeyArg]) -> Result<Meaning, String> {
     let (mut meant, mut is_open) = (Vec::new(), false);
     for (arg, written) in shape.iter().zip(&key.parts) {
         let name = arg.names().nth(written.fallback.into()).ok_or_else(|| {
-            let name = self::text(&arg.name);
+            let name = words::text(&arg.name);
             format!("'{text}': the arg '{name}' has no such fallback as '{written}'")
         })?;
         is_open |= written.fallback == 0 && !arg.fallbacks.is_empty();
-        meant.push(NamedValue { name: self::text(name), value: written.text.parse()? });
+        meant.push(NamedValue { name: words::text(name), value: written.text.parse()? });
     }
     let values = meant.iter().zip(&key.parts);
     let values = values.map(|(arg, written)| (written.fallback, arg.value.in_key()));
@@ -112,7 +117,7 @@ pub(crate) fn other_forms(arg: &NamedValue, key: &[KeyArg]) -> Vec<OtherForm> {
     let is_it = |known: &[u8]| *known == *name.as_bytes();
     let is_address = matches!(value, OwnedValue::Ip(_) | OwnedValue::Net(_));
     let named = key.iter().filter(|known| known.names().any(is_it)).flat_map(|known| {
-        let others = known.names().filter(|other| !is_it(other)).map(text);
+        let others = known.names().filter(|other| !is_it(other)).map(words::text);
         others.map(|other| {
             let when = format!("HAProxy sends {value} in the arg '{other}'");
             form(&other, value.clone(), when, is_address && is_it(&known.name))
@@ -130,20 +135,10 @@ pub(crate) fn exact_key(
     let with_names = args.iter().any(|arg| !arg.fallbacks.is_empty());
     let args = args.iter().map(Some).chain(iter::repeat(None));
     let part = |(arg, (number, value)): (Option<&KeyArg>, (u8, String))| {
-        let name = arg.and_then(|arg| arg.names().nth(number.into())).map(text);
+        let name = arg.and_then(|arg| arg.names().nth(number.into())).map(words::text);
         name.filter(|_| with_names).map_or(value.clone(), |name| format!("{name}={value}"))
     };
     args.zip(values).map(part).collect::<Vec<_>>().join(",")
-}
-
-/// A name that is not known, in front of an address: that is hardly meant as a string.
-fn stray_name<'k>(
-    names: &[Option<(&'k str, &'k str)>],
-    is_known: impl Fn(&str) -> bool,
-) -> Option<(&'k str, &'k str)> {
-    names.iter().flatten().copied().find(|(name, value)| {
-        !is_known(name) && !name.contains(':') && value.parse::<IpAddr>().is_ok()
-    })
 }
 
 /// What a KEY consists of: "ip,path".
@@ -152,17 +147,13 @@ pub fn in_words(args: &[KeyArg]) -> String {
         return "all args of the message, in their order".to_owned();
     }
     let arg = |arg: &KeyArg| match &arg.fallbacks[..] {
-        [] => text(&arg.name),
+        [] => words::text(&arg.name),
         fallbacks => {
-            let fallbacks: Vec<_> = fallbacks.iter().map(|name| text(name)).collect();
-            format!("{} (or {})", text(&arg.name), fallbacks.join(" or "))
+            let fallbacks: Vec<_> = fallbacks.iter().map(|name| words::text(name)).collect();
+            format!("{} (or {})", words::text(&arg.name), fallbacks.join(" or "))
         }
     };
     args.iter().map(arg).collect::<Vec<_>>().join(",")
-}
-
-fn text(name: &[u8]) -> String {
-    String::from_utf8_lossy(name).into_owned()
 }
 
 #[cfg(test)]
