@@ -389,7 +389,8 @@ impl AllLimits {
         if let Some(store) = shared.store {
             for (held, limit) in held.iter_mut().zip(limits) {
                 let client = SharedClient { in_force, table, question, message };
-                match store.read(client, limit, limit.quota(Some(message))) {
+                let bucket = store.bucket(client, limit, limit.quota(Some(message)));
+                match bucket.and_then(|bucket| store.read(&bucket)) {
                     Ok(found) => {
                         held.store = Some(Stored::new(found, held.burst - held.reserve));
                         held.decide(question, policy, limit, message);

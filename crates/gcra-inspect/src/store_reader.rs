@@ -30,20 +30,13 @@ impl InStore {
         Ok(Self { settings, names, runtime })
     }
 
-    /// What the store has about a client under a shared limit of its policy that has these
-    /// numbers. `None` if it has nothing.
+    /// What the store has about a bucket. `None` if it has nothing.
     ///
     /// # Errors
     ///
     /// The store cannot be used.
-    pub fn read(
-        &self,
-        client: SharedClient<'_, '_>,
-        limit: &Limit,
-        quota: Quota,
-    ) -> anyhow::Result<Option<Standing>> {
-        let bucket = self.bucket(client, limit, quota)?;
-        Ok(self.runtime.block_on(Standing::read(self.settings.config(), &bucket))?)
+    pub fn read(&self, bucket: &Bucket) -> anyhow::Result<Option<Standing>> {
+        Ok(self.runtime.block_on(Standing::read(self.settings.config(), bucket))?)
     }
 
     /// Makes the store forget it. Returns what there was.
@@ -51,17 +44,16 @@ impl InStore {
     /// # Errors
     ///
     /// The store cannot be used.
-    pub fn clear(
-        &self,
-        client: SharedClient<'_, '_>,
-        limit: &Limit,
-        quota: Quota,
-    ) -> anyhow::Result<Option<Standing>> {
-        let bucket = self.bucket(client, limit, quota)?;
-        Ok(self.runtime.block_on(Standing::clear(self.settings.config(), &bucket))?)
+    pub fn clear(&self, bucket: &Bucket) -> anyhow::Result<Option<Standing>> {
+        Ok(self.runtime.block_on(Standing::clear(self.settings.config(), bucket))?)
     }
 
-    fn bucket(
+    /// The bucket of a client under a shared limit of its policy that has these numbers.
+    ///
+    /// # Errors
+    ///
+    /// The limit cannot be shared.
+    pub fn bucket(
         &self,
         client: SharedClient<'_, '_>,
         limit: &Limit,

@@ -330,7 +330,8 @@ fn clear_in_store(
             limit.calendar().is_some() || lent(*quota).is_ok()
         });
         for quota in quotas {
-            let Some(standing) = store.read(client, limit, quota)? else { continue };
+            let bucket = store.bucket(client, limit, quota)?;
+            let Some(standing) = store.read(&bucket)? else { continue };
             cleared = Some(match cleared {
                 None => standing,
                 Some(mut all) => {
@@ -341,7 +342,7 @@ fn clear_in_store(
                 }
             });
         }
-        store.clear(client, limit, limit.quota(None))?;
+        store.clear(&store.bucket(client, limit, limit.quota(None))?)?;
         found |= cleared.is_some();
         let place = under(&place, &format!("limit '{}'", limit.label));
         let said = match &cleared {
