@@ -1,6 +1,7 @@
 //! What is decided about a message now, and why: which policy is the one for it, by which key and
 //! override, and what each limit says. It asks the code that decides, and charges nothing.
 
+use gcra_lease::HostTime;
 use gcra_limiter::borrower::Borrower;
 use gcra_limiter::cost;
 use gcra_limiter::counting::write_client;
@@ -385,7 +386,9 @@ impl AllLimits {
             (Some(sharing), Rule::Limits(limits)) => (limits, sharing.at_once),
             _ => return Self::of_local(in_force, table, question, message),
         };
-        let mut held = Held::of_all(shared.leases, table, (question, at_once), message, limits);
+        let leases = (shared.leases, HostTime::from(table.now()));
+        let held = |limit| Held::of(leases, table, (question, at_once), message, limit);
+        let mut held: Vec<_> = limits.iter().map(held).collect();
         if let Some(store) = shared.store {
             for (held, limit) in held.iter_mut().zip(limits) {
                 let client = SharedClient { in_force, table, question, message };
@@ -413,16 +416,9 @@ impl AllLimits {
         {
             let asking = held.iter_mut().filter(|held| held.now == HeldNow::Asks);
             asking.for_each(|held| held.now = HeldNow::Away);
-            return Self {
-                verdict: Verdict::new(question.policy, policy.observes, reason),
-                wait,
-                wait_if_asked: wait,
-                limits: Vec::new(),
-                held,
-                asks_store: false,
-                store_is_there: false,
-                away: Some(away),
-            };
+            let verdict = Verdict::new(question.policy, policy.observes, reason);
+            let said = Self::of_verdict(verdict, wait, wait);
+            return Self { held, away: Some(away), ..said };
         }
         let delay = held.iter().map(|held| Nanos::from_millis(held.delay_ms)).max();
         let verdict = Verdict::new(question.policy, policy.observes, reason);
@@ -443,16 +439,13 @@ impl AllLimits {
                     || shared.leases.is_some_and(|leases| is_used(leases, table))
             }
         };
-        Self {
-            verdict,
-            wait,
-            wait_if_asked,
-            limits: Vec::new(),
-            asks_store: asks.is_some(),
-            store_is_there,
-            away: None,
-            held,
-        }
+        let said = Self::of_verdict(verdict, wait, wait_if_asked);
+        Self { asks_store: asks.is_some(), store_is_there, held, ..said }
+    }
+
+    fn of_verdict(verdict: Verdict, wait: Nanos, wait_if_asked: Nanos) -> Self {
+        let (limits, held, asks_store, store_is_there, away) = Default::default();
+        Self { verdict, wait, wait_if_asked, limits, held, asks_store, store_is_there, away }
     }
 
     /// The same for a policy of this machine alone.
@@ -463,18 +456,12 @@ impl AllLimits {
         message: &Message<'_>,
     ) -> Self {
         let (verdict, foreseen) = foresee(table, in_force, question, message);
-        let longest = |wait: fn(&Foreseen<'_>) -> Nanos| foreseen.iter().map(wait).max();
+        let wait = foreseen.iter().map(|foreseen| foreseen.standing.wait).max();
+        let wait_if_asked = foreseen.iter().map(|foreseen| foreseen.wait_if_asked).max();
         let settled = in_force.policies.list[question.policy].settle().is_some();
-        Self {
-            verdict,
-            wait: longest(|foreseen| foreseen.standing.wait).unwrap_or_default(),
-            wait_if_asked: longest(|foreseen| foreseen.wait_if_asked).unwrap_or_default(),
-            limits: foreseen.iter().map(|it| LimitState::of(it, settled, message)).collect(),
-            held: Vec::new(),
-            asks_store: false,
-            store_is_there: false,
-            away: None,
-        }
+        let limits = foreseen.iter().map(|it| LimitState::of(it, settled, message)).collect();
+        let wait_if_asked = wait_if_asked.unwrap_or_default();
+        Self { limits, ..Self::of_verdict(verdict, wait.unwrap_or_default(), wait_if_asked) }
     }
 }
 
@@ -661,24 +648,26 @@ fn counted_as(policy: &Policy, part: GroupedValue<'_>) -> String {
 impl LimitState {
     fn of(foreseen: &Foreseen<'_>, settled: bool, message: &Message<'_>) -> Self {
         let Foreseen { limit, standing, bucket, window_end, .. } = foreseen;
-        let (quota, owed) = (standing.quota, standing.owed);
+        let (quota, owed, remaining) = (standing.quota, standing.owed, standing.remaining());
+        let state = Self {
+            limit: limit.label.to_string(),
+            text: limit.in_words_for(message),
+            bucket: bucket.is_some(),
+            remaining,
+            burst: quota.burst() + limit.in_reserve(),
+            reserve: limit.in_reserve(),
+            settled,
+            ..Self::default()
+        };
         if let Some(calendar) = limit.calendar() {
-            let remaining = standing.remaining();
             let ends_ms = standing.window_ends.millis_ceil();
             return Self {
-                limit: limit.label.to_string(),
-                text: limit.words.text.to_string(),
-                bucket: bucket.is_some(),
                 blocked: remaining == 0,
-                remaining,
-                burst: quota.burst() + limit.in_reserve(),
-                reserve: limit.in_reserve(),
                 retry_after_ms: if remaining == 0 { ends_ms } else { 0 },
                 full_after_ms: if owed > Nanos::ZERO { ends_ms } else { 0 },
-                settled,
                 window: Some(calendar.as_written()),
                 window_ends: window_end.map(|end| calendar.moment_in_words(end)),
-                ..Self::default()
+                ..state
             };
         }
         let too_early = owed.saturating_sub(quota.burst_tolerance());
@@ -690,21 +679,14 @@ impl LimitState {
         };
         let most_allowed = quota.drain_time().saturating_add(max_delay);
         Self {
-            limit: limit.label.to_string(),
-            text: limit.in_words_for(message),
-            bucket: bucket.is_some(),
             carried_over: owed > bucket.unwrap_or_default(),
             blocked: wait > Nanos::ZERO,
-            remaining: standing.remaining(),
-            burst: quota.burst() + limit.in_reserve(),
-            reserve: limit.in_reserve(),
             delay_ms: delay.millis_ceil(),
             next_delay_ms: next_delay.millis_ceil(),
             retry_after_ms: wait.millis_ceil(),
             full_after_ms: owed.millis_ceil(),
             penalty_ms: owed.saturating_sub(most_allowed).millis_ceil(),
-            settled,
-            ..Self::default()
+            ..state
         }
     }
 }

@@ -130,42 +130,26 @@ impl Stored {
 }
 
 impl Held {
-    /// What is held under each of these limits of the policy of the question. `leases` are those
-    /// beside the table; without them, nothing is held. `at_once` is whether the store is asked
-    /// about each request.
-    pub(crate) fn of_all(
-        leases: Option<&Leases>,
+    /// What is held under this limit of the policy of the question. `leases` are those beside the
+    /// table, as they are `now`; without them, nothing is held. `at_once` is whether the store is
+    /// asked about each request.
+    pub(crate) fn of(
+        (leases, now): (Option<&Leases>, HostTime),
         table: &Table,
-        (question, at_once): (Question, bool),
-        message: &Message<'_>,
-        limits: &[Limit],
-    ) -> Vec<Self> {
-        let now = HostTime::from(table.now());
-        let of = |limit| Self::of(leases, table, now, (question, at_once), message, limit);
-        limits.iter().map(of).collect()
-    }
-
-    fn of(
-        leases: Option<&Leases>,
-        table: &Table,
-        now: HostTime,
         (Question { key, cells, .. }, at_once): (Question, bool),
         message: &Message<'_>,
         limit: &Limit,
     ) -> Self {
         let bucket = LimitBucket::of(table, limit, key, Some(message));
-        let (text, most) = (limit.in_words_for(message), bucket.quota.burst());
-        let label = limit.label.to_string();
-        let counts = limit.calendar().is_some();
-        let now_by_cost = if cells > most { HeldNow::Oversize } else { HeldNow::Asks };
+        let most = bucket.quota.burst();
         let nothing = Self {
-            limit: label,
-            text,
+            limit: limit.label.to_string(),
+            text: limit.in_words_for(message),
             burst: most + limit.in_reserve(),
             reserve: limit.in_reserve(),
-            now: now_by_cost,
+            now: if cells > most { HeldNow::Oversize } else { HeldNow::Asks },
             at_once,
-            counts,
+            counts: limit.calendar().is_some(),
             ..Self::default()
         };
         let Some(leases) = leases.filter(|_| !at_once) else { return nothing };
