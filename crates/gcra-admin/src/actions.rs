@@ -418,7 +418,7 @@ impl Actions {
                 ..Explanation::default()
             };
             add_list(&mut explanation, &in_force.policies);
-            let notes = client_buckets::notes(&inspected, client, &key);
+            let notes = client_buckets::notes(&inspected, client);
             let words = explanation.in_words_with(&notes);
             Some(Explained { explanation, words })
         };
@@ -736,8 +736,7 @@ fn exempt(
             let clients = inspected.clients(policy, key);
             let clients = clients.map_err(|error| exempt::about_network(key, error))?;
             let note = exempt::check(inspected, key, &clients)?;
-            let notes =
-                clients.iter().flat_map(|client| client_buckets::notes(inspected, client, key));
+            let notes = clients.iter().flat_map(|client| client_buckets::notes(inspected, client));
             let said = note.into_iter().chain(notes).collect();
             (clients, said)
         }
@@ -745,8 +744,7 @@ fn exempt(
             let (clients, others): (Vec<_>, Vec<_>) =
                 inspected.clients(policy, key)?.into_iter().partition(is_exempt);
             if clients.is_empty() {
-                let notes =
-                    others.iter().flat_map(|client| exempt::notes_to_end(inspected, client, key));
+                let notes = others.iter().flat_map(|it| exempt::notes_to_end(inspected, it));
                 let said = iter::once("there is no exemption for this key".to_owned());
                 return Err(anyhow!(said.chain(notes).collect::<Vec<_>>().join("; ")));
             }

@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, HashSet};
 
 use anyhow::bail;
-use gcra_policy::key::Key;
 use gcra_policy::{Limit, Policy};
 use gcra_table::{KeyHash, Nanos, Quota, Registered, Table, Window};
 use gcra_text::table_error;
@@ -25,8 +24,8 @@ pub(crate) fn is_known(inspected: &Inspected, client: &InspectedClient) -> bool 
 }
 
 /// What to know where a KEY may mean another client, of which the table has a bucket.
-pub fn notes(inspected: &Inspected, client: &InspectedClient, key: &Key) -> Vec<String> {
-    inspected.notes_about_others(client, key, "a bucket", |client| is_known(inspected, client))
+pub fn notes(inspected: &Inspected, client: &InspectedClient) -> Vec<String> {
+    inspected.notes_about_others(client, "a bucket", |client| is_known(inspected, client))
 }
 
 pub(crate) fn decide(inspected: &Inspected, client: &InspectedClient) -> Option<Decided> {

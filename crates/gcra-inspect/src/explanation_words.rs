@@ -15,16 +15,6 @@ use crate::lease_state::in_reserve;
 pub(crate) const NO_BUCKET: &str = "no bucket: no request with this key was counted lately, or \
                                     its debt is paid off";
 
-/// Under which policy and limit something is so: " policy 'api', 10 per second:". Nothing for
-/// agents without a file.
-pub(crate) fn under(policy: &str, limit: &str) -> String {
-    match (policy, limit) {
-        ("", _) => String::new(),
-        (policy, "") => format!(" {policy}:"),
-        (policy, limit) => format!(" {policy}, {limit}:"),
-    }
-}
-
 /// How `explain` begins to say what is left to a client without a bucket.
 pub(crate) const NO_BUCKET_SO: &str = "no bucket, so";
 

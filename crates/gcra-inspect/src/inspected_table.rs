@@ -28,7 +28,7 @@ use gcra_text::visible::Visible;
 use spop_agent::Message;
 
 use crate::explanation::{key_parts, of_a_group, written_key};
-use crate::key_meanings::{self, Meaning, OtherForm, other_forms};
+use crate::key_meanings::{self, Meaning, OtherForm, named, other_forms};
 use crate::policies_file::{Chosen, Kept, KeptError};
 use crate::process_state::{is_used, living};
 use crate::unseen_debts;
@@ -52,7 +52,8 @@ pub struct Inspected {
 pub struct InspectedClient {
     /// A request of this client, without the cost and the arg of `when`.
     message: WrittenMessage,
-    /// The args of the key, as they are written.
+    /// The KEY, as it was written, and its args.
+    pub written: String,
     meaning: Meaning,
     pub question: Question,
 }
@@ -369,7 +370,7 @@ impl Inspected {
             bail!(WrongUsage(format!("there is no policy '{name}' in {source}; it has {names}")));
         }
         let client =
-            |at: usize| self.client(at, key, key_meanings::named(key, &policies[at].key.args)?);
+            |at: usize| self.client(at, &key.text, named(key, &policies[at].key.args)?);
         let found: Vec<_> = meant.iter().map(|at| (*at, client(*at))).collect();
         if found.iter().any(|(_, client)| client.is_ok()) {
             return Ok(found.into_iter().filter_map(|(_, client)| client.ok()).collect());
@@ -404,23 +405,23 @@ impl Inspected {
 
     /// The client with the key of this meaning in the policy at this place. The error is a
     /// sentence.
-    fn client(&self, at: usize, key: &Key, meaning: Meaning) -> Result<InspectedClient, String> {
+    fn client(&self, at: usize, key: &str, meaning: Meaning) -> Result<InspectedClient, String> {
         let policy = &self.in_force.policies.list[at];
         let name = policy.message.as_deref().unwrap_or_default();
         let (message, question) = of_a_group(policy, &meaning.args, |args| {
             let message = WrittenMessage::new(name, args).ok();
             let message = message
-                .ok_or_else(|| format!("'{}' has too many parts; 255 are the most", key.text))?;
+                .ok_or_else(|| format!("'{key}' has too many parts; 255 are the most"))?;
             let question = message
                 .message()
                 .and_then(|message| Question::under(&self.in_force, &self.table, at, &message));
             let question = question.ok_or_else(|| {
                 let args = key_meanings::in_words(&policy.key.args);
-                format!("'{}' is not a whole key, or has null in it; it is {args}", key.text)
+                format!("'{key}' is not a whole key, or has null in it; it is {args}")
             })?;
             Ok((message, question))
         })?;
-        Ok(InspectedClient { message, meaning, question })
+        Ok(InspectedClient { message, written: key.to_owned(), meaning, question })
     }
 
     /// Says which KEY to write instead, if the table has `what` not of this client but of one that
@@ -429,7 +430,6 @@ impl Inspected {
     pub fn notes_about_others(
         &self,
         client: &InspectedClient,
-        key: &Key,
         what: &str,
         has: impl Fn(&InspectedClient) -> bool,
     ) -> Vec<String> {
@@ -438,7 +438,7 @@ impl Inspected {
         }
         let (mut known, mut usual) = (Vec::new(), Vec::new());
         let (at, policy) = (client.question.policy, self.policy(client));
-        let (shown, place) = (self.shown(client, key), self.in_policy(client));
+        let (shown, place) = (self.shown(client), self.in_policy(client));
         let args = client.meaning.args.iter().enumerate();
         let forms = args.flat_map(|(number, arg)| {
             other_forms(arg, &policy.key.args).into_iter().map(move |form| (number, form))
@@ -446,7 +446,7 @@ impl Inspected {
         for (number, OtherForm { arg, when, is_usual }) in forms {
             let mut meaning = client.meaning.clone();
             meaning.args[number] = arg;
-            let Ok(other) = self.client(at, key, meaning) else { continue };
+            let Ok(other) = self.client(at, &client.written, meaning) else { continue };
             if other.question.key == client.question.key {
                 continue;
             }
@@ -565,18 +565,29 @@ impl Inspected {
 
     /// A key as it was written, with what is meant by it and what the policy makes of it, if that
     /// is something else.
-    pub fn shown(&self, client: &InspectedClient, key: &Key) -> String {
+    pub(crate) fn shown(&self, client: &InspectedClient) -> String {
         let parts = client.message().map(|message| key_parts(self.policy(client), &message));
         let parts = parts.unwrap_or_default();
         let mut notes =
             Vec::from_iter(Some(client.meaning.note.clone()).filter(|note| !note.is_empty()));
         let counted = parts.iter().map(|part| &*part.counted_as).collect::<Vec<_>>().join(",");
-        if parts.iter().any(|part| part.value != part.counted_as) && counted != key.text {
+        if parts.iter().any(|part| part.value != part.counted_as) && counted != client.written {
             notes.push(format!("counted as {counted}"));
         }
         match &notes[..] {
-            [] => Visible(&key.text).to_string(),
-            notes => format!("{} ({})", Visible(&key.text), notes.join(", ")),
+            [] => Visible(&client.written).to_string(),
+            notes => format!("{} ({})", Visible(&client.written), notes.join(", ")),
+        }
+    }
+
+    /// What is said about a client under a limit, or about the client itself: "192.0.2.7: policy
+    /// 'api', 10 per second: ...". Without policy and limit for agents without a file.
+    pub(crate) fn about(&self, client: &InspectedClient, limit: &str, said: &str) -> String {
+        let shown = self.shown(client);
+        match (&*self.policy_in_words(client), limit) {
+            ("", _) => format!("{shown}: {said}"),
+            (policy, "") => format!("{shown}: {policy}: {said}"),
+            (policy, limit) => format!("{shown}: {policy}, {limit}: {said}"),
         }
     }
 

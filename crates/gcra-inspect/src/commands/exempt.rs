@@ -124,7 +124,7 @@ fn begin(
     }
     let is_used = is_used(&inspected.table);
     for client in clients {
-        notes(inspected, &client, key).iter().for_each(|note| print_note(note));
+        notes(inspected, &client).iter().for_each(|note| print_note(note));
         let policy = inspected.policy(&client);
         let was_exempt = is_exempt(inspected, &client);
         let exemption = Exemption {
@@ -145,9 +145,9 @@ fn begin(
         let said = format!(
             "exempt for {}, {followed}; to end it: {}",
             Exact(time),
-            command_to_end(exempt, inspected, policy, key)
+            command_to_end(exempt, inspected, &client)
         );
-        let words = place(inspected, &client, key, &said);
+        let words = inspected.about(&client, "", &said);
         let json = in_json(key, Some(&policy.name), &exemption.client, was_exempt, time);
         print(at.json, [Output { words, json }])?;
     }
@@ -292,7 +292,7 @@ fn end(exempt: &Exempt, inspected: &Inspected, key: &Key) -> anyhow::Result<bool
             false if former.iter().any(|exemption| policy.is_meant_by(exemption)) => continue,
             false => "there was no exemption",
         };
-        let words = place(inspected, client, key, said);
+        let words = inspected.about(client, "", said);
         let name = inspected.name(client);
         let json = in_json(key, Some(&policy.name), &name, was_exempt, Duration::ZERO);
         print(at.json, [Output { words, json }])?;
@@ -318,7 +318,7 @@ fn end(exempt: &Exempt, inspected: &Inspected, key: &Key) -> anyhow::Result<bool
         return Ok(true);
     }
     for client in found? {
-        notes_to_end(inspected, &client, key).iter().for_each(|note| print_note(note));
+        notes_to_end(inspected, &client).iter().for_each(|note| print_note(note));
     }
     Ok(false)
 }
@@ -326,9 +326,9 @@ fn end(exempt: &Exempt, inspected: &Inspected, key: &Key) -> anyhow::Result<bool
 const ENDED: &str = "the exemption has ended, in all agents within about two seconds";
 
 /// What to know about a client that is not exempt.
-pub fn notes_to_end(inspected: &Inspected, client: &InspectedClient, key: &Key) -> Vec<String> {
+pub fn notes_to_end(inspected: &Inspected, client: &InspectedClient) -> Vec<String> {
     let is_exempt = |client: &InspectedClient| is_exempt(inspected, client);
-    inspected.notes_about_others(client, key, "an exemption", is_exempt)
+    inspected.notes_about_others(client, "an exemption", is_exempt)
 }
 
 /// The hash of the key that a KEY means in a policy.
@@ -341,15 +341,6 @@ fn hash_of(table: &Table, policy: &Policy, key: &Key) -> Option<KeyHash> {
     };
     let (message, ()) = of_a_group(policy, &args, written).ok()?;
     Some(hash_key(table.hasher(), policy, &message.message()?)?.0)
-}
-
-/// What is said about a client, with its key and policy.
-fn place(inspected: &Inspected, client: &InspectedClient, key: &Key, said: &str) -> String {
-    let shown = inspected.shown(client, key);
-    match inspected.policy_in_words(client) {
-        policy if policy.is_empty() => format!("{shown}: {said}"),
-        policy => format!("{shown}: {policy}: {said}"),
-    }
 }
 
 fn in_json(
@@ -393,22 +384,22 @@ pub fn write(inspected: &Inspected, exemption: &Exemption) -> anyhow::Result<()>
     }
 }
 
-fn command_to_end(exempt: &Exempt, inspected: &Inspected, policy: &Policy, key: &Key) -> String {
+fn command_to_end(exempt: &Exempt, inspected: &Inspected, client: &InspectedClient) -> String {
     let mut words = vec!["gcra-spoa exempt --end".to_owned()];
     let path = |path: &Path| quoted(&path.display().to_string());
     if let Some(file) = &exempt.of.config {
         words.push(format!("--config {}", path(file)));
     }
     if inspected.source.has_names() {
-        words.push(format!("--policy {}", policy.name));
+        words.push(format!("--policy {}", inspected.policy(client).name));
     }
     if exempt.at.table.is_some() {
         words.push(format!("--table {}", path(&inspected.path)));
     }
-    if key.text.starts_with('-') {
+    if client.written.starts_with('-') {
         words.push("--".to_owned());
     }
-    words.push(quoted(&key.text));
+    words.push(quoted(&client.written));
     words.join(" ")
 }
 

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::client_buckets::{decide, notes};
 use crate::explanation::{Decided, LimitState, RuleKind};
-use crate::explanation_words::{NO_BUCKET, under};
+use crate::explanation_words::NO_BUCKET;
 use crate::flags::{At, PolicyFlags, key_help, key_parser, values_help};
 use crate::inspected_table::{Inspected, InspectedClient, LimitsFrom};
 use crate::lease_state::Held;
@@ -76,20 +76,18 @@ pub fn get(get: &Get) -> anyhow::Result<ExitCode> {
     let (mut found, mut names) = (false, BTreeSet::new());
     for key in keys {
         for client in inspected.clients(of.policy.as_deref(), key)? {
-            let shown = inspected.shown(&client, key);
             let Some(decided) = decide(&inspected, &client) else { continue };
             names.insert(&*inspected.policy(&client).name);
             found |= decided.has_bucket() || decided.rule != RuleKind::Limits;
-            let notes = notes(&inspected, &client, key);
+            let notes = notes(&inspected, &client);
             let former = inspected.note_about_former_args(&client);
             notes.iter().chain(&former).for_each(|note| print_note(note));
             let is_unseen = unseen.is_some() || former.is_some();
             let no_bucket = if is_unseen { NO_SEEN_BUCKET } else { NO_BUCKET };
-            let outputs = outputs(&inspected, &client, key, &shown, &decided);
-            let outputs = outputs.into_iter().map(|Output { words, json }| Output {
-                words: words.replace(NO_BUCKET, no_bucket),
-                json,
-            });
+            let mut outputs = outputs(&inspected, &client, &decided);
+            for Output { words, .. } in &mut outputs {
+                *words = words.replace(NO_BUCKET, no_bucket);
+            }
             print(at.json, outputs)?;
         }
     }
@@ -115,24 +113,17 @@ fn check_known(inspected: &Inspected, rate: &RateArg) -> anyhow::Result<()> {
 }
 
 /// What `get` says about one client of a policy: a line for each limit.
-fn outputs(
-    inspected: &Inspected,
-    client: &InspectedClient,
-    key: &Key,
-    shown: &str,
-    decided: &Decided,
-) -> Vec<Output> {
+fn outputs(inspected: &Inspected, client: &InspectedClient, decided: &Decided) -> Vec<Output> {
     let policy = inspected.policy(client);
-    let place = inspected.policy_in_words(client);
     let entry = decided.applied_override.as_ref();
     let entry = entry.map(|entry| format!(" (override {})", entry.entry)).unwrap_or_default();
     let exempt = match decided.exempt_ms {
         Some(ms) => format!("; exempt for another {}", Left(Duration::from_millis(ms))),
         None => String::new(),
     };
-    let json = |more: Value| {
+    let output = |limit: &str, said: String, more: Value| {
         let mut json = json!({
-            "key": key.text,
+            "key": client.written,
             "policy": &*policy.name,
             "override": decided.applied_override.as_ref().map(|applied| &applied.entry),
             "bucket": false,
@@ -141,7 +132,7 @@ fn outputs(
         if let (Value::Object(json), Value::Object(mut more)) = (&mut json, more) {
             json.append(&mut more);
         }
-        json
+        Output { words: inspected.about(client, limit, &said), json }
     };
     let rule = match decided.rule {
         RuleKind::Deny => Some("every request is blocked, because the limit is \"deny\""),
@@ -151,22 +142,21 @@ fn outputs(
         RuleKind::Limits => None,
     };
     if let Some(rule) = rule {
-        let words = format!("{shown}:{} {rule}{entry}{exempt}", under(&place, ""));
-        return vec![Output { words, json: json(json!({ "rule": decided.rule })) }];
+        let said = format!("{rule}{entry}{exempt}");
+        return vec![output("", said, json!({ "rule": decided.rule }))];
     }
-    let of_limit = |text: &str| under(&place, &format!("{text}{entry}"));
     if !decided.held.is_empty() {
-        let output = |held: &Held| Output {
-            words: format!("{shown}:{} {}{exempt}", of_limit(&held.text), held.in_words()),
-            json: json(serde_json::to_value(held).unwrap_or_default()),
+        let of_held = |held: &Held| {
+            let said = format!("{}{exempt}", held.in_words());
+            let json = serde_json::to_value(held).unwrap_or_default();
+            output(&format!("{}{entry}", held.text), said, json)
         };
-        return decided.held.iter().map(output).collect();
+        return decided.held.iter().map(of_held).collect();
     }
     let limits = policy.rule(client.question.rule).limits();
     // Of these the numbers are said, because there may be buckets of other numbers.
     if !decided.has_bucket() && limits.iter().all(|limit| limit.by_arg().is_none()) {
-        let words = format!("{shown}:{} {NO_BUCKET}{exempt}", under(&place, ""));
-        return vec![Output { words, json: json(json!({})) }];
+        return vec![output("", format!("{NO_BUCKET}{exempt}"), json!({}))];
     }
     let others = |state: &LimitState| {
         let limit = limits.iter().find(|limit| *limit.label == *state.limit);
@@ -179,14 +169,10 @@ fn outputs(
             )
         })
     };
-    let output = |state: &LimitState| Output {
-        words: format!(
-            "{shown}:{} {}{exempt}{}",
-            of_limit(&state.text),
-            state.in_words(decided.observes),
-            others(state)
-        ),
-        json: json(serde_json::to_value(state).unwrap_or_default()),
+    let of_limit = |state: &LimitState| {
+        let said = format!("{}{exempt}{}", state.in_words(decided.observes), others(state));
+        let json = serde_json::to_value(state).unwrap_or_default();
+        output(&format!("{}{entry}", state.text), said, json)
     };
-    decided.limits.iter().map(output).collect()
+    decided.limits.iter().map(of_limit).collect()
 }

@@ -52,7 +52,7 @@ pub fn run(name: &NameArgs) -> anyhow::Result<ExitCode> {
                 policy => format!("{policy}: {name}"),
             };
             let policy = &*inspected.policy(&client).name;
-            let json = json!({ "key": key.text, "policy": policy, "name": name });
+            let json = json!({ "key": client.written, "policy": policy, "name": name });
             print(at.json, [Output { words, json }])?;
         }
     }

@@ -18,7 +18,7 @@ use gcra_text::output::{Output, WrongUsage, print, print_note};
 use serde_json::json;
 
 use crate::client_buckets::{Buckets, Forgiven, known_quotas, notes};
-use crate::explanation_words::{NO_BUCKET, under};
+use crate::explanation_words::NO_BUCKET;
 use crate::flags::{At, PolicyFlags, key_help, key_parser, values_help};
 use crate::inspected_table::{Inspected, InspectedClient, LimitsFrom};
 use crate::store_reader::InStore;
@@ -165,8 +165,8 @@ pub fn clear(
 ) -> anyhow::Result<Cleared> {
     let mut all = Cleared::default();
     for client in inspected.clients(policy, key)? {
-        let shown = inspected.shown(&client, key);
-        let notes = notes(inspected, &client, key);
+        let shown = inspected.shown(&client);
+        let notes = notes(inspected, &client);
         notes.into_iter().try_for_each(|note| say(ResetOutput::Note(note)))?;
         let cleared_one = || (inspected.name(&client), inspected.policy(&client).name.to_string());
         if let Some(note) = note_about_others(inspected.policy(&client)) {
@@ -184,7 +184,7 @@ pub fn clear(
             let store = store.ok_or_else(no_store)?;
             let at_once = inspected.policy(&client).shared.is_some_and(|shared| shared.at_once);
             all.after = all.after.max(Some(if at_once { After::Second } else { After::Minute }));
-            match clear_in_store(inspected, store, &client, key, &shown) {
+            match clear_in_store(inspected, store, &client) {
                 Ok((outputs, was_there)) => {
                     all.clients.extend(was_there.then(cleared_one));
                     say(ResetOutput::Outputs(outputs))?;
@@ -202,7 +202,7 @@ pub fn clear(
         }
         let cleared = Buckets::of(inspected, &client).clear(inspected)?;
         all.clients.extend((!cleared.is_empty()).then(cleared_one));
-        say(ResetOutput::Outputs(cleared_in_words(inspected, &client, key, &shown, &cleared)))?;
+        say(ResetOutput::Outputs(cleared_in_words(inspected, &client, &cleared)))?;
     }
     Ok(all)
 }
@@ -305,10 +305,7 @@ fn clear_in_store(
     inspected: &Inspected,
     store: &InStore,
     client: &InspectedClient,
-    key: &Key,
-    shown: &str,
 ) -> anyhow::Result<(Vec<Output>, bool)> {
-    let place = inspected.policy_in_words(client);
     let Inspected { in_force, table, .. } = inspected;
     let own = client.question;
     let trial = inspected.policy(client).trial;
@@ -321,7 +318,7 @@ fn clear_in_store(
     let Some(message) = client.message() else { return Ok((outputs, found)) };
     // What a client owes together with others is not its own to be cleared.
     for (question, policy, limit) in all.filter(|(.., limit)| limit.key.is_none()) {
-        let client = SharedClient { in_force, table, question, message: &message };
+        let shared = SharedClient { in_force, table, question, message: &message };
         // One key of the store has the records of all numbers, and they go together. So what they
         // have is read before.
         let mut cleared: Option<Standing> = None;
@@ -330,7 +327,7 @@ fn clear_in_store(
             limit.calendar().is_some() || lent(*quota).is_ok()
         });
         for quota in quotas {
-            let bucket = store.bucket(client, limit, quota)?;
+            let bucket = store.bucket(shared, limit, quota)?;
             let Some(standing) = store.read(&bucket)? else { continue };
             cleared = Some(match cleared {
                 None => standing,
@@ -342,9 +339,8 @@ fn clear_in_store(
                 }
             });
         }
-        store.clear(&store.bucket(client, limit, limit.quota(None))?)?;
+        store.clear(&store.bucket(shared, limit, limit.quota(None))?)?;
         found |= cleared.is_some();
-        let place = under(&place, &format!("limit '{}'", limit.label));
         let said = match &cleared {
             None => "the store had nothing".to_owned(),
             Some(standing) => format!(
@@ -354,9 +350,9 @@ fn clear_in_store(
             ),
         };
         outputs.push(Output {
-            words: format!("{shown}:{place} {said}"),
+            words: inspected.about(client, &format!("limit '{}'", limit.label), &said),
             json: json!({
-                "key": key.text,
+                "key": client.written,
                 "policy": &*policy.name,
                 "limit": &*limit.label,
                 "bucket": cleared.is_some(),
@@ -371,12 +367,9 @@ fn clear_in_store(
 fn cleared_in_words(
     inspected: &Inspected,
     client: &InspectedClient,
-    key: &Key,
-    shown: &str,
     cleared: &BTreeMap<String, Forgiven>,
 ) -> Vec<Output> {
-    let policy = inspected.policy(client);
-    let place = inspected.policy_in_words(client);
+    let (policy, key) = (inspected.policy(client), &client.written);
     let is_unlisted = unlisted_of(inspected, client).is_some();
     let is_unseen = is_unlisted || inspected.misses_former_key(client);
     let is_remembered = unseen_debts::remembered(&inspected.table).is_some();
@@ -399,9 +392,9 @@ fn cleared_in_words(
             forgiven => format!("a debt of {} was forgiven", Short(forgiven.into())),
         };
         Output {
-            words: format!("{shown}:{} {said}", under(&place, &format!("limit '{limit}'"))),
+            words: inspected.about(client, &format!("limit '{limit}'"), &said),
             json: json!({
-                "key": key.text,
+                "key": key,
                 "policy": &*policy.name,
                 "limit": limit,
                 "bucket": true,
@@ -413,20 +406,18 @@ fn cleared_in_words(
     let mut outputs: Vec<_> = cleared.iter().map(output).collect();
     let is_denied = matches!(policy.rule(client.question.rule), Rule::Deny);
     if is_denied {
+        let said = "every request is blocked, because the limit is \"deny\"; a reset does not \
+                    change that";
         outputs.push(Output {
-            words: format!(
-                "{shown}:{} every request is blocked, because the limit is \"deny\"; a reset does \
-                 not change that",
-                under(&place, "")
-            ),
-            json: json!({ "key": key.text, "policy": &*policy.name, "rule": "deny" }),
+            words: inspected.about(client, "", said),
+            json: json!({ "key": key, "policy": &*policy.name, "rule": "deny" }),
         });
     }
     if outputs.is_empty() {
         let no_bucket = if is_unseen { NO_SEEN_BUCKET } else { NO_BUCKET };
         outputs.push(Output {
-            words: format!("{shown}:{} {no_bucket}", under(&place, "")),
-            json: json!({ "key": key.text, "policy": &*policy.name, "bucket": false }),
+            words: inspected.about(client, "", no_bucket),
+            json: json!({ "key": key, "policy": &*policy.name, "bucket": false }),
         });
     }
     outputs
