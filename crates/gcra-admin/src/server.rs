@@ -130,16 +130,13 @@ const ROUTES: [(&str, Route, &str); 13] = [
 ///
 /// The address cannot be used.
 pub fn bind(address: SocketAddr) -> anyhow::Result<TcpListener> {
-    let listener = TcpListener::bind(address).map_err(|error| match error.kind() {
-        io::ErrorKind::AddrInUse => anyhow!(
-            "could not listen on {address} for --admin: {error}; give each agent a port of its \
-             own"
-        ),
-        io::ErrorKind::AddrNotAvailable => anyhow!(
-            "could not listen on {address} for --admin: {error}; use an IP address of this \
-             machine"
-        ),
-        _ => anyhow!("could not listen on {address} for --admin: {error}"),
+    let listener = TcpListener::bind(address).map_err(|error| {
+        let remedy = match error.kind() {
+            io::ErrorKind::AddrInUse => "; give each agent a port of its own",
+            io::ErrorKind::AddrNotAvailable => "; use an IP address of this machine",
+            _ => "",
+        };
+        anyhow!("could not listen on {address} for --admin: {error}{remedy}")
     })?;
     listener.set_nonblocking(true)?;
     Ok(listener)
@@ -529,12 +526,8 @@ fn is_known(host: &[u8], names: &[String]) -> bool {
 }
 
 fn without_port(host: &[u8]) -> &[u8] {
-    match host.iter().rposition(|byte| *byte == b':') {
-        Some(colon)
-            if host.get(colon + 1..).is_some_and(|port| port.iter().all(u8::is_ascii_digit)) =>
-        {
-            host.get(..colon).unwrap_or(host)
-        }
+    match host.iter().rposition(|byte| *byte == b':').map(|colon| host.split_at(colon)) {
+        Some((name, [_, port @ ..])) if port.iter().all(u8::is_ascii_digit) => name,
         _ => host,
     }
 }
