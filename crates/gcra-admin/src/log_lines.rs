@@ -38,12 +38,7 @@ pub struct Event {
 }
 
 /// The last lines of a log.
-pub(crate) struct Events(Mutex<Lines>);
-
-struct Lines {
-    lines: VecDeque<Event>,
-    next: u64,
-}
+pub(crate) struct Events(Mutex<VecDeque<Event>>);
 
 static EVENTS: Events = Events::new();
 
@@ -64,27 +59,26 @@ fn ms(time: SystemTime) -> u64 {
 
 impl Events {
     const fn new() -> Self {
-        Self(Mutex::new(Lines { lines: VecDeque::new(), next: 0 }))
+        Self(Mutex::new(VecDeque::new()))
     }
 
     fn add(&self, at: SystemTime, level: Level, text: String) {
         let mut lines = lock(&self.0);
-        let Lines { lines, next } = &mut *lines;
+        let number = lines.back().map_or(0, |last| last.number + 1);
         if lines.len() == LINES {
             lines.pop_front();
         }
         lines.push_back(Event {
             at_ms: ms(at),
             pid: std::process::id(),
-            number: *next,
+            number,
             level: level.as_str().to_ascii_lowercase(),
             text: cut(text),
         });
-        *next += 1;
     }
 
     fn all(&self) -> Vec<Event> {
-        lock(&self.0).lines.iter().cloned().collect()
+        lock(&self.0).iter().cloned().collect()
     }
 }
 
