@@ -15,7 +15,6 @@
 //! answer has such a digest, too, because the address may have been taken by another program.
 
 use std::fmt::Write as _;
-use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
 use std::iter;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -51,6 +50,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::spawn_blocking;
 use tokio::time::{sleep, timeout};
 
+use crate::status::digits_of;
 use crate::token::Token;
 use crate::watched::Watched;
 use crate::wrong_tokens::{Noted, WINDOW, WrongTokens};
@@ -630,10 +630,7 @@ impl Ordered<'_> {
     fn digits(&self, table: &Table, what: &str) -> String {
         let Self { policy, observe, at_ns, by, to } = self;
         // As debug output strings are quoted, so no two orders have the same text.
-        let text = format!("{what}: {:?}", (policy, observe, at_ns, by, to));
-        let hash =
-            BuildHasherDefault::<DefaultHasher>::default().hash_one(table.hash(text.as_bytes()));
-        format!("{hash:016x}")
+        digits_of(&format!("{what}: {:?}", (policy, observe, at_ns, by, to)), table)
     }
 }
 

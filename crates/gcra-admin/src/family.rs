@@ -152,6 +152,13 @@ pub(crate) fn some(some: &mut bool, other: &bool) {
     *some |= other;
 }
 
+/// It is the same for all that say it.
+pub(crate) fn first<T: Clone + Default + PartialEq>(first: &mut T, other: &T) {
+    if *first == T::default() {
+        first.clone_from(other);
+    }
+}
+
 /// It is so for every agent.
 pub(crate) fn every(every: &mut bool, other: &bool) {
     *every &= other;

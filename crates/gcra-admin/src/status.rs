@@ -24,8 +24,8 @@ use spop_agent::{Latency as LatencyCounts, Snapshot};
 use crate::agreement::differing;
 use crate::client_waits::{ClientSources, Waiting};
 use crate::family::{
-    Amount, Family, Labels, Metrics, NamedCounts, Samples, Sum, counter, float, gauge, histogram,
-    named, part, some, sum,
+    Amount, Family, Labels, Metrics, NamedCounts, Samples, Sum, counter, first, float, gauge,
+    histogram, named, part, some, sum,
 };
 use crate::store_status::{StoreSource, StoreStatus};
 
@@ -189,7 +189,7 @@ part! {
     TableStatus of it: &StatusSource<'_>;
 
     /// The same for all agents that share the table, before and after a resize.
-    id: String = id_of(it.table);
+    id: String = digits_of("gcra-spoa id of the table", it.table);
     slots: u64 = it.table.slots().get().into();
     /// How many slots are in each state. Empty if the slots have not been counted.
     states: NamedCounts = it.scan.map_or_else(NamedCounts::new, |scan| states(scan.occupancy))
@@ -433,8 +433,12 @@ impl Status {
 impl PolicyStatus {
     /// How many messages have passed that it would have blocked if it did not only observe.
     pub fn would_block(&self) -> u64 {
-        let all = || self.decisions.get("would_block").copied().unwrap_or(0);
-        self.newly_blocked.unwrap_or_else(all)
+        self.newly_blocked.unwrap_or_else(|| self.decided("would_block"))
+    }
+
+    /// How many decisions had this outcome.
+    pub(crate) fn decided(&self, outcome: &str) -> u64 {
+        self.decisions.get(outcome).copied().unwrap_or(0)
     }
 }
 
@@ -446,10 +450,10 @@ pub(crate) fn word(readiness: Readiness) -> &'static str {
     }
 }
 
-/// Some digits that only agents with the key of this table can compute.
-fn id_of(table: &Table) -> String {
+/// Digits for a text that only processes that can read the table can compute.
+pub(crate) fn digits_of(text: &str, table: &Table) -> String {
     let hash = BuildHasherDefault::<DefaultHasher>::default();
-    format!("{:016x}", hash.hash_one(table.hash(b"gcra-spoa id of the table")))
+    format!("{:016x}", hash.hash_one(table.hash(text.as_bytes())))
 }
 
 fn states(Occupancy { live, idle, pending, sealed, .. }: Occupancy) -> NamedCounts {
@@ -461,11 +465,4 @@ fn disagreeing(table: &Table) -> u64 {
     let me = processes.iter().find(|process| is_this_process(process));
     let limits = me.and_then(|me| me.profile).map(|profile| profile.limits);
     limits.map_or(0, |limits| differing(table, limits).len() as u64)
-}
-
-/// It is the same for all of them, if they say it.
-fn first(first: &mut Option<String>, other: &Option<String>) {
-    if first.is_none() {
-        first.clone_from(other);
-    }
 }

@@ -10,8 +10,8 @@ use gcra_table::{LeaseCounts, Time};
 use serde::{Deserialize, Serialize};
 
 use crate::family::{
-    Amount, Family, Labels, Metrics, NamedCounts, Sum, counter, every, gauge, most, named, part,
-    sum,
+    Amount, Family, Labels, Metrics, NamedCounts, Sum, counter, every, first, gauge, most, named,
+    part, sum,
 };
 
 part! {
@@ -149,13 +149,6 @@ fn each(faults: &mut Vec<String>, more: &Vec<String>) {
         if !faults.contains(fault) {
             faults.push(fault.clone());
         }
-    }
-}
-
-/// What the first agent that has counted says.
-fn first(first: &mut NamedCounts, other: &NamedCounts) {
-    if first.is_empty() {
-        first.clone_from(other);
     }
 }
 
