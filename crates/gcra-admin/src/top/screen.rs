@@ -13,7 +13,7 @@ use crate::store_status::StoreStatus;
 use crate::top::clients::{Row, SortBy, Which, client_rows, list};
 use crate::top::stack::{beside, stack};
 use crate::top::words::{
-    bar, number, oddities, plain, quantile, rate, short, styled, text, wrapped,
+    bar, number, oddities, plain, quantile, rate, short, styled, sum, text, wrapped,
 };
 
 /// From this width on, lists stand side by side.
@@ -189,8 +189,8 @@ impl Screen {
             for policy in now.policies.iter().filter(|_| elapsed > 0.0) {
                 let sums = rates.entry(&policy.name).or_default();
                 let counts = |policy: &PolicyStatus| {
-                    let [allowed, blocked, undecided] = ["allowed", "blocked", "undecided"]
-                        .map(|outcome| policy.decisions.get(outcome).copied().unwrap_or(0));
+                    let [allowed, blocked, undecided] =
+                        ["allowed", "blocked", "undecided"].map(|it| policy.decided(it));
                     [allowed, blocked, policy.would_block(), undecided, policy.delayed]
                 };
                 let before = before.get(&*policy.name).map_or([0; 5], |policy| counts(policy));
@@ -273,10 +273,8 @@ impl Screen {
         let status = |seen: &Seen, what: &dyn Fn(&Status) -> String| {
             seen.agent.status.as_ref().map_or_else(|| "-".to_owned(), what)
         };
-        let blocked = |status: &Status| {
-            let counts = status.policies.iter().map(|policy| policy.decisions.get("blocked"));
-            counts.flatten().fold(0_u64, |sum, count| sum.saturating_add(*count))
-        };
+        let blocked =
+            |status: &Status| sum(status.policies.iter().map(|policy| policy.decided("blocked")));
         let notes = agents.iter().map(|seen| (note(&seen.agent), Style::Yellow)).collect();
         let columns = vec![
             text("AGENT", cells(&|seen| seen.agent.pid.to_string()), 0),

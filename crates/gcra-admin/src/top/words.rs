@@ -12,24 +12,18 @@ use crate::status_sum::Together;
 /// Events since the start that should not have happened.
 pub(super) fn oddities<'a>(
     together: &Together,
-    tables: impl Iterator<Item = &'a TableStatus>,
+    tables: impl Iterator<Item = &'a TableStatus> + Clone,
 ) -> Vec<String> {
     let Together { notifies, connections, config_reloads, .. } = together;
-    let (mut evictions, mut gave_up) = (0_u64, 0_u64);
-    for table in tables {
-        evictions = evictions.saturating_add(table.evictions);
-        gave_up = gave_up.saturating_add(table.gave_up);
-    }
-    let errors =
-        connections.protocol_errors.values().fold(0_u64, |sum, count| sum.saturating_add(*count));
-    let undecided = together.policies.iter().map(|policy| policy.decisions.get("undecided"));
-    let undecided = undecided.flatten().fold(0_u64, |sum, count| sum.saturating_add(*count));
+    let evictions = sum(tables.clone().map(|table| table.evictions));
+    let gave_up = sum(tables.map(|table| table.gave_up));
+    let undecided = sum(together.policies.iter().map(|policy| policy.decided("undecided")));
     let timeouts = connections.ended.get("timeout").copied().unwrap_or(0);
     let refused = config_reloads.get("refused").copied().unwrap_or(0);
     let store = together.store.clone().unwrap_or_default();
     let without_store = together.policies.iter().flat_map(|policy| policy.without_store.values());
-    let without_store = without_store.fold(0_u64, |sum, count| sum.saturating_add(*count));
-    let leaps = store.clock_leaps.values().fold(0_u64, |sum, count| sum.saturating_add(*count));
+    let leaps = sum(store.clock_leaps.values().copied());
+    let errors = sum(connections.protocol_errors.values().copied());
     [
         Count(evictions, "bucket evicted (table too small)", "buckets evicted (table too small)"),
         Count(notifies.handler_panics, "panic", "panics"),
@@ -43,7 +37,7 @@ pub(super) fn oddities<'a>(
         Count(gave_up, "request given up", "requests given up"),
         Count(refused, "configuration refused", "configurations refused"),
         Count(
-            without_store,
+            sum(without_store.copied()),
             "message decided without the store",
             "messages decided without the store",
         ),
@@ -63,6 +57,11 @@ pub(super) fn oddities<'a>(
     .filter(|count| count.0 > 0)
     .map(ToString::to_string)
     .collect()
+}
+
+/// Other processes may say anything, so no sum overflows.
+pub(super) fn sum(counts: impl IntoIterator<Item = u64>) -> u64 {
+    counts.into_iter().fold(0, u64::saturating_add)
 }
 
 /// Words after a label, on as many lines as they take.
@@ -92,11 +91,10 @@ pub(super) fn wrapped(
 
 /// The bound below which this many percent lie.
 pub(super) fn quantile(buckets: &[LatencyBound], percent: u64) -> Option<String> {
-    let add = |sum: u64, bucket: &LatencyBound| sum.saturating_add(bucket.count);
-    let total = buckets.iter().fold(0, add);
+    let total = sum(buckets.iter().map(|bucket| bucket.count));
     let mut below = 0_u64;
     let bucket = buckets.iter().find(|bucket| {
-        below = add(below, bucket);
+        below = below.saturating_add(bucket.count);
         total > 0 && u128::from(below) * 100 >= u128::from(total) * u128::from(percent)
     })?;
     Some(match bucket.at_most_seconds {
