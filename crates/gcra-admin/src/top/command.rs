@@ -8,6 +8,7 @@ use std::collections::{HashMap, HashSet};
 use std::io::{self, IsTerminal as _};
 use std::net::Ipv6Addr;
 use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
@@ -238,22 +239,17 @@ fn watch(
             && key.kind == KeyEventKind::Press
         {
             let is_control = key.modifiers.contains(KeyModifiers::CONTROL);
-            if press(screen, key.code, is_control) == Then::Quit {
+            if press(screen, key.code, is_control).is_break() {
                 return Ok(());
             }
         }
     }
 }
 
-#[derive(Debug, Eq, PartialEq)]
-enum Then {
-    GoOn,
-    Quit,
-}
-
-fn press(screen: &mut Screen, key: KeyCode, is_control: bool) -> Then {
+/// Does what a key says, which may be to quit.
+fn press(screen: &mut Screen, key: KeyCode, is_control: bool) -> ControlFlow<()> {
     match key {
-        KeyCode::Char('c') if is_control => return Then::Quit,
+        KeyCode::Char('c') if is_control => return ControlFlow::Break(()),
         KeyCode::Esc if screen.is_searching || !screen.search.is_empty() => {
             screen.search.clear();
             screen.is_searching = false;
@@ -269,7 +265,7 @@ fn press(screen: &mut Screen, key: KeyCode, is_control: bool) -> Then {
         KeyCode::PageUp => screen.scroll(-SCROLL),
         KeyCode::PageDown => screen.scroll(SCROLL),
         KeyCode::Home => screen.scrolled = 0,
-        KeyCode::Char('q') | KeyCode::Esc => return Then::Quit,
+        KeyCode::Char('q') | KeyCode::Esc => return ControlFlow::Break(()),
         KeyCode::Char('b') => screen.sort(SortBy::Blocked),
         KeyCode::Char('a') => screen.sort(SortBy::Allowed),
         KeyCode::Char('n') => screen.sort(SortBy::Name),
@@ -280,7 +276,7 @@ fn press(screen: &mut Screen, key: KeyCode, is_control: bool) -> Then {
         }
         _ => {}
     }
-    Then::GoOn
+    ControlFlow::Continue(())
 }
 
 /// Asks all addresses once a second, on a thread of its own, so that keys work while agents are
@@ -484,7 +480,7 @@ mod tests {
     fn keys_sort_search_and_quit() {
         let mut screen = Screen::default();
         let mut type_all = |keys: &str| {
-            let mut last = Then::GoOn;
+            let mut last = ControlFlow::Continue(());
             for key in keys.chars() {
                 last = match key {
                     '\n' => press(&mut screen, KeyCode::Enter, false),
@@ -495,12 +491,15 @@ mod tests {
             }
             (last, screen.order, screen.search.clone())
         };
-        assert_eq!(type_all("n"), (Then::GoOn, SortBy::Name, String::new()));
-        assert_eq!(type_all("a/qb\x08n"), (Then::GoOn, SortBy::Allowed, "qn".to_owned()));
-        assert_eq!(type_all("\nb"), (Then::GoOn, SortBy::Blocked, "qn".to_owned()));
-        assert_eq!(type_all("\x1b"), (Then::GoOn, SortBy::Blocked, String::new()));
-        assert_eq!(type_all("\x1b").0, Then::Quit);
-        assert_eq!(type_all("q").0, Then::Quit);
+        assert_eq!(type_all("n"), (ControlFlow::Continue(()), SortBy::Name, String::new()));
+        assert_eq!(
+            type_all("a/qb\x08n"),
+            (ControlFlow::Continue(()), SortBy::Allowed, "qn".to_owned())
+        );
+        assert_eq!(type_all("\nb"), (ControlFlow::Continue(()), SortBy::Blocked, "qn".to_owned()));
+        assert_eq!(type_all("\x1b"), (ControlFlow::Continue(()), SortBy::Blocked, String::new()));
+        assert_eq!(type_all("\x1b").0, ControlFlow::Break(()));
+        assert_eq!(type_all("q").0, ControlFlow::Break(()));
         screen.agents.push(Seen { agent: agent(status(7, 100, 100, 10)), before: None });
         for (key, scrolled) in [
             (KeyCode::Up, 0),
@@ -511,12 +510,12 @@ mod tests {
             (KeyCode::Down, 1),
             (KeyCode::Char('n'), 0),
         ] {
-            press(&mut screen, key, false);
+            assert!(press(&mut screen, key, false).is_continue());
             assert_eq!(screen.scrolled, scrolled, "{key:?}");
         }
-        press(&mut screen, KeyCode::PageDown, false);
+        assert!(press(&mut screen, KeyCode::PageDown, false).is_continue());
         assert!((1..10).contains(&screen.scrolled), "not beyond the last client");
-        assert_eq!(press(&mut screen, KeyCode::Char('c'), true), Then::Quit);
+        assert_eq!(press(&mut screen, KeyCode::Char('c'), true), ControlFlow::Break(()));
     }
 
     #[test]
