@@ -24,11 +24,6 @@ pub(crate) fn status(pid: u32, uptime: u32, allowed: u64, blocked: u64) -> Statu
         ]
         .map(|(outcome, count)| (outcome.to_owned(), count))
         .into(),
-        newly_blocked: None,
-        delayed: 0,
-        limit_args: BTreeMap::new(),
-        settled: BTreeMap::new(),
-        settled_cells: BTreeMap::new(),
         top_blocked: match blocked * factor {
             0 => Vec::new(),
             blocked => vec![client("192.0.2.1", blocked), client("2001:db8:1:2::", 3)],
@@ -39,9 +34,7 @@ pub(crate) fn status(pid: u32, uptime: u32, allowed: u64, blocked: u64) -> Statu
         },
         top_allowed: vec![client("sk_l…(24)#a1b2c3", allowed), client("192.0.2.1", 2 * factor)],
         top_is_exact: exact,
-        switched: false,
-        shared: None,
-        without_store: BTreeMap::new(),
+        ..PolicyStatus::default()
     };
     let mut status = Status {
         version: "0.1.0".to_owned(),
