@@ -1,6 +1,6 @@
 //! All buckets in which a client can owe something, and whether it has any.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 
 use anyhow::bail;
 use gcra_policy::{Limit, Policy};
@@ -58,11 +58,8 @@ pub(crate) struct Forgiven {
 impl Buckets {
     pub(crate) fn of(inspected: &Inspected, client: &InspectedClient) -> Self {
         let policy = inspected.policy(client);
-        let mut keys = vec![client.question.key];
-        keys.extend(inspected.other_keys(client));
         // What is charged between two resets of one bucket would be forgiven, too.
-        let mut seen = HashSet::new();
-        keys.retain(|key| seen.insert(*key));
+        let keys = distinct([client.question.key].into_iter().chain(inspected.other_keys(client)));
         let mut limits = BTreeMap::new();
         let trial = policy.trial.map(|trial| &inspected.in_force.policies.list[trial]);
         // What a client owes together with others is not its own to be cleared.
@@ -80,26 +77,16 @@ impl Buckets {
         let registered = inspected.table.registered().into_iter();
         let registered = registered.map(|Registered { limit, quota, .. }| (limit, quota));
         let now = inspected.table.wall_reading();
-        let mut windows = Vec::new();
-        for limit in own() {
-            let Some(calendar) = limit.calendar() else { continue };
-            let window = (limit.id, calendar.window(now));
-            if !windows.contains(&window) {
-                windows.push(window);
-            }
-        }
+        let window = |limit: &Limit| Some((limit.id, limit.calendar()?.window(now)));
+        let windows = distinct(own().filter_map(window));
         // The register may have no space for all.
         let own = own().filter(|limit| limit.calendar().is_none());
         let own = own.flat_map(|limit| {
             let quotas = known_quotas(&inspected.table, limit).into_iter();
             quotas.map(|quota| (limit.id, quota))
         });
-        let mut quotas = Vec::new();
-        for quota in registered.chain(own).filter(|(limit, _)| limits.contains_key(limit)) {
-            if !quotas.contains(&quota) {
-                quotas.push(quota);
-            }
-        }
+        let quotas = registered.chain(own).filter(|(limit, _)| limits.contains_key(limit));
+        let quotas = distinct(quotas);
         Self { keys, limits, quotas, windows }
     }
 
@@ -165,12 +152,19 @@ pub(crate) fn known_quotas(table: &Table, limit: &Limit) -> Vec<Quota> {
     let mut quotas = vec![limit.quota(None)];
     if let Some(by_arg) = limit.by_arg() {
         let registered = table.registered().into_iter().filter(|known| known.limit == limit.id);
-        let registered = registered.map(|Registered { quota, .. }| quota);
-        for quota in by_arg.quotas().into_iter().chain(registered) {
-            if !quotas.contains(&quota) {
-                quotas.push(quota);
-            }
+        quotas.extend(by_arg.quotas());
+        quotas.extend(registered.map(|known| known.quota));
+    }
+    distinct(quotas)
+}
+
+/// The items without those that are the same as an earlier one.
+fn distinct<T: PartialEq>(items: impl IntoIterator<Item = T>) -> Vec<T> {
+    let mut distinct = Vec::new();
+    for item in items {
+        if !distinct.contains(&item) {
+            distinct.push(item);
         }
     }
-    quotas
+    distinct
 }
