@@ -353,6 +353,12 @@ pub struct ExactLists {
     pub allowed: bool,
 }
 
+impl ExactLists {
+    pub(crate) fn each(self) -> [bool; 3] {
+        [self.blocked, self.would_block, self.allowed]
+    }
+}
+
 /// A client in a list of the heaviest.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct ClientRow {

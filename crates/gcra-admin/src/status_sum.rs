@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::client_waits::WaitReason;
-use crate::family::{Amount, NamedCounts, Sum as _};
+use crate::family::{NamedCounts, Sum};
 use crate::status::{
     ClientRow, Connections, ExactLists, LatencyStatus, Notifies, PolicyStatus, Status, TOP,
 };
@@ -43,33 +43,20 @@ impl Together {
     }
 }
 
-/// A client in the lists of several agents.
-#[derive(Default)]
-struct ClientSum<'a> {
-    requests: u64,
-    per_second: Amount,
-    wait_ms: Option<u64>,
-    reason: Option<&'a str>,
-}
-
-impl<'a> ClientSum<'a> {
-    fn add(&mut self, row: &'a ClientRow) {
-        let ClientRow { client: _, requests, per_second, wait_ms, reason } = row;
+impl Sum for ClientRow {
+    /// Adds what another agent lists about the same client.
+    fn add(&mut self, other: &Self) {
+        let Self { client, requests, per_second, wait_ms, reason } = other;
+        self.client.clone_from(client);
         self.requests.add(requests);
         self.per_second.add(per_second);
         // All agents look at one table, at slightly different times.
         self.wait_ms = self.wait_ms.max(*wait_ms);
         // A word that an agent of another version has written says least.
         let says = |word: Option<&str>| (word.and_then(WaitReason::from_word), word.is_some());
-        if says(reason.as_deref()) > says(self.reason) {
-            self.reason = reason.as_deref();
+        if says(reason.as_deref()) > says(self.reason.as_deref()) {
+            self.reason.clone_from(reason);
         }
-    }
-
-    fn row(self, client: &str) -> ClientRow {
-        let Self { requests, per_second, wait_ms, reason } = self;
-        let (client, reason) = (client.to_owned(), reason.map(str::to_owned));
-        ClientRow { client, requests, per_second, wait_ms, reason }
     }
 }
 
@@ -78,7 +65,7 @@ struct OnePolicy<'a> {
     agents: usize,
     sum: PolicyStatus,
     /// The lists in the order blocked, would block, allowed.
-    lists: [BTreeMap<&'a str, ClientSum<'a>>; 3],
+    lists: [BTreeMap<&'a str, ClientRow>; 3],
     /// By list: some agent has left clients out.
     is_cut: [bool; 3],
     /// By list: some agent has not counted every request.
@@ -90,8 +77,7 @@ impl<'a> OnePolicy<'a> {
         self.agents += 1;
         self.sum.add(policy);
         let lists = [&policy.top_blocked, &policy.top_would_block, &policy.top_allowed];
-        let ExactLists { blocked, would_block, allowed } = policy.top_is_exact;
-        for (at, is_exact) in [blocked, would_block, allowed].into_iter().enumerate() {
+        for (at, is_exact) in policy.top_is_exact.each().into_iter().enumerate() {
             self.is_estimated[at] |= !is_exact;
             self.is_cut[at] |= lists[at].len() >= TOP;
         }
@@ -104,8 +90,7 @@ impl<'a> OnePolicy<'a> {
 
     fn sum(self, name: &str) -> PolicyStatus {
         let [top_blocked, top_would_block, top_allowed] = self.lists.map(|list| {
-            let rows = list.into_iter().map(|(client, sum)| sum.row(client));
-            let mut clients: Vec<_> = rows.collect();
+            let mut clients: Vec<_> = list.into_values().collect();
             // Clients with equally many requests stay in the order of their names.
             clients.sort_by_key(|client| std::cmp::Reverse(client.requests));
             clients.truncate(TOP);
@@ -129,6 +114,7 @@ impl<'a> OnePolicy<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::family::Amount;
     use crate::sample::status;
 
     fn named(list: &[ClientRow]) -> Vec<(&str, u64)> {

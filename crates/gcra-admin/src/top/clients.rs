@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use gcra_policy::policy::is_trial_name;
 use gcra_text::columns::{Column, cut};
 
-use crate::status::{ClientRow, ExactLists, PolicyStatus, TOP};
+use crate::status::{ClientRow, PolicyStatus, TOP};
 use crate::status_sum::Together;
 use crate::top::words::{number, plain, rate, short, text};
 
@@ -49,10 +49,6 @@ impl Which {
     }
 }
 
-pub(super) fn by_which(ExactLists { blocked, would_block, allowed }: ExactLists) -> [bool; 3] {
-    [blocked, would_block, allowed]
-}
-
 /// A client under a policy.
 pub(super) struct Row<'a> {
     pub(super) client: &'a str,
@@ -67,7 +63,7 @@ pub(super) fn client_rows(together: &Together) -> Vec<Row<'_>> {
         let PolicyStatus { top_blocked, top_would_block, top_allowed, .. } = policy;
         let lists = [top_blocked, top_would_block, top_allowed];
         // A client that is not in a list has no such requests if the list has all clients.
-        let is_exact = by_which(policy.top_is_exact);
+        let is_exact = policy.top_is_exact.each();
         let absent = std::array::from_fn(|which| {
             let has_all = is_exact[which] && lists[which].len() < TOP;
             has_all.then_some((0, 0.0))
@@ -113,7 +109,7 @@ pub(super) fn list(
         first.then_with(|| (a.client, a.policy).cmp(&(b.client, b.policy)))
     });
     let is_exact =
-        together.policies.iter().all(|policy| by_which(policy.top_is_exact)[which as usize]);
+        together.policies.iter().all(|policy| policy.top_is_exact.each()[which as usize]);
     let mut title = format!("{}, last {}", which.title(), short(window));
     if order != SortBy::Blocked {
         title = format!("{title}, by {}", order.word());
