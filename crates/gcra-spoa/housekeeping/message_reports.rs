@@ -1,7 +1,8 @@
 //! What the log says about messages that could not be decided or settled.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::iter;
+use std::sync::atomic::Ordering;
 
 use gcra_limiter::stats::PolicyStats;
 use gcra_limiter::undecided::Undecided;
@@ -13,9 +14,8 @@ use super::running::Running;
 /// What the log has said so far.
 #[derive(Default)]
 pub(super) struct MessageReports {
-    undecided: u64,
-    unsettled: u64,
-    unmatched: u64,
+    /// For how many messages it has said each of [`ABOUT`].
+    said: [u64; 3],
     /// The policies of which the log said that they get addresses as strings.
     text_addresses: BTreeSet<Box<str>>,
     /// The messages of which the log said that none has come.
@@ -26,7 +26,7 @@ impl MessageReports {
     /// To be called at each beat. The first mistake is logged at once, for an operator who tries a
     /// configuration.
     pub(super) fn beat(&mut self, all: &Undecided) {
-        if self.has_first_mistake(all) {
+        if iter::zip(counts(all), self.said).any(|(count, said)| said == 0 && count > 0) {
             self.report_mistakes(all);
         }
     }
@@ -47,27 +47,14 @@ impl MessageReports {
         self.report_mistakes(&running.undecided);
     }
 
-    /// Whether messages could not be decided or settled, for the first time.
-    fn has_first_mistake(&self, all: &Undecided) -> bool {
-        let Undecided { undecided, unmatched, unsettled, .. } = all;
-        let is_first = |count: &AtomicU64, said| said == 0 && count.load(Ordering::Relaxed) > 0;
-        is_first(undecided, self.undecided)
-            || is_first(unmatched, self.unmatched)
-            || is_first(unsettled, self.unsettled)
-    }
-
     /// Logs what was wrong with messages since this was last done.
     fn report_mistakes(&mut self, all: &Undecided) {
-        let report = |count: &AtomicU64, said: &mut u64, about: fn(&Undecided, u64) -> String| {
-            let now = count.load(Ordering::Relaxed);
-            if now > *said {
-                log::warn!("{}", about(all, now - *said));
+        for ((count, said), about) in iter::zip(counts(all), &mut self.said).zip(ABOUT) {
+            if count > *said {
+                log::warn!("{}", about(all, count - *said));
             }
-            *said = now;
-        };
-        report(&all.undecided, &mut self.undecided, Undecided::about_undecided);
-        report(&all.unsettled, &mut self.unsettled, Undecided::about_unsettled);
-        report(&all.unmatched, &mut self.unmatched, Undecided::about_unmatched);
+            *said = count;
+        }
     }
 
     /// Says once that many requests of a policy were allowed, and that none was settled. It may be
@@ -87,6 +74,15 @@ impl MessageReports {
             )
         })
     }
+}
+
+/// Says how many messages had each kind of mistake.
+const ABOUT: [fn(&Undecided, u64) -> String; 3] =
+    [Undecided::about_undecided, Undecided::about_unsettled, Undecided::about_unmatched];
+
+/// How many messages had each of these so far.
+fn counts(all: &Undecided) -> [u64; 3] {
+    [&all.undecided, &all.unsettled, &all.unmatched].map(|count| count.load(Ordering::Relaxed))
 }
 
 /// Says that an arg of the key should be an address, and is a string.
