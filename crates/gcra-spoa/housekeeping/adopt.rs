@@ -1,5 +1,6 @@
 //! Puts the policies that were read in force, or logs what is wrong with them.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
@@ -47,10 +48,7 @@ pub(super) fn adopt(
                     if let Some(warning) = policies.about_frames(startup.max_frame_size) {
                         log::warn!("{warning}");
                     }
-                    let abandoned = abandoned(&before, &policies);
-                    if !abandoned.is_empty() {
-                        warnings.push(about_abandoned(&abandoned));
-                    }
+                    warnings.extend(about_abandoned(&before, &policies));
                     warnings.extend(no_longer_settled(&before, &policies));
                     if policies.store != startup.store {
                         warnings.push(KEEPS_STORE.to_owned());
@@ -107,32 +105,24 @@ fn rekeyed(before: &Policies, now: &InForce) -> Vec<(Box<str>, u64)> {
     rekeyed.map(|policy| (policy.name.clone(), exempt(policy))).collect()
 }
 
-/// The messages for which there was a policy and is none now, each with the first policy that was
-/// for it.
-fn abandoned(before: &Policies, now: &Policies) -> Vec<(String, String)> {
-    let mut abandoned: Vec<(String, String)> = Vec::new();
-    for policy in before.without_trials() {
-        let Some(message) = policy.message.as_deref() else { continue };
-        let has_policy = now.list.iter().any(|new| new.message.as_deref() == Some(message));
-        let message = String::from_utf8_lossy(message).into_owned();
-        if !has_policy && !abandoned.iter().any(|(known, _)| *known == message) {
-            abandoned.push((message, policy.name.to_string()));
-        }
-    }
-    abandoned
-}
-
+/// A sentence about the messages for which there was a policy and is none now, if there are any.
 /// The answer in the table is cut off after 192 bytes, so what matters comes first.
-fn about_abandoned(abandoned: &[(String, String)]) -> String {
-    let [(message, policy), more @ ..] = abandoned else { return String::new() };
-    let more = match more.len() {
+fn about_abandoned(before: &Policies, now: &Policies) -> Option<String> {
+    let is_abandoned = |old: &&Policy| {
+        old.message.is_some() && !now.list.iter().any(|new| new.message == old.message)
+    };
+    let first = before.without_trials().find(is_abandoned)?;
+    let messages = before.without_trials().filter(is_abandoned).map(|old| &old.message);
+    let more = match messages.collect::<BTreeSet<_>>().len() - 1 {
         0 => String::new(),
         more => format!(" (and those of {})", Count(more, "other message", "other messages")),
     };
-    format!(
-        "no policy is for the messages '{message}'{more} any more, so they get no decision; \
-         policy '{policy}' was in force for them; is a name misspelled?"
-    )
+    Some(format!(
+        "no policy is for the messages '{}'{more} any more, so they get no decision; policy '{}' \
+         was in force for them; is a name misspelled?",
+        String::from_utf8_lossy(first.message.as_deref()?),
+        first.name
+    ))
 }
 
 /// A sentence about the first policy whose requests other messages settle than before, or none.

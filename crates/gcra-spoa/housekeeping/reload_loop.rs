@@ -159,7 +159,11 @@ impl Reloads {
             let read = document::read_noting(&file, Readers::OfLog, &mut looked_at);
             let outcome = read.and_then(|policies| {
                 if !has_store && let Some(policy) = policies.first_shared() {
-                    return Err(vec![needs_store(&policy.name)]);
+                    return Err(vec![format!(
+                        "policy '{}' is shared, and this agent was started without a store; \
+                         restart the agent",
+                        policy.name
+                    )]);
                 }
                 let in_force = in_force.load();
                 // Here and not in the loop, because comparing long lists takes a while as well.
@@ -208,12 +212,4 @@ impl Work {
         drop(begun);
         Self { found, asked, looks: 0 }
     }
-}
-
-/// Why a file is refused that shares this policy.
-fn needs_store(policy: &str) -> String {
-    format!(
-        "policy '{policy}' is shared, and this agent was started without a store; restart the \
-         agent"
-    )
 }
