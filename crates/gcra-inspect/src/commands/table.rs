@@ -104,21 +104,18 @@ fn info(path: &Path, table: &Table) -> Output {
     let unlisted = unlisted.about(table);
     // Looked up once, because it takes a tenth of a second.
     let interrupted = table.interrupted_resize();
-    let leases = Leases::inspect(table).map_err(TableError);
+    let (about_leases, leases) = leases(table);
     // What agents without a file were started with.
     let flags = Kept::flags(table, path);
     let words = [
         occupancy_in_words(path, table, occupancy),
         trouble_in_words(path, table, interrupted),
         users_in_words(table, &processes, unlisted, flags.as_deref()),
-        leases_in_words(table, &leases),
+        about_leases,
     ];
     let mut json = info_as_json(path, table, occupancy, &processes, unlisted, interrupted);
     json["flags"] = json!(flags);
-    json["leases"] = match &leases {
-        Ok(Some(leases)) => leases_as_json(table, leases),
-        Ok(None) | Err(_) => Value::Null,
-    };
+    json["leases"] = leases;
     Output { words: words.concat().join("\n"), json }
 }
 
@@ -246,16 +243,16 @@ fn disagreement_in_words(processes: &[Process]) -> Vec<String> {
     lines
 }
 
-/// The file of leases, if the limits of the table's agents are shared with other machines.
-fn leases_in_words(table: &Table, leases: &Result<Option<Leases>, TableError>) -> Vec<String> {
-    let leases = match leases {
+/// The file of leases, if the limits of the table's agents are shared with other machines: in
+/// words and in JSON.
+fn leases(table: &Table) -> (Vec<String>, Value) {
+    let leases = match Leases::inspect(table).map_err(TableError) {
         Ok(Some(leases)) => leases,
-        Ok(None) => return Vec::new(),
-        Err(error) => return vec![format!("fault: {error}")],
+        Ok(None) => return (Vec::new(), Value::Null),
+        Err(error) => return (vec![format!("fault: {error}")], Value::Null),
     };
     let counts = leases.counts(HostTime::from(table.now()), LONGEST_WAIT);
-    let LeaseCounts { in_use, blocked, free: _, over, announced: _, held, unreported, .. } =
-        counts;
+    let LeaseCounts { in_use, blocked, free, over, announced, held, unreported, .. } = counts;
     let machines = match leases.hosts() {
         0 => "the store has not answered yet".to_owned(),
         machines => format!("{} seen", Count(machines, "machine was", "machines were")),
@@ -284,13 +281,7 @@ fn leases_in_words(table: &Table, leases: &Result<Option<Leases>, TableError>) -
             Count(leases.evictions(), "entry was", "entries were")
         ));
     }
-    lines
-}
-
-fn leases_as_json(table: &Table, leases: &Leases) -> Value {
-    let counts = leases.counts(HostTime::from(table.now()), LONGEST_WAIT);
-    let LeaseCounts { in_use, blocked, free, over, announced, held, unreported, .. } = counts;
-    json!({
+    let json = json!({
         "file": leases.path().display().to_string(),
         "bytes": leases.bytes(),
         "entries": leases.entries(),
@@ -304,7 +295,8 @@ fn leases_as_json(table: &Table, leases: &Leases) -> Value {
         "machines": leases.hosts(),
         "asks": leases.asks(),
         "evicted": leases.evictions(),
-    })
+    });
+    (lines, json)
 }
 
 fn info_as_json(
