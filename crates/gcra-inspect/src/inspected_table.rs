@@ -136,7 +136,7 @@ fn check_sources(
     let (now, shown) = (Sources::of(table), path.display());
     let is_now = now.flags || now.file;
     let last = kept.map_or_else(Sources::default, |chosen| {
-        let file = chosen.entry.origin().file().is_some();
+        let file = chosen.entry.origin.file().is_some();
         Sources { flags: !file, file }
     });
     let sources = if is_now { now } else { last };
@@ -199,7 +199,7 @@ fn of_agents(
         )));
     };
     note.iter().for_each(|note| print_note(note));
-    let file = entry.origin().file();
+    let file = entry.origin.file();
     let unusable = |mut mistakes: Vec<String>| {
         mistakes.push(format!(
             "what the agents of table {} have in force cannot be used by this command; name a \
@@ -218,7 +218,7 @@ fn of_agents(
                  read as it is now{}",
                 MOST_TEXT >> 20,
                 file.display(),
-                if entry.has_limits_of(&policies) { "" } else { "; its limits are others" }
+                if entry.limits == policies.limits_digest { "" } else { "; its limits are others" }
             ));
             (policies, PolicySource::File(file.to_owned()))
         }

@@ -47,7 +47,8 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// What an agent has in force.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct KeptEntry {
-    limits: u64,
+    /// The digest of the limits.
+    pub(crate) limits: u64,
     /// Since when, by the table's clock; 0 if only an agent that has others now tells of it.
     since_ns: u64,
     /// When an agent last began to have it, or stopped with it.
@@ -59,7 +60,7 @@ pub struct KeptEntry {
     until_ns: u64,
     /// The policies that only observe because an action of `--admin` said so.
     switched: Vec<String>,
-    origin: Origin,
+    pub(crate) origin: Origin,
 }
 
 impl KeptEntry {
@@ -74,15 +75,6 @@ impl KeptEntry {
             switched: policies.switched.iter().map(ToString::to_string).collect(),
             origin: policies.origin.as_deref()?.clone(),
         })
-    }
-
-    pub fn origin(&self) -> &Origin {
-        &self.origin
-    }
-
-    /// Whether it is for the limits of these policies.
-    pub fn has_limits_of(&self, policies: &Policies) -> bool {
-        self.limits == policies.limits_digest
     }
 
     /// The policies. `None` if only the path of their file is known.
@@ -347,7 +339,7 @@ impl Kept {
     /// The flags of agents without a file, if the entry that is chosen has some.
     pub fn flags(table: &Table, path: &Path) -> Option<String> {
         let kept = Self::read(table, path).ok()?;
-        match kept.chosen(table, path)?.entry.origin() {
+        match &kept.chosen(table, path)?.entry.origin {
             Origin::Flags(flags) => Some(flags.to_string()),
             Origin::File(_) => None,
         }
@@ -727,7 +719,7 @@ mod tests {
         let read = Kept::from_bytes(&table, &kept.bounded(&table)).unwrap();
         assert_eq!(read.entries.len(), 1);
         assert!(read.entries[0].policies().unwrap().is_none(), "the path is left");
-        assert_eq!(read.entries[0].origin().file(), Some(&*path));
+        assert_eq!(read.entries[0].origin.file(), Some(&*path));
     }
 
     /// Agents that were started with these prefixes of a group, and reloaded: the last one is in
