@@ -1,15 +1,13 @@
 //! An explanation in words: for a client, for each of its limits, and for what decides.
 
 use std::fmt::Write as _;
-use std::time::Duration;
 
 use gcra_limiter::verdict::Reason;
 use gcra_text::count::Count;
-use gcra_text::duration::Left;
 use gcra_text::visible::quoted;
 
 use crate::explanation::{AppliedOverride, Decided, Explanation, KeyPart, LimitState, RuleKind};
-use crate::lease_state::in_reserve;
+use crate::lease_state::{in_reserve, left};
 
 /// What `get` and `reset` say about a key without a bucket.
 pub(crate) const NO_BUCKET: &str = "no bucket: no request with this key was counted lately, or \
@@ -307,8 +305,4 @@ fn with_delay(milliseconds: u64) -> String {
         0 => String::new(),
         _ => format!(" with a delay of {}", left(milliseconds)),
     }
-}
-
-fn left(milliseconds: u64) -> Left {
-    Left(Duration::from_millis(milliseconds))
 }

@@ -102,14 +102,11 @@ impl Stored {
             return format!("in the store: {owed} of {burst} counted in this window{of_them}");
         }
         match (owed, lent) {
-            (_, 0) if owed > 0 => {
-                let left = Left(Duration::from_millis(full_after_ms));
-                let owed = Count(owed, "cell", "cells");
-                format!(
-                    "in the store: {owed} owed, {free} of {burst} free{of_them}; all {burst} in \
-                     {left}"
-                )
-            }
+            (_, 0) if owed > 0 => format!(
+                "in the store: {} owed, {free} of {burst} free{of_them}; all {burst} in {}",
+                Count(owed, "cell", "cells"),
+                left(full_after_ms)
+            ),
             (0, 0) => {
                 format!("in the store: nothing is owed or lent, so all {burst} are free{of_them}")
             }
@@ -120,8 +117,7 @@ impl Stored {
                     Count(machines, "machine has asked lately", "machines have asked lately"),
                 );
                 if full_after_ms > 0 {
-                    let left = Left(Duration::from_millis(full_after_ms));
-                    words.push_str(&format!("; nothing is owed in {left}"));
+                    words.push_str(&format!("; nothing is owed in {}", left(full_after_ms)));
                 }
                 words
             }
@@ -223,8 +219,7 @@ impl Held {
 
     /// "this machine holds 5 cells, for 1.9 s; 3 spent cells are not confirmed by the store yet".
     pub(crate) fn in_words(&self) -> String {
-        let left = |ms: u64| Left(Duration::from_millis(ms));
-        let mut words = match (self.cells, self.blocked_ms) {
+        let mut parts = vec![match (self.cells, self.blocked_ms) {
             _ if self.at_once => "the store is asked about each request".to_owned(),
             (0, 0) => "this machine holds no cells".to_owned(),
             (0, ms) => format!(
@@ -237,24 +232,24 @@ impl Held {
                 Count(cells, "cell", "cells"),
                 left(self.valid_ms)
             ),
-        };
+        }];
         if self.unreported > 0 {
             let are = Count(self.unreported, "spent cell is", "spent cells are");
-            words.push_str(&format!("; {are} not reported to the store yet"));
+            parts.push(format!("{are} not reported to the store yet"));
         }
         if self.asking {
-            words.push_str("; the store is being asked");
+            parts.push("the store is being asked".to_owned());
         }
-        if let Some(store) = self.store {
-            words.push_str("; ");
-            words.push_str(&store.in_words(self.burst, self.reserve, self.counts));
-        }
-        if let Some(fault) = &self.store_fault {
-            words.push_str("; ");
-            words.push_str(fault);
-        }
-        words
+        let of_store = |store: Stored| store.in_words(self.burst, self.reserve, self.counts);
+        parts.extend(self.store.map(of_store));
+        parts.extend(self.store_fault.clone());
+        parts.join("; ")
     }
+}
+
+/// A time that still has to pass.
+pub(crate) fn left(milliseconds: u64) -> Left {
+    Left(Duration::from_millis(milliseconds))
 }
 
 /// ", 7 of them in reserve", if some are.

@@ -11,6 +11,8 @@ use gcra_text::count::Count;
 use gcra_text::duration::{Left, Short};
 use serde::Serialize;
 
+use crate::lease_state::left;
+
 /// Agents note several times a second that they use the store. One may be stopped for a moment.
 const NOTED_EVERY: Micros = Micros::from_millis(3_000);
 
@@ -105,7 +107,7 @@ impl OutageWords {
         };
         let next = match wait_ms {
             0 => String::new(),
-            ms => format!("; the next one is allowed in {}", Left(Duration::from_millis(ms))),
+            ms => format!("; the next one is allowed in {}", left(ms)),
         };
         format!("{away}; a request now {decided}, because {because}{next}")
     }

@@ -2,13 +2,11 @@
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use anyhow::bail;
 use gcra_policy::flags::{self, RateArg, parse_burst};
 use gcra_policy::key::Key;
 use gcra_policy::{Limit, Policy};
-use gcra_text::duration::Left;
 use gcra_text::output::{Output, WrongUsage, print, print_note};
 use serde_json::{Value, json};
 
@@ -17,7 +15,7 @@ use crate::explanation::{Decided, LimitState, RuleKind};
 use crate::explanation_words::NO_BUCKET;
 use crate::flags::{At, PolicyFlags, key_help, key_parser, values_help};
 use crate::inspected_table::{Inspected, InspectedClient, LimitsFrom};
-use crate::lease_state::Held;
+use crate::lease_state::{Held, left};
 use crate::unseen_debts::{self, NO_SEEN_BUCKET};
 
 /// What to show of which clients.
@@ -118,7 +116,7 @@ fn outputs(inspected: &Inspected, client: &InspectedClient, decided: &Decided) -
     let entry = decided.applied_override.as_ref();
     let entry = entry.map(|entry| format!(" (override {})", entry.entry)).unwrap_or_default();
     let exempt = match decided.exempt_ms {
-        Some(ms) => format!("; exempt for another {}", Left(Duration::from_millis(ms))),
+        Some(ms) => format!("; exempt for another {}", left(ms)),
         None => String::new(),
     };
     let output = |limit: &str, said: String, more: Value| {
