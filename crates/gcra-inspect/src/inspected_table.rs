@@ -140,13 +140,12 @@ fn check_sources(
         Sources { flags: !file, file }
     });
     let sources = if is_now { now } else { last };
-    let who = match is_now {
-        true => format!("the agents of table {shown} have"),
-        false => format!("table {shown} was last used by agents that had"),
-    };
-    let otherwise = match is_now {
-        true => "",
-        false => ", or name the table of your agents with --table",
+    let (who, otherwise) = match is_now {
+        true => (format!("the agents of table {shown} have"), ""),
+        false => (
+            format!("table {shown} was last used by agents that had"),
+            ", or name the table of your agents with --table",
+        ),
     };
     match (by_file, sources) {
         (false, Sources { flags: false, file: true }) => bail!(WrongUsage(format!(
