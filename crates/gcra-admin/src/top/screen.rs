@@ -13,7 +13,7 @@ use crate::store_status::StoreStatus;
 use crate::top::clients::{Row, SortBy, Which, client_rows, list};
 use crate::top::stack::{beside, stack};
 use crate::top::words::{
-    bar, number, oddities, plain, quantile, rate, short, styled, sum, text, wrapped,
+    bar, labelled, number, oddities, plain, quantile, rate, short, styled, sum, text, wrapped,
 };
 
 /// From this width on, lists stand side by side.
@@ -370,26 +370,17 @@ impl Screen {
             let live = table.states.get("live").copied().unwrap_or(0);
             let share = float(live) / float(table.slots.max(1));
             let agents = Count(table.processes, "agent uses it", "agents use it");
-            lines.push(Styled::new(
-                format!(
-                    "{:<12} {} {:.1} % of {} slots live; {agents}",
-                    "Table",
-                    bar(share),
-                    share * 100.0,
-                    table.slots
-                ),
-                Style::Plain,
-            ));
+            let (bar, percent, slots) = (bar(share), share * 100.0, table.slots);
+            let said = format!("{bar} {percent:.1} % of {slots} slots live; {agents}");
+            lines.push(labelled("Table", &said, Style::Plain));
         }
         let others = self.agents.iter().filter(|seen| seen.agent.same_limits == Some(false));
         let others = others.count();
         if others > 0 {
             let has = Count(others, "agent has", "agents have");
-            let said = format!(
-                "{:<12} {has} other limits than the first one; compare their flags and files",
-                "Limits"
-            );
-            lines.push(Styled::new(said, Style::Yellow));
+            let said =
+                format!("{has} other limits than the first one; compare their flags and files");
+            lines.push(labelled("Limits", &said, Style::Yellow));
         }
         if let Some(store) = &together.store {
             let said = self.store(store);
@@ -399,12 +390,10 @@ impl Screen {
         }
         let Connections { open, accepted, .. } = &together.connections;
         if !is_low {
-            lines.push(Styled::new(
-                format!("{:<12} {open} open, {accepted} accepted since start", "Connections"),
-                Style::Plain,
-            ));
+            let said = format!("{open} open, {accepted} accepted since start");
+            lines.push(labelled("Connections", &said, Style::Plain));
         }
-        lines.push(Styled::new(format!("{:<12} {}", "NOTIFYs", self.notifies()), Style::Plain));
+        lines.push(labelled("NOTIFYs", &self.notifies(), Style::Plain));
         let odd = oddities(together, tables.values().map(|status| &status.table));
         let odd = wrapped("Since start", &odd, ",", width, Style::Yellow);
         let most = if is_low { 1 } else { odd.len() };

@@ -64,6 +64,10 @@ pub(super) fn sum(counts: impl IntoIterator<Item = u64>) -> u64 {
     counts.into_iter().fold(0, u64::saturating_add)
 }
 
+pub(super) fn labelled(label: &str, said: &str, style: Style) -> Styled {
+    Styled::new(format!("{label:<12} {said}"), style)
+}
+
 /// Words after a label, on as many lines as they take.
 pub(super) fn wrapped(
     label: &str,
