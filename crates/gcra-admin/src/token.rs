@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, ensure};
 use hyper::header::{AUTHORIZATION, HeaderMap, HeaderValue};
 use ring::digest::{Digest, SHA256, digest};
 use rustix::process::{Uid, geteuid};
@@ -47,47 +47,44 @@ impl Token {
         let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(path);
         let file = file.with_context(|| format!("could not read the token of {shown}"))?;
         let metadata = file.metadata().with_context(|| format!("could not examine {shown}"))?;
-        if !metadata.is_file() {
-            bail!("{shown} is not a regular file; write the token of --admin-actions into a file");
-        }
+        ensure!(
+            metadata.is_file(),
+            "{shown} is not a regular file; write the token of --admin-actions into a file"
+        );
         let (owner, user) = (metadata.uid(), geteuid());
-        if ![Uid::ROOT.as_raw(), user.as_raw()].contains(&owner) {
-            bail!(
-                "{shown} belongs to the user {owner}, who can read and replace the token of \
-                 --admin-actions; run chown {} {shown}",
-                user.as_raw()
-            );
-        }
-        if metadata.mode() & 0o004 != 0 {
-            bail!(
-                "every user of this machine can read the token of --admin-actions; run chmod o-r \
-                 {shown}"
-            );
-        }
-        if metadata.mode() & 0o022 != 0 {
-            bail!(
-                "other users than its owner can replace the token of --admin-actions; run chmod \
-                 go-w {shown}"
-            );
-        }
-        if metadata.len() > MOST_BYTES {
-            bail!("{shown} has more than {MOST_BYTES} bytes, so it is not the file of a token");
-        }
+        ensure!(
+            [Uid::ROOT.as_raw(), user.as_raw()].contains(&owner),
+            "{shown} belongs to the user {owner}, who can read and replace the token of \
+             --admin-actions; run chown {} {shown}",
+            user.as_raw()
+        );
+        ensure!(
+            metadata.mode() & 0o004 == 0,
+            "every user of this machine can read the token of --admin-actions; run chmod o-r \
+             {shown}"
+        );
+        ensure!(
+            metadata.mode() & 0o022 == 0,
+            "other users than its owner can replace the token of --admin-actions; run chmod go-w \
+             {shown}"
+        );
+        ensure!(
+            metadata.len() <= MOST_BYTES,
+            "{shown} has more than {MOST_BYTES} bytes, so it is not the file of a token"
+        );
         let mut text = String::new();
         let read = file.take(MOST_BYTES).read_to_string(&mut text);
         read.with_context(|| format!("could not read the token of {shown}"))?;
         let token = text.lines().next().unwrap_or_default().trim();
-        if token.len() < SHORTEST || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
-            bail!(
-                "the first line of {shown} is not a token of at least {SHORTEST} visible ASCII \
-                 characters; make one with: openssl rand -hex 24"
-            );
-        }
-        if token.len() > LONGEST {
-            bail!(
-                "the first line of {shown} has more than {LONGEST} characters, so it is no token"
-            );
-        }
+        ensure!(
+            token.len() >= SHORTEST && token.bytes().all(|byte| byte.is_ascii_graphic()),
+            "the first line of {shown} is not a token of at least {SHORTEST} visible ASCII \
+             characters; make one with: openssl rand -hex 24"
+        );
+        ensure!(
+            token.len() <= LONGEST,
+            "the first line of {shown} has more than {LONGEST} characters, so it is no token"
+        );
         Ok(Self::of(token.as_bytes()))
     }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::process::ExitCode;
 
-use anyhow::bail;
+use anyhow::ensure;
 use gcra_policy::flags::{self, RateArg, parse_burst};
 use gcra_policy::key::Key;
 use gcra_policy::{Limit, Policy};
@@ -99,15 +99,14 @@ fn check_known(inspected: &Inspected, rate: &RateArg) -> anyhow::Result<()> {
     let quotas = inspected.in_force.policies.list.iter().flat_map(Policy::limits);
     let Some(quota) = quotas.filter_map(Limit::rate).next() else { return Ok(()) };
     let registered = inspected.table.registered();
-    if registered.iter().any(|known| known.limit == 0 && known.quota == quota) {
-        return Ok(());
-    }
-    bail!(
+    ensure!(
+        registered.iter().any(|known| known.limit == 0 && known.quota == quota),
         "table {}: no agent has used it with --rate {rate} and a burst of {}; leave them out, \
          because agents say what they have",
         inspected.path.display(),
         quota.burst()
     );
+    Ok(())
 }
 
 /// What `get` says about one client of a policy: a line for each limit.

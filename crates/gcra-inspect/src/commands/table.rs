@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::bail;
+use anyhow::ensure;
 use clap::Subcommand;
 use gcra_lease::{HostTime, Micros};
 use gcra_policy::flags::parse_slots;
@@ -351,16 +351,15 @@ fn resize(path: &Path, slots: Slots, force: bool) -> anyhow::Result<Output> {
     let (before, live) = (table.processes(), table.occupancy().live);
     let most = u64::from(slots.get()) / 10 * 6;
     // A resize that was interrupted can only be finished.
-    if live > most && !force && !table.is_being_resized() {
-        bail!(
-            "table {}: {} slots are too few for its {}: some would be forgotten, and their \
-             clients would get their burst once more; take {} or more, or add --force",
-            path.display(),
-            slots.get(),
-            Count(live, "live bucket", "live buckets"),
-            (live * 2).next_power_of_two()
-        );
-    }
+    ensure!(
+        live <= most || force || table.is_being_resized(),
+        "table {}: {} slots are too few for its {}: some would be forgotten, and their clients \
+         would get their burst once more; take {} or more, or add --force",
+        path.display(),
+        slots.get(),
+        Count(live, "live bucket", "live buckets"),
+        (live * 2).next_power_of_two()
+    );
     note_about_no_users(&table, path).iter().for_each(|note| print_note(note));
     let leases = Leases::inspect(&table).ok().flatten();
     drop(table);
