@@ -14,7 +14,6 @@ pub mod testing;
 
 use std::process::ExitCode;
 
-use gcra_inspect::commands::check::Printed;
 use gcra_inspect::commands::store::StoreCommand;
 use gcra_inspect::commands::{audit, check, exempt, explain, name, reload, store, table};
 use gcra_text::output;
@@ -35,14 +34,7 @@ pub fn run() -> ExitCode {
         Ok(Task::Serve(config)) => serve(*config),
         Ok(Task::Run(command)) => match *command {
             Command::Table(command) => table::run(command),
-            Command::Check { config, print_haproxy, ask_less } => {
-                let printed = match (print_haproxy, ask_less) {
-                    (false, _) => Printed::Meaning,
-                    (true, false) => Printed::Haproxy,
-                    (true, true) => Printed::HaproxyThatAsksLess,
-                };
-                check::run(&config.path(), printed)
-            }
+            Command::Check(check) => check::run(check),
             Command::Reload { config, at } => reload::run(&config.path(), &at),
             Command::Explain(explain) => explain::run(&explain),
             Command::Exempt(exempt) => exempt::run(&exempt),

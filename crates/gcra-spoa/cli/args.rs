@@ -8,6 +8,7 @@ use std::time::Duration;
 use clap::{Parser, Subcommand};
 use gcra_admin::top::command::Top;
 use gcra_inspect::commands::audit::{AUDIT_HELP, Audit};
+use gcra_inspect::commands::check::Check;
 use gcra_inspect::commands::exempt::{EXEMPT_HELP, Exempt};
 use gcra_inspect::commands::explain::{EXPLAIN_HELP, Explain};
 use gcra_inspect::commands::name::{NAME_HELP, NameArgs};
@@ -241,20 +242,7 @@ pub(crate) enum Command {
     /// Mistakes and warnings are printed with their lines. The exit status is 1 if there is a
     /// mistake.
     #[command(override_usage = "gcra-spoa check [OPTIONS] <FILE>")]
-    Check {
-        #[command(flatten)]
-        config: ConfigFile,
-
-        /// Print a HAProxy configuration that fits the file, instead of what it means. What you
-        /// have to replace in it is EDIT-THIS
-        #[arg(long)]
-        print_haproxy: bool,
-
-        /// With --print-haproxy: whole files with which HAProxy asks about few requests, and still
-        /// no request too many passes. They say what that costs
-        #[arg(long, requires = "print_haproxy")]
-        ask_less: bool,
-    },
+    Check(Check),
     /// Say which policy decides about a client and why, and whether it is blocked now
     ///
     /// It also says what the client owes. Nothing is charged.

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use clap::{CommandFactory as _, Parser as _};
+use gcra_inspect::commands::check::Check;
 use gcra_inspect::commands::reset::Reset;
 use gcra_inspect::commands::store::StoreCommand;
 use gcra_inspect::commands::table::TableCommand;
@@ -284,7 +285,7 @@ fn localhost_is_an_address() {
 #[test]
 fn a_file_is_named_with_or_without_its_flag() {
     for args in ["check x.toml", "check --config x.toml", "check x.toml --print-haproxy"] {
-        let Command::Check { config, .. } = command(args) else { panic!("no check") };
+        let Command::Check(Check { config, .. }) = command(args) else { panic!("no check") };
         assert_eq!(config.path(), Path::new("x.toml"));
     }
 }
