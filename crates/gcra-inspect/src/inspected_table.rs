@@ -374,16 +374,15 @@ impl Inspected {
         if found.iter().any(|(_, client)| client.is_ok()) {
             return Ok(found.into_iter().filter_map(|(_, client)| client.ok()).collect());
         }
-        match &found[..] {
-            [(_, Err(mistake))] if !source.has_names() => bail!(WrongUsage(mistake.clone())),
-            [(at, Err(mistake))] => {
-                bail!(WrongUsage(format!("policy '{}': {mistake}", policies[*at].name)))
+        let sentence = match &found[..] {
+            [(at, Err(mistake))] if source.has_names() => {
+                format!("policy '{}': {mistake}", policies[*at].name)
             }
             // A value that is wrong for each of them.
             [(_, Err(mistake)), rest @ ..]
                 if rest.iter().all(|(_, other)| other.as_ref().err() == Some(mistake)) =>
             {
-                bail!(WrongUsage(mistake.clone()))
+                mistake.clone()
             }
             _ => {
                 let each: Vec<_> = found
@@ -393,13 +392,11 @@ impl Inspected {
                         Some(format!("'{}': {mistake}", policies[*at].name))
                     })
                     .collect();
-                bail!(WrongUsage(format!(
-                    "'{}' is not a key of any policy in {source}: {}",
-                    key.text,
-                    each.join("; ")
-                )))
+                let each = each.join("; ");
+                format!("'{}' is not a key of any policy in {source}: {each}", key.text)
             }
-        }
+        };
+        bail!(WrongUsage(sentence))
     }
 
     /// The client with the key of this meaning in the policy at this place. The error is a
@@ -437,7 +434,11 @@ impl Inspected {
         }
         let (mut known, mut usual) = (Vec::new(), Vec::new());
         let (at, policy) = (client.question.policy, self.policy(client));
-        let (shown, place) = (self.shown(client), self.in_policy(client));
+        let shown = self.shown(client);
+        let place = match self.policy_in_words(client) {
+            policy if policy.is_empty() => policy,
+            policy => format!(" in {policy}"),
+        };
         let args = client.meaning.args.iter().enumerate();
         let forms = args.flat_map(|(number, arg)| {
             other_forms(arg, &policy.key.args).into_iter().map(move |form| (number, form))
@@ -461,14 +462,6 @@ impl Inspected {
             }
         }
         if known.is_empty() { usual } else { known }
-    }
-
-    /// " in policy 'api'" where the policies come from a file, else nothing.
-    fn in_policy(&self, client: &InspectedClient) -> String {
-        match self.policy_in_words(client) {
-            policy if policy.is_empty() => policy,
-            policy => format!(" in {policy}"),
-        }
     }
 
     pub fn policy(&self, client: &InspectedClient) -> &Policy {
