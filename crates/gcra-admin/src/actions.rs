@@ -72,22 +72,13 @@ const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 /// How long the housekeeping, or another agent, may take.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The actions, each with a path.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Action {
-    Forgive,
-    Exempt,
-    Observe,
-}
-
-impl Action {
-    pub(crate) fn of(path: &str) -> Option<Self> {
-        match path {
-            "/actions/forgive" => Some(Self::Forgive),
-            "/actions/exempt" => Some(Self::Exempt),
-            "/actions/observe" => Some(Self::Observe),
-            _ => None,
-        }
+gcra_text::words! {
+    /// The actions, each with a path.
+    #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+    pub(crate) enum Action {
+        Forgive = "/actions/forgive",
+        Exempt = "/actions/exempt",
+        Observe = "/actions/observe",
     }
 }
 

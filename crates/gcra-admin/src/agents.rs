@@ -120,7 +120,7 @@ pub(crate) struct Own {
 
 impl Own {
     pub(crate) fn of(watched: &Watched, wanted: Wanted) -> Self {
-        let mut events = log_lines::of_this_process();
+        let mut events = log_lines::EVENTS.all();
         if wanted == Wanted::Recent {
             let since = log_lines::now_ms().saturating_sub(RECENT_MS);
             events.retain(|event| event.at_ms >= since);

@@ -40,12 +40,8 @@ pub struct Event {
 /// The last lines of a log.
 pub(crate) struct Events(Mutex<VecDeque<Event>>);
 
-static EVENTS: Events = Events::new();
-
-/// The lines of this process that are kept, the oldest first.
-pub(crate) fn of_this_process() -> Vec<Event> {
-    EVENTS.all()
-}
+/// The lines of this process.
+pub(crate) static EVENTS: Events = Events::new();
 
 /// Milliseconds since 1970.
 pub fn now_ms() -> u64 {
@@ -77,7 +73,8 @@ impl Events {
         });
     }
 
-    fn all(&self) -> Vec<Event> {
+    /// Those that are kept, the oldest first.
+    pub(crate) fn all(&self) -> Vec<Event> {
         lock(&self.0).iter().cloned().collect()
     }
 }

@@ -290,7 +290,7 @@ async fn answer(
         return refuse(StatusCode::BAD_REQUEST, said);
     }
     let path = request.uri().path();
-    let action = Action::of(path);
+    let action = Action::from_word(path);
     if let Some(response) = wrong_method(action, request.method()) {
         return response;
     }

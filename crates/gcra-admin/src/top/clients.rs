@@ -13,39 +13,24 @@ use crate::top::words::{number, plain, rate, short, text};
 pub(super) const HOW_TO_FIND_A_STRING: &str =
     "strings are shortened; 'gcra-spoa name KEY' prints the name";
 
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub(crate) enum SortBy {
-    #[default]
-    Blocked,
-    Allowed,
-    Name,
-}
-
-impl SortBy {
-    pub(super) fn word(self) -> &'static str {
-        match self {
-            Self::Blocked => "blocked",
-            Self::Allowed => "allowed",
-            Self::Name => "name",
-        }
+gcra_text::words! {
+    #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+    pub(crate) enum SortBy {
+        #[default]
+        Blocked = "blocked",
+        Allowed = "allowed",
+        Name = "name",
     }
 }
 
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub(crate) enum Which {
-    #[default]
-    Blocked,
-    WouldBlock,
-    Allowed,
-}
-
-impl Which {
-    pub(super) fn title(self) -> &'static str {
-        match self {
-            Self::Blocked => "BLOCKED",
-            Self::WouldBlock => "WOULD BLOCK",
-            Self::Allowed => "ALLOWED",
-        }
+gcra_text::words! {
+    /// The lists, each with its title.
+    #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+    pub(crate) enum Which {
+        #[default]
+        Blocked = "BLOCKED",
+        WouldBlock = "WOULD BLOCK",
+        Allowed = "ALLOWED",
     }
 }
 
@@ -110,9 +95,9 @@ pub(super) fn list(
     });
     let is_exact =
         together.policies.iter().all(|policy| policy.top_is_exact.each()[which as usize]);
-    let mut title = format!("{}, last {}", which.title(), short(window));
+    let mut title = format!("{}, last {}", which.as_str(), short(window));
     if order != SortBy::Blocked {
-        title = format!("{title}, by {}", order.word());
+        title = format!("{title}, by {}", order.as_str());
     }
     if !is_exact {
         title.push_str(", about");
@@ -150,7 +135,7 @@ pub(super) fn list(
     // The column that the list is sorted by is always shown.
     let sorts = order == SortBy::Allowed && matches!(other, Which::Allowed);
     for (which, ranks) in [(which, [0, 3]), (other, [if sorts { 0 } else { 2 }, 4])] {
-        let word = which.title();
+        let word = which.as_str();
         columns.push(number(&format!("{word}/S"), rates(which), ranks[0]));
         columns.push(number(word, totals(which), ranks[1]));
     }

@@ -332,7 +332,7 @@ impl Screen {
         let has_would_block = rows.iter().any(|row| {
             row.counts[Which::WouldBlock as usize].is_some_and(|(requests, _)| requests > 0)
         });
-        let mut lists = vec![Which::Blocked, Which::WouldBlock, Which::Allowed];
+        let mut lists = Vec::from(Which::ALL);
         lists.retain(|which| *which != Which::WouldBlock || has_would_block);
         let first = lists.iter().position(|which| *which == self.first);
         lists.rotate_left(first.unwrap_or(0));
