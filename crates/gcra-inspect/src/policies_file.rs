@@ -456,18 +456,13 @@ impl Keeper {
         if table.name() != Name::Ours {
             return Ok(());
         }
-        let name = path_beside(&self.table);
-        self.write_as(&name, table, in_force, stops)
-            .map_err(|error| io::Error::other(format!("{}: {error}", name.display())))
+        self.write_beside(table, in_force, stops).map_err(|error| {
+            let name = path_beside(&self.table);
+            io::Error::other(format!("{}: {error}", name.display()))
+        })
     }
 
-    fn write_as(
-        &self,
-        name: &Path,
-        table: &Table,
-        in_force: &InForce,
-        stops: bool,
-    ) -> io::Result<()> {
+    fn write_beside(&self, table: &Table, in_force: &InForce, stops: bool) -> io::Result<()> {
         let (policies, now) = (&in_force.policies, table.now());
         let (Some(mut own), Some(origin)) = (KeptEntry::new(policies, now), &policies.origin)
         else {
@@ -481,7 +476,8 @@ impl Keeper {
         let agent = agent.map(|attachment| KeptAgent { attachment, since_ns });
         // Another thread of this process may be at it.
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        let beside = Beside::lock(name)?;
+        let name = path_beside(&self.table);
+        let beside = Beside::lock(&name)?;
         let mut kept = Kept::read(table, &self.table).unwrap_or_default();
         let history = KeptEntry::of_history(in_force);
         let is_new = !seen.as_ref().is_some_and(|seen| seen.is_of(policies, origin));
@@ -497,10 +493,10 @@ impl Keeper {
             }
             kept.put(own, history, table, &alive);
             kept.put_agent(agent, &alive);
-            beside.put(&kept.bounded(table), name)?;
+            beside.put(&kept.bounded(table), &name)?;
         }
         *seen = Some(OwnEntry {
-            stamp: stamp(name)?,
+            stamp: stamp(&name)?,
             limits: policies.limits_digest,
             switched: policies.switched.clone(),
             origin: origin.clone(),
