@@ -4,7 +4,7 @@
 //! answers of each agent. A terminal and plain text show the same.
 
 use gcra_inspect::flags::table_of_commands;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io::{self, IsTerminal as _};
 use std::net::Ipv6Addr;
 use std::net::{SocketAddr, ToSocketAddrs as _};
@@ -193,26 +193,20 @@ fn find_agents(what: &Top) -> anyhow::Result<(Receiver<Answers>, Answers)> {
 fn listed_agents(what: &Top) -> (Vec<Vec<String>>, String) {
     let path = what.table();
     let table = Table::inspect(&path).map_err(|error| TableError(error).to_string());
-    let mut listed: Vec<SocketAddr> = table.as_ref().map_or_else(
-        |_| Vec::new(),
-        |table| {
-            let profiles = table.processes().into_iter().filter_map(|process| process.profile);
-            profiles.filter_map(|profile| profile.admin).collect()
-        },
-    );
-    listed.sort_unstable();
-    listed.dedup();
-    listed.truncate(MOST_CANDIDATES);
+    let processes = table.iter().flat_map(|table| table.processes());
+    let listed: BTreeSet<SocketAddr> =
+        processes.filter_map(|process| process.profile?.admin).collect();
     let path = path.display();
-    let otherwise = match (&table, &listed[..]) {
+    let otherwise = match (&table, listed.is_empty()) {
         (Err(why), _) => format!("{why}; name the --admin address of an agent with --admin"),
-        (Ok(_), []) => format!(
+        (Ok(_), true) => format!(
             "no running agent of the table {path} has an --admin address; start one with --admin, \
              or name the address of another agent with --admin"
         ),
-        (Ok(_), _) => format!("these are the --admin addresses in the table {path}"),
+        (Ok(_), false) => format!("these are the --admin addresses in the table {path}"),
     };
-    let mut candidates: Vec<_> = listed.iter().map(|admin| vec![admin.to_string()]).collect();
+    let listed = listed.iter().take(MOST_CANDIDATES);
+    let mut candidates: Vec<_> = listed.map(|admin| vec![admin.to_string()]).collect();
     if candidates.is_empty() && what.table.is_none() {
         candidates.push(vec![DEFAULT_ADMIN.to_owned()]);
     }
