@@ -146,11 +146,6 @@ fn announce(policies: &Policies, file: Option<&Path>, max_frame_size: u32) {
     }
 }
 
-/// Logs which table the agent uses.
-///
-/// # Errors
-///
-/// The table's file system cannot be examined.
 fn announce_table(path: &Path, table: &Table, opened: Opened) -> anyhow::Result<()> {
     log::info!(
         "table {}: {} slots, {}",
@@ -179,7 +174,6 @@ fn raise_file_limit() {
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
 }
 
-/// Whether a file lies in memory.
 fn is_on_tmpfs(path: &Path) -> io::Result<bool> {
     const TMPFS_MAGIC: i64 = 0x0102_1994;
     Ok(rustix::fs::statfs(path)?.f_type == TMPFS_MAGIC)

@@ -675,7 +675,6 @@ async fn blocking(
     }
 }
 
-/// Clears what the clients of a key owe.
 fn forgive(
     inspected: &Inspected,
     policy: Option<&str>,

@@ -37,7 +37,6 @@ pub struct Event {
     pub text: String,
 }
 
-/// The last lines of a log.
 pub(crate) struct Events(Mutex<VecDeque<Event>>);
 
 /// The lines of this process.

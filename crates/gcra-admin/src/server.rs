@@ -45,7 +45,6 @@ use crate::agents::{Agents, Own, Wanted};
 use crate::watched::Watched;
 use crate::{actions, metrics, page};
 
-/// How many connections there are at once.
 const CONNECTIONS: usize = 32;
 
 /// How long a client may take for the first line and the headers of its request.
@@ -67,7 +66,6 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// The most bytes of an action's body.
 const MAX_BODY: usize = 4096;
 
-/// How long a client may take for the body of an action.
 const BODY_PATIENCE: Duration = Duration::from_secs(2);
 
 /// The kinds of answers at paths that are not those of actions.
@@ -396,7 +394,6 @@ fn own(it: &impl Serialize) -> Response<Full<Bytes>> {
     }
 }
 
-/// Does what a request asks for, if it may.
 async fn act(
     action: Action,
     request: Request<Incoming>,

@@ -29,7 +29,6 @@ use crate::family::{
 };
 use crate::store_status::{StoreSource, StoreStatus};
 
-/// How many of the heaviest clients are listed.
 pub(crate) const TOP: usize = 20;
 
 /// The shortest time over which a rate of requests is computed: the first requests after a start
@@ -102,7 +101,6 @@ part! {
     /// The length of the window in which the heaviest clients were counted.
     window_seconds: Amount = it.stats.window().into();
     policies: Vec<PolicyStatus> = it.policies();
-    /// Messages for which there is no policy.
     unmatched: u64 = it.undecided.unmatched.load(Ordering::Relaxed), sum
         => counter(11, "gcra_unmatched_total",
             "Messages that got no decision, because there is no policy for them.");
@@ -122,7 +120,6 @@ part! {
     ]), sum
         => counter(3, "gcra_config_reloads_total",
             "How often the configuration was read again, by result.").by("result");
-    /// Requests for actions that were refused because their token was wrong.
     wrong_tokens: u64 = it.stats.wrong_tokens.load(Ordering::Relaxed)
         => counter(4, "gcra_admin_wrong_tokens_total",
             "Requests for actions of --admin that were refused because of a wrong token.");
@@ -208,14 +205,11 @@ part! {
     gave_up: u64 = it.table.gave_up()
         => counter(29, "gcra_table_gave_up_total",
             "Requests denied because other decisions changed the bucket at every try.");
-    /// The number of agents that use it.
     processes: u64 = it.table.processes().len() as u64
         => gauge(30, "gcra_table_processes", "Agents that use the shared table.");
-    /// How many of them have other limits than this one.
     disagreeing_agents: u64 = disagreeing(it.table)
         => gauge(31, "gcra_table_disagreeing_agents",
             "Agents that use the shared table with other limits than this one.");
-    /// Its file was removed or replaced, so agents that start now use another table.
     detached: bool = it.table.name() != Name::Ours
         => gauge(32, "gcra_table_detached",
             "1 while the file that this agent uses has been removed or replaced under its name.");
@@ -254,12 +248,10 @@ part! {
     settled_cells: NamedCounts = it.if_settled(&it.stats.seldom.settled_cells), sum
         => counter(10, "gcra_settled_cells_total",
             "Cells that responses have charged and given back, by policy and kind.").by("kind");
-    /// The clients with the most requests that were blocked.
     top_blocked: Vec<ClientRow> = it.top(&it.blocked, Some(Outcome::Blocked));
     /// The clients with the most requests that have passed, and would have been blocked if the
     /// policy did not only observe.
     top_would_block: Vec<ClientRow> = it.top(&it.would_block, Some(Outcome::WouldBlock));
-    /// The clients with the most allowed requests.
     top_allowed: Vec<ClientRow> = it.top(&it.allowed, None);
     top_is_exact: ExactLists = ExactLists {
         blocked: it.blocked.complete,
@@ -442,7 +434,6 @@ impl PolicyStatus {
         self.newly_blocked.unwrap_or_else(|| self.decided("would_block"))
     }
 
-    /// How many decisions had this outcome.
     pub(crate) fn decided(&self, outcome: &str) -> u64 {
         self.decisions.get(outcome).copied().unwrap_or(0)
     }

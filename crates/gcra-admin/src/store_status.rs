@@ -18,7 +18,6 @@ part! {
     /// What an agent says about its store. Counters begin at 0 with the agent.
     StoreStatus of it: &StoreSource<'_>;
 
-    /// Whether the store can be asked about every key.
     up: bool = it.borrower.can_ask(it.now), every
         => gauge(33, "gcra_store_up", "1 while the store can be asked about every key.");
     /// For how long no server could be used; `None` while there is one.
@@ -92,7 +91,6 @@ part! {
     states: NamedCounts = it.leases.map_or_else(NamedCounts::new, states), first
         => gauge(53, "gcra_lease_entries",
             "Entries of the file of leases by state, counted at most every 10 s.").by("state");
-    /// Cells that can be spent, when the entries were counted.
     held_cells: u64 = it.leases.unwrap_or_default().held, most
         => gauge(52, "gcra_lease_held_cells",
             "Cells that this machine can spend without asking, counted at most every 10 s.");

@@ -12,13 +12,11 @@ use rustix::process::{Uid, geteuid};
 /// The fewest characters of a token.
 const SHORTEST: usize = 16;
 
-/// What stands before a token.
 const SCHEME: &[u8] = b"Bearer ";
 
 /// The most characters of a token.
 const LONGEST: usize = 4096;
 
-/// The most bytes of a token's file.
 const MOST_BYTES: u64 = 8192;
 
 /// Only a digest of the token is kept.

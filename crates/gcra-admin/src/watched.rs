@@ -68,7 +68,6 @@ impl Watched {
         }
     }
 
-    /// Counts a request for an action whose token was wrong.
     pub(crate) fn note_wrong_token(&self) {
         self.stats.wrong_tokens.fetch_add(1, Ordering::Relaxed);
     }

@@ -34,7 +34,6 @@ pub struct Noted {
 }
 
 impl WrongTokens {
-    /// Counts one.
     pub(crate) fn note(&mut self, now: Instant, ip: Option<IpAddr>) -> Noted {
         let is_first = self.began.is_none();
         self.began.get_or_insert(now);

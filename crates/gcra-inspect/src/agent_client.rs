@@ -114,7 +114,6 @@ pub async fn order(
     }))
 }
 
-/// Reads an answer with its head.
 fn parse<T: DeserializeOwned>(
     answer: &[u8],
     address: SocketAddr,
@@ -157,7 +156,6 @@ fn from_json<T: DeserializeOwned>(json: &[u8]) -> Result<T, Option<serde_json::E
     serde_json::from_str(&printable_json(json)).map_err(Some)
 }
 
-/// A whole answer, with its head.
 async fn send(
     address: SocketAddr,
     request: &str,

@@ -233,7 +233,6 @@ fn leases_of(table: &Table) -> Option<Arc<Leases>> {
     })
 }
 
-/// Says so if no agent uses the table.
 pub(crate) fn note_about_no_users(table: &Table, path: &Path) -> Option<String> {
     (!is_used(table)).then(|| {
         format!(

@@ -137,11 +137,9 @@ pub struct Kept {
     entries: Vec<KeptEntry>,
     /// Until when an entry would matter that there was no space for.
     lacks_until_ns: u64,
-    /// The agents that have written.
     agents: Vec<KeptAgent>,
 }
 
-/// An agent that has written what it has in force.
 #[derive(Debug, Deserialize, Eq, PartialEq, Serialize)]
 struct KeptAgent {
     /// As in [`Process`].

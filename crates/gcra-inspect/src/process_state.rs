@@ -16,7 +16,6 @@ const MAX_MAPPINGS: u64 = 1 << 20;
 /// Why a process does not run.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Halt {
-    /// It was killed.
     Dead,
     /// By SIGSTOP, or by a debugger. It will continue to decide when it continues.
     Stopped,

@@ -15,7 +15,6 @@ use super::args::CommandLine;
 /// to fail.
 const DRAIN: Duration = Duration::from_secs(3);
 
-/// Everything that an agent needs to know.
 #[derive(Debug)]
 pub(crate) struct AgentConfig {
     pub(crate) policies: Source,

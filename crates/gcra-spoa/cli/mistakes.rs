@@ -123,14 +123,12 @@ const STORE_SETTINGS: [&str; 7] = [
     "--sentinel-password-env",
 ];
 
-/// A wrong command line.
 struct Mistake<'a> {
     error: &'a clap::Error,
     args: &'a [OsString],
     /// The command that it names, and the words that do so: "gcra-spoa table reset".
     command: &'a clap::Command,
     words: String,
-    /// Where to read more.
     help: String,
 }
 

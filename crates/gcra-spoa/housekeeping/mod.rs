@@ -67,7 +67,6 @@ const LOOK: Duration = Duration::from_millis(250);
 /// A beat, once a second, comes with every fourth look.
 const LOOKS_PER_BEAT: u32 = 4;
 
-/// How often the line in `systemctl status` is renewed.
 const BEATS_PER_STATUS: u32 = 10;
 
 /// What the parts of the housekeeping need beside the agent itself.
@@ -196,7 +195,6 @@ impl Housekeeping {
         }
     }
 
-    /// What is done once a second.
     fn beat(&mut self) {
         let running = &self.running;
         self.beat.begin(running);

@@ -187,7 +187,6 @@ struct Work {
     found: oneshot::Receiver<Found>,
     /// The table through which the work was asked for, and the number of that request.
     asked: Option<(Arc<Table>, u64)>,
-    /// How many looks there were since it began.
     looks: u32,
 }
 

@@ -43,7 +43,6 @@ impl Warnings {
         self.check_workers(running);
     }
 
-    /// Warns when other agents of the table have other limits.
     pub(super) fn compare_limits(&mut self, running: &Running) {
         let limits = running.policies.load().policies.limits_digest;
         let differing = agreement::differing(&running.table.load(), limits);
@@ -77,7 +76,6 @@ impl Warnings {
         }
     }
 
-    /// Warns when a resize does not end.
     fn check_resize(&mut self, table: &Table) {
         let beats = self.resizing.due_after(BEATS_OF_RESIZE, table.is_being_resized());
         if let Some(beats) = beats {

@@ -64,7 +64,6 @@ and for wrong usage.";
 /// The longest line that is read, in bytes. A key has at most 255 values.
 const LONGEST_LINE: u64 = 1 << 20;
 
-/// What files say that were read.
 #[derive(Debug, Default)]
 struct Record {
     /// The keys, each with its policy, by their numbers.
@@ -351,7 +350,6 @@ impl Record {
         Duration::from_nanos(span.unsigned_abs())
     }
 
-    /// The policies that have times by two clocks.
     fn with_two_clocks(&self) -> Vec<&str> {
         let mixed = self.clocks.iter().filter(|(_, clocks)| **clocks == [true; 2]);
         mixed.map(|(policy, _)| &**policy).collect()

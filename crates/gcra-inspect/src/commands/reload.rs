@@ -28,7 +28,6 @@ use crate::process_state::{Halt, halt_of, stopped_long_ago};
 /// within a second.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// How often the command looks for answers.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// What has become of an agent that was asked.
@@ -40,7 +39,6 @@ enum Fate {
     OtherLimits,
     /// It ended in order, or moved to the table that a resize has created.
     Left,
-    /// It was killed.
     Dead,
     Stopped,
     /// It gives no sign of life, for an unknown reason.
@@ -82,7 +80,6 @@ pub fn run(config: &Path, at: &At) -> anyhow::Result<ExitCode> {
     Ok(exit)
 }
 
-/// Asks all agents, and waits for their answers.
 fn ask(table: &Table, path: &Path) -> Vec<(Process, Fate)> {
     let asked = table.ask_to_reload();
     // Looked up once: an agent that falls silent later is among those that are alive now.
