@@ -9,7 +9,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-use anyhow::bail;
+use anyhow::{bail, ensure};
 use gcra_limiter::counting::write_client;
 use gcra_limiter::message_key::hash_key;
 use gcra_limiter::policies_in_force::InForce;
@@ -104,23 +104,9 @@ impl fmt::Display for PolicySource {
     }
 }
 
-/// How the agents of a table get their limits.
-#[derive(Clone, Copy, Debug, Default)]
-struct Sources {
-    flags: bool,
-    file: bool,
-}
-
-impl Sources {
-    /// What the agents that use the table now say about themselves.
-    fn of(table: &Table) -> Self {
-        let mut sources = Self::default();
-        for profile in living(table).into_iter().filter_map(|process| process.profile) {
-            sources.flags |= !profile.has_file;
-            sources.file |= profile.has_file;
-        }
-        sources
-    }
+/// Whether the agents that use the table now have their limits from a file, as each of them says.
+fn have_files(table: &Table) -> Vec<bool> {
+    living(table).iter().filter_map(|agent| Some(agent.profile?.has_file)).collect()
 }
 
 /// Fails if the agents of the table get their limits in another way than the command line says:
@@ -133,13 +119,13 @@ fn check_sources(
     by_file: bool,
     what: &str,
 ) -> anyhow::Result<()> {
-    let (now, shown) = (Sources::of(table), path.display());
-    let is_now = now.flags || now.file;
-    let last = kept.map_or_else(Sources::default, |chosen| {
-        let file = chosen.entry.origin.file().is_some();
-        Sources { flags: !file, file }
-    });
-    let sources = if is_now { now } else { last };
+    let (mut have_files, shown) = (have_files(table), path.display());
+    let is_now = !have_files.is_empty();
+    if !is_now {
+        have_files.extend(kept.map(|chosen| chosen.entry.origin.file().is_some()));
+    }
+    // Where agents differ, or nothing is known, the command line may be right.
+    let is_otherwise = !have_files.is_empty() && !have_files.contains(&by_file);
     let (who, otherwise) = match is_now {
         true => (format!("the agents of table {shown} have"), ""),
         false => (
@@ -147,17 +133,18 @@ fn check_sources(
             ", or name the table of your agents with --table",
         ),
     };
-    match (by_file, sources) {
-        (false, Sources { flags: false, file: true }) => bail!(WrongUsage(format!(
+    let sentence = match by_file {
+        false => format!(
             "{who} their limits from a file, and the keys of its buckets depend on that; write \
              '{what}' without --rate, or with --config FILE and the file of the agents{otherwise}"
-        ))),
-        (true, Sources { flags: true, file: false }) => bail!(WrongUsage(format!(
+        ),
+        true => format!(
             "{who} their limit from --rate, and not from a file; write '{what}' without \
              --config{otherwise}"
-        ))),
-        _ => Ok(()),
-    }
+        ),
+    };
+    ensure!(!is_otherwise, WrongUsage(sentence));
+    Ok(())
 }
 
 /// What the agents keep, for a command that can do without it.
@@ -217,7 +204,11 @@ fn of_agents(
                  read as it is now{}",
                 MOST_TEXT >> 20,
                 file.display(),
-                if entry.limits == policies.limits_digest { "" } else { "; its limits are others" }
+                if entry.limits == policies.limits_digest {
+                    ""
+                } else {
+                    "; its limits are others"
+                }
             ));
             (policies, PolicySource::File(file.to_owned()))
         }
@@ -367,8 +358,7 @@ impl Inspected {
             let names = names.join(", ");
             bail!(WrongUsage(format!("there is no policy '{name}' in {source}; it has {names}")));
         }
-        let client =
-            |at: usize| self.client(at, &key.text, named(key, &policies[at].key.args)?);
+        let client = |at: usize| self.client(at, &key.text, named(key, &policies[at].key.args)?);
         let found: Vec<_> = meant.iter().map(|at| (*at, client(*at))).collect();
         if found.iter().any(|(_, client)| client.is_ok()) {
             return Ok(found.into_iter().filter_map(|(_, client)| client.ok()).collect());
@@ -405,8 +395,8 @@ impl Inspected {
         let name = policy.message.as_deref().unwrap_or_default();
         let (message, question) = of_a_group(policy, &meaning.args, |args| {
             let message = WrittenMessage::new(name, args).ok();
-            let message = message
-                .ok_or_else(|| format!("'{key}' has too many parts; 255 are the most"))?;
+            let message =
+                message.ok_or_else(|| format!("'{key}' has too many parts; 255 are the most"))?;
             let question = message
                 .message()
                 .and_then(|message| Question::under(&self.in_force, &self.table, at, &message));
@@ -487,7 +477,7 @@ impl Inspected {
         let agents = Count(all as u64, "agent", "agents");
         let have = if others == 1 { "has" } else { "have" };
         match &self.source {
-            PolicySource::Flags if Sources::of(&self.table).file => Some(format!(
+            PolicySource::Flags if have_files(&self.table).contains(&true) => Some(format!(
                 "some agents of table {path} have their limits from a file; this is not about \
                  their buckets, which a command without --rate finds"
             )),
