@@ -1,11 +1,13 @@
 //! `gcra-spoa explain`: what is decided about a message, and why.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use gcra_policy::answers::Answers;
 use gcra_policy::flags::{LimitFlags, StoreFlags, policies_of_flags};
 use gcra_policy::key::{NamedValue, OwnedValue};
+use gcra_policy::words::text;
 use gcra_policy::{Policies, Policy, Sharing};
 use gcra_text::output::{Output, WrongUsage, print, print_note};
 
@@ -260,8 +262,7 @@ fn meant<'i>(command: &Explain, inspected: &'i Inspected) -> impl Iterator<Item 
 
 /// Says which args are not used, because that is most likely a typing error.
 fn unused_args(command: &Explain, inspected: &Inspected) -> Vec<String> {
-    let mut notes = Vec::new();
-    let mut names: Vec<&[u8]> = Vec::new();
+    let mut names: BTreeSet<&[u8]> = BTreeSet::new();
     for policy in meant(command, inspected) {
         names.extend(policy.key.names());
         names.extend(policy.price.arg());
@@ -270,25 +271,18 @@ fn unused_args(command: &Explain, inspected: &Inspected) -> Vec<String> {
         let trial = policy.trial.and_then(|trial| inspected.in_force.policies.list.get(trial));
         names.extend(trial.into_iter().flat_map(Policy::args_of_limits));
     }
-    names.sort_unstable();
-    names.dedup();
     // By a former key clients may still owe something.
     let history = inspected.in_force.earlier.history().iter();
     let former: Vec<_> =
         history.flat_map(|(former, _)| &former.list).flat_map(|it| it.key.names()).collect();
     let takes_all = meant(command, inspected).any(|policy| policy.key.args.is_empty());
-    for arg in &command.args {
-        let name = arg.name.as_bytes();
-        if !takes_all && !names.contains(&name) && !former.contains(&name) {
-            let known: Vec<_> = names.iter().map(|name| String::from_utf8_lossy(name)).collect();
-            notes.push(format!(
-                "no policy uses the arg '{}'; the policies use {}",
-                arg.name,
-                known.join(", ")
-            ));
-        }
-    }
-    notes
+    let known = names.iter().map(|name| text(name)).collect::<Vec<_>>().join(", ");
+    let is_unused = |name: &[u8]| !takes_all && !names.contains(name) && !former.contains(&name);
+    let unused = command.args.iter().filter(|arg| is_unused(arg.name.as_bytes()));
+    let note = |NamedValue { name, .. }: &NamedValue| {
+        format!("no policy uses the arg '{name}'; the policies use {known}")
+    };
+    unused.map(note).collect()
 }
 
 /// Says which args are strings where the policies are for addresses.
