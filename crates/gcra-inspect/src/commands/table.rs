@@ -10,7 +10,7 @@ use anyhow::ensure;
 use clap::Subcommand;
 use gcra_lease::{HostTime, Micros};
 use gcra_policy::flags::parse_slots;
-use gcra_table::{Evictions, LeaseCounts, Leases, Nanos, Occupancy, Process, Slots, Table};
+use gcra_table::{LeaseCounts, Leases, Nanos, Occupancy, Process, Slots, Table};
 use gcra_text::count::Count;
 use gcra_text::duration::Short;
 use gcra_text::output::{Output, print, print_note};
@@ -113,10 +113,46 @@ fn info(path: &Path, table: &Table) -> Output {
         users_in_words(table, &processes, unlisted, flags.as_deref()),
         about_leases,
     ];
-    let mut json = info_as_json(path, table, occupancy, &processes, unlisted, interrupted);
-    json["flags"] = json!(flags);
-    json["leases"] = leases;
+    let evictions = table.evictions();
+    let json = json!({
+        "table": path.display().to_string(),
+        "slots": table.slots().get(),
+        "bytes": table.bytes(),
+        "generation": table.generation(),
+        "creator": table.creator(),
+        "age_ms": table.age().unwrap_or_default().0 / 1_000_000,
+        "live": occupancy.live,
+        "idle": occupancy.idle,
+        "pending": occupancy.pending,
+        "sealed": occupancy.sealed,
+        "being_resized": table.is_being_resized(),
+        "resize_interrupted": interrupted.is_some(),
+        "successor_fault": table.successor_fault().map(|fault| table_error::fault(&fault)),
+        "evicted_live": evictions.evicted_live,
+        "evicted_live_before_resize": table.evictions_before_resize().evicted_live,
+        "forgiven_ms": evictions.forgiven.0 / 1_000_000,
+        "gave_up": table.gave_up(),
+        "attachments": table.attachments(),
+        "others_use_a_former_file": table.has_strangers(),
+        "processes": processes.iter().map(process_as_json).collect::<Vec<_>>(),
+        "unlisted": unlisted,
+        "flags": flags,
+        "leases": leases,
+    });
     Output { words: words.concat().join("\n"), json }
+}
+
+fn process_as_json(process: &Process) -> Value {
+    json!({
+        "pid": process.pid,
+        "pid_namespace": pid_namespace(process),
+        "stopped": halt_of(process) == Some(Halt::Stopped),
+        "silent_ms": process.silent.unwrap_or_default().0 / 1_000_000,
+        // Equal where the limits are. Not a number: JavaScript would round it.
+        "limits": process.profile.map(|profile| format!("{:016x}", profile.limits)),
+        "has_file": process.profile.map(|profile| profile.has_file),
+        "admin": process.profile.and_then(|profile| profile.admin),
+    })
 }
 
 /// The size of the table, and what its slots hold.
@@ -297,53 +333,6 @@ fn leases(table: &Table) -> (Vec<String>, Value) {
         "evicted": leases.evictions(),
     });
     (lines, json)
-}
-
-fn info_as_json(
-    path: &Path,
-    table: &Table,
-    occupancy: Occupancy,
-    processes: &[Process],
-    unlisted: u64,
-    interrupted: Option<Slots>,
-) -> Value {
-    let Occupancy { live, idle, pending, sealed, .. } = occupancy;
-    let Evictions { evicted_live, forgiven, .. } = table.evictions();
-    let process = |process: &Process| {
-        json!({
-            "pid": process.pid,
-            "pid_namespace": pid_namespace(process),
-            "stopped": halt_of(process) == Some(Halt::Stopped),
-            "silent_ms": process.silent.unwrap_or_default().0 / 1_000_000,
-            // Equal where the limits are. Not a number: JavaScript would round it.
-            "limits": process.profile.map(|profile| format!("{:016x}", profile.limits)),
-            "has_file": process.profile.map(|profile| profile.has_file),
-            "admin": process.profile.and_then(|profile| profile.admin),
-        })
-    };
-    json!({
-        "table": path.display().to_string(),
-        "slots": table.slots().get(),
-        "bytes": table.bytes(),
-        "generation": table.generation(),
-        "creator": table.creator(),
-        "age_ms": table.age().unwrap_or_default().0 / 1_000_000,
-        "live": live,
-        "idle": idle,
-        "pending": pending,
-        "sealed": sealed,
-        "being_resized": table.is_being_resized(),
-        "resize_interrupted": interrupted.is_some(),
-        "successor_fault": table.successor_fault().map(|fault| table_error::fault(&fault)),
-        "evicted_live": evicted_live,
-        "evicted_live_before_resize": table.evictions_before_resize().evicted_live,
-        "forgiven_ms": forgiven.0 / 1_000_000,
-        "gave_up": table.gave_up(),
-        "attachments": table.attachments(),
-        "others_use_a_former_file": table.has_strangers(),
-        "processes": processes.iter().map(process).collect::<Vec<_>>(),
-        "unlisted": unlisted,
-    })
 }
 
 fn resize(path: &Path, slots: Slots, force: bool) -> anyhow::Result<Output> {
