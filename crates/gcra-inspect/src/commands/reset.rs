@@ -165,24 +165,18 @@ pub fn clear(
 ) -> anyhow::Result<Cleared> {
     let mut all = Cleared::default();
     for client in inspected.clients(policy, key)? {
-        let shown = inspected.shown(&client);
-        let notes = notes(inspected, &client);
-        notes.into_iter().try_for_each(|note| say(ResetOutput::Note(note)))?;
-        let cleared_one = || (inspected.name(&client), inspected.policy(&client).name.to_string());
-        if let Some(note) = note_about_others(inspected.policy(&client)) {
-            say(ResetOutput::Note(note))?;
-        }
-        if let Some(note) = note_about_missing(inspected, &client, &shown) {
-            say(ResetOutput::Note(note))?;
-            all.misses = true;
-        }
-        if inspected.misses_former_key(&client) {
-            say(ResetOutput::Note(about_former_key(&inspected.policy(&client).name, &shown)))?;
-            all.misses = true;
-        }
+        let (policy, shown) = (inspected.policy(&client), inspected.shown(&client));
+        let cleared_one = || (inspected.name(&client), policy.name.to_string());
+        let missing = note_about_missing(inspected, &client, &shown);
+        let misses_former_key = inspected.misses_former_key(&client);
+        let former = misses_former_key.then(|| about_former_key(&policy.name, &shown));
+        all.misses |= missing.is_some() || former.is_some();
+        let others = [note_about_others(policy), missing, former].into_iter().flatten();
+        let notes = notes(inspected, &client).into_iter().chain(others);
+        notes.map(ResetOutput::Note).try_for_each(&mut say)?;
         if is_shared(inspected, &client) {
             let store = store.ok_or_else(no_store)?;
-            let at_once = inspected.policy(&client).shared.is_some_and(|shared| shared.at_once);
+            let at_once = policy.shared.is_some_and(|shared| shared.at_once);
             all.after = all.after.max(Some(if at_once { After::Second } else { After::Minute }));
             match clear_in_store(inspected, store, &client) {
                 Ok((outputs, was_there)) => {
@@ -191,9 +185,9 @@ pub fn clear(
                 }
                 // What other policies keep on this machine is cleared all the same.
                 Err(error) => {
-                    let policy = &inspected.policy(&client).name;
                     say(ResetOutput::Note(format!(
-                        "{error}; what {shown} owes under policy '{policy}' was not cleared"
+                        "{error}; what {shown} owes under policy '{}' was not cleared",
+                        policy.name
                     )))?;
                     all.has_failed = true;
                 }
