@@ -433,8 +433,8 @@ fn check(at: &At) -> anyhow::Result<ExitCode> {
     let table = Table::inspect(&at.path()).map_err(TableError)?;
     let faults = table.check();
     let mut words: Vec<_> = faults.iter().map(table_error::fault).collect();
-    let (in_leases, of_leases) = check_leases(&table);
-    words.extend(of_leases);
+    let (in_leases, about_leases) = check_leases(&table);
+    words.extend(in_leases.iter().cloned().chain(about_leases));
     let verdict = match faults.len() {
         0 => format!("no fault in {} slots", table.slots().get()),
         count if faults.iter().any(|fault| !fault.heals()) => format!(
@@ -461,12 +461,12 @@ fn check(at: &At) -> anyhow::Result<ExitCode> {
     Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The faults of the leases, and what there is to say about them, if there are leases.
-fn check_leases(table: &Table) -> (Vec<String>, Vec<String>) {
+/// The faults of the leases, and what to say after them, if there are leases.
+fn check_leases(table: &Table) -> (Vec<String>, Option<String>) {
     let leases = match Leases::inspect(table).map_err(TableError) {
         Ok(Some(leases)) => leases,
-        Ok(None) => return (Vec::new(), Vec::new()),
-        Err(error) => return (vec![error.to_string()], vec![error.to_string()]),
+        Ok(None) => return (Vec::new(), None),
+        Err(error) => return (vec![error.to_string()], None),
     };
     let faults = leases.check(HostTime::from(table.now()));
     let faults: Vec<_> = faults.iter().map(ToString::to_string).collect();
@@ -478,9 +478,7 @@ fn check_leases(table: &Table) -> (Vec<String>, Vec<String>) {
             Count(count as u64, "fault", "faults")
         ),
     };
-    let mut words = faults.clone();
-    words.push(format!("leases {}: {verdict}", leases.path().display()));
-    (faults, words)
+    (faults, Some(format!("leases {}: {verdict}", leases.path().display())))
 }
 
 fn short(nanos: Nanos) -> Short {
