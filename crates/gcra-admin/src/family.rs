@@ -171,21 +171,15 @@ pub(crate) trait Samples {
     fn each(&self, sample: impl FnMut(&str, Option<&str>, f64));
 }
 
-impl Samples for f64 {
-    fn each(&self, mut sample: impl FnMut(&str, Option<&str>, f64)) {
-        sample("", None, *self);
-    }
-}
-
 impl Samples for Amount {
-    fn each(&self, sample: impl FnMut(&str, Option<&str>, f64)) {
-        self.0.each(sample);
+    fn each(&self, mut sample: impl FnMut(&str, Option<&str>, f64)) {
+        sample("", None, self.0);
     }
 }
 
 impl Samples for u64 {
     fn each(&self, sample: impl FnMut(&str, Option<&str>, f64)) {
-        float(*self).each(sample);
+        Amount(float(*self)).each(sample);
     }
 }
 

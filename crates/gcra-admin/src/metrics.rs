@@ -28,7 +28,7 @@ pub fn families() -> Vec<Family> {
 
 pub(crate) fn render(status: &Status) -> String {
     let mut metrics = Metrics::default();
-    metrics.add(&BUILD, &[("version", &status.version)], &1.0);
+    metrics.add(&BUILD, &[("version", &status.version)], &1);
     status.write(&[], &mut metrics);
     for policy in &status.policies {
         policy.write(&[("policy", &policy.name)], &mut metrics);
