@@ -28,7 +28,7 @@ use gcra_inspect::client_buckets;
 use gcra_inspect::commands::exempt::{self, LEAST_EXEMPTION};
 use gcra_inspect::commands::explain::add_list;
 use gcra_inspect::commands::reset::{self, ResetOutput};
-use gcra_inspect::explanation::{Explanation, SharedSources, decided};
+use gcra_inspect::explanation::{Asked, Explanation, SharedSources, decided};
 use gcra_inspect::inspected_table::{Inspected, InspectedClient, PolicySource};
 use gcra_inspect::process_list::{self, is_this_process};
 use gcra_inspect::process_state::stopped_long_ago;
@@ -401,11 +401,12 @@ impl Actions {
         let shared = SharedSources { leases: leases.as_deref(), store: None, borrower };
         let clients = inspected.clients(None, &key);
         let explained = |client: &InspectedClient| {
-            let (message, policy) = (client.message()?, inspected.policy(client));
+            let (message, policy) = (&client.message()?, inspected.policy(client));
+            let asked = Asked { in_force, table, shared, message };
             let mut explanation = Explanation {
                 message: String::from_utf8_lossy(message.name).into_owned(),
                 policy: Some(policy.name.to_string()),
-                decided: Some(decided(in_force, table, shared, client.question, &message)),
+                decided: Some(decided(asked, client.question)),
                 ..Explanation::default()
             };
             add_list(&mut explanation, &in_force.policies);

@@ -6,9 +6,8 @@ use anyhow::bail;
 use gcra_policy::{Limit, Policy};
 use gcra_table::{KeyHash, Nanos, Quota, Registered, Table, Window};
 use gcra_text::table_error;
-use spop_agent::Message;
 
-use crate::explanation::{Decided, SharedSources, decided};
+use crate::explanation::{Asked, Decided, SharedSources, decided};
 use crate::inspected_table::{Inspected, InspectedClient};
 
 /// Whether a client has a bucket under any limit of its policy.
@@ -31,9 +30,8 @@ pub fn notes(inspected: &Inspected, client: &InspectedClient) -> Vec<String> {
 pub(crate) fn decide(inspected: &Inspected, client: &InspectedClient) -> Option<Decided> {
     let Inspected { table, in_force, leases, .. } = inspected;
     let shared = SharedSources { leases: leases.as_deref(), ..SharedSources::default() };
-    let decided =
-        |message: Message<'_>| decided(in_force, table, shared, client.question, &message);
-    client.message().map(decided)
+    let message = &client.message()?;
+    Some(decided(Asked { in_force, table, shared, message }, client.question))
 }
 
 /// All buckets in which a client of a policy can owe something: under every limit of the policy,

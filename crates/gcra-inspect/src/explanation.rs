@@ -170,6 +170,15 @@ pub struct SharedSources<'a> {
     pub borrower: Option<&'a Borrower>,
 }
 
+/// A message, and what is needed to know what is decided about it.
+#[derive(Clone, Copy)]
+pub struct Asked<'a, 'm> {
+    pub in_force: &'a InForce,
+    pub table: &'a Table,
+    pub shared: SharedSources<'a>,
+    pub message: &'a Message<'m>,
+}
+
 /// Explains what is decided now about a message with these args: for each message that the
 /// policies are for, or for the one with this name.
 ///
@@ -283,7 +292,7 @@ pub fn explain(
     };
     match Question::if_sent(in_force, table, message) {
         Ok(question) => Explanation {
-            decided: Some(decided(in_force, table, shared, question, message)),
+            decided: Some(decided(Asked { in_force, table, shared, message }, question)),
             ..explanation(Some(question.policy))
         },
         Err(Unanswerable::Undecided(index)) => Explanation {
@@ -305,15 +314,10 @@ pub fn explain(
 
 /// Says what the limits of a client are and what it owes, for a question about one of its
 /// messages.
-pub fn decided(
-    in_force: &InForce,
-    table: &Table,
-    shared: SharedSources<'_>,
-    question: Question,
-    message: &Message<'_>,
-) -> Decided {
+pub fn decided(asked: Asked<'_, '_>, question: Question) -> Decided {
+    let Asked { in_force, table, message, .. } = asked;
     let policy = &in_force.policies.list[question.policy];
-    let said = |question| AllLimits::of(in_force, table, shared, question, message);
+    let said = |question| AllLimits::of(asked, question);
     let own = said(question);
     let verdict = own.verdict;
     let mut client = String::new();
@@ -374,17 +378,12 @@ struct AllLimits {
 }
 
 impl AllLimits {
-    fn of(
-        in_force: &InForce,
-        table: &Table,
-        shared: SharedSources<'_>,
-        question: Question,
-        message: &Message<'_>,
-    ) -> Self {
+    fn of(asked: Asked<'_, '_>, question: Question) -> Self {
+        let Asked { in_force, table, shared, message } = asked;
         let policy = &in_force.policies.list[question.policy];
         let (limits, at_once) = match (policy.shared, policy.rule(question.rule)) {
             (Some(sharing), Rule::Limits(limits)) => (limits, sharing.at_once),
-            _ => return Self::of_local(in_force, table, question, message),
+            _ => return Self::of_local(asked, question),
         };
         let leases = (shared.leases, HostTime::from(table.now()));
         let held = |limit| Held::of(leases, table, (question, at_once), message, limit);
@@ -411,8 +410,7 @@ impl AllLimits {
         let asks =
             held.iter().position(|held| held.now == HeldNow::Asks).filter(|_| reason.is_none());
         if let Some(place) = asks
-            && let Some((away, reason, wait)) =
-                without_store(in_force, table, shared, question, message, (limits, place))
+            && let Some((away, reason, wait)) = without_store(asked, question, (limits, place))
         {
             let asking = held.iter_mut().filter(|held| held.now == HeldNow::Asks);
             asking.for_each(|held| held.now = HeldNow::Away);
@@ -449,12 +447,8 @@ impl AllLimits {
     }
 
     /// The same for a policy of this machine alone.
-    fn of_local(
-        in_force: &InForce,
-        table: &Table,
-        question: Question,
-        message: &Message<'_>,
-    ) -> Self {
+    fn of_local(asked: Asked<'_, '_>, question: Question) -> Self {
+        let Asked { in_force, table, message, .. } = asked;
         let (verdict, foreseen) = foresee(table, in_force, question, message);
         let wait = foreseen.iter().map(|foreseen| foreseen.standing.wait).max();
         let wait_if_asked = foreseen.iter().map(|foreseen| foreseen.wait_if_asked).max();
@@ -468,13 +462,11 @@ impl AllLimits {
 /// What is decided now about a request that has to ask the store about one of these limits, if the
 /// store is away: why it is blocked, if it is, and for how long.
 fn without_store(
-    in_force: &InForce,
-    table: &Table,
-    shared: SharedSources<'_>,
+    asked: Asked<'_, '_>,
     question: Question,
-    message: &Message<'_>,
     (limits, place): (&[Limit], usize),
 ) -> Option<(OutageWords, Option<Reason>, Nanos)> {
+    let Asked { in_force, table, shared, message } = asked;
     let sharing = in_force.policies.list[question.policy].shared?;
     let leases = shared.leases?;
     let Some(borrower) = shared.borrower else {
