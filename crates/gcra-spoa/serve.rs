@@ -30,7 +30,7 @@ use spop_agent::{Agent, Limits, Sockets};
 use tokio::sync::mpsc;
 
 use crate::cli::AgentConfig;
-use crate::housekeeping::{Housekeeping, Parts, Running, Startup};
+use crate::housekeeping::{Housekeeping, Running, Startup};
 
 /// How many requests of a connection may wait for the store. Those for which cells are here are
 /// answered beside them.
@@ -106,15 +106,10 @@ pub(crate) fn serve(config: AgentConfig) -> anyhow::Result<ExitCode> {
         has_file: file.is_some(),
         admin,
     };
-    let parts = Parts {
-        path,
-        startup: Startup { file, store, max_frame_size: flags.max_frame_size },
-        watches: flags.watch,
-        audit,
-        borrower,
-        orders: receiver,
-    };
-    let housekeeping = Housekeeping::new(running.clone(), parts);
+    let (watches, max_frame_size) = (flags.watch, flags.max_frame_size);
+    let startup = Startup { file, watches, store, max_frame_size };
+    let housekeeping =
+        Housekeeping::new(running.clone(), startup, path, audit, borrower, receiver);
     agent.run_on(flags.threads, sockets, housekeeping.until_stopped(background))?;
     // If this fails, commands answer by what was last in force before.
     let _ = running.keeper.keep_last(&table.load(), &running.policies.load());

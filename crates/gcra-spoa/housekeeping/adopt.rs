@@ -19,6 +19,8 @@ pub(super) type ReadOutcome = Result<Option<Box<InForce>>, Vec<String>>;
 pub(crate) struct Startup {
     /// The file that the policies come from; `None` if they come from the command line.
     pub(crate) file: Option<PathBuf>,
+    /// Whether the file is read again when it changes.
+    pub(crate) watches: bool,
     pub(crate) store: Option<StoreSettings>,
     pub(crate) max_frame_size: u32,
 }

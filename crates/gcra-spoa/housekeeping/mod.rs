@@ -69,26 +69,21 @@ const LOOKS_PER_BEAT: u32 = 4;
 
 const BEATS_PER_STATUS: u32 = 10;
 
-/// What the parts of the housekeeping need beside the agent itself.
-pub(crate) struct Parts {
-    pub(crate) path: PathBuf,
-    pub(crate) startup: Startup,
-    /// Whether the file is read again when it changes.
-    pub(crate) watches: bool,
-    pub(crate) audit: Option<Arc<AuditFile>>,
-    /// The limits that are shared with other hosts.
-    pub(crate) borrower: Option<Arc<Borrower>>,
-    pub(crate) orders: mpsc::Receiver<Order>,
-}
-
 impl Housekeeping {
-    pub(crate) fn new(running: Running, parts: Parts) -> Self {
-        let Parts { path, startup, watches, audit, borrower, orders } = parts;
+    /// `path` is that of the table.
+    pub(crate) fn new(
+        running: Running,
+        startup: Startup,
+        path: PathBuf,
+        audit: Option<Arc<AuditFile>>,
+        borrower: Option<Arc<Borrower>>,
+        orders: mpsc::Receiver<Order>,
+    ) -> Self {
         let manager = Arc::new(ServiceManager::from_environment());
         Self {
             orders,
             followed: Followed::default(),
-            reloads: Reloads::new(&running, manager.clone(), startup, watches),
+            reloads: Reloads::new(&running, manager.clone(), startup),
             beat: Beat::default(),
             kept: KeptPolicies::begin(&running),
             exemptions: Exemptions::default(),

@@ -27,7 +27,6 @@ pub(super) struct Reloads {
     startup: Startup,
     /// The files to watch, if the file is read again when it changes.
     watch: Watch,
-    watches: bool,
     /// The mistakes of the file when it was last read.
     mistakes: Vec<String>,
     work: Option<Work>,
@@ -39,24 +38,10 @@ pub(super) struct Reloads {
 }
 
 impl Reloads {
-    pub(super) fn new(
-        running: &Running,
-        manager: Arc<ServiceManager>,
-        startup: Startup,
-        watches: bool,
-    ) -> Self {
+    pub(super) fn new(running: &Running, manager: Arc<ServiceManager>, startup: Startup) -> Self {
         let watch = Watch::new(running.policies.load().policies.files.clone());
-        Self {
-            manager,
-            startup,
-            watch,
-            watches,
-            mistakes: Vec::new(),
-            work: None,
-            wanted: false,
-            is_reading: false,
-            reloaded_at: 0,
-        }
+        let (mistakes, work, wanted, is_reading, reloaded_at) = Default::default();
+        Self { manager, startup, watch, mistakes, work, wanted, is_reading, reloaded_at }
     }
 
     /// Has the file read at the next look.
@@ -78,7 +63,7 @@ impl Reloads {
                 self.wanted = false;
                 self.work = self.read(running, asked);
                 self.is_reading = self.work.is_some();
-            } else if self.watches && is_beat {
+            } else if self.startup.watches && is_beat {
                 let files = self.watch.files();
                 self.work = Some(Work::new(None, move || Found::Looked(see_all(files))));
             }
