@@ -66,9 +66,8 @@ const LONGEST_LINE: u64 = 1 << 20;
 
 #[derive(Debug, Default)]
 struct Record {
-    /// The keys, each with its policy, by their numbers.
-    keys: Vec<String>,
-    numbers: HashMap<String, u32>,
+    /// The numbers of the keys, each key with its policy.
+    keys: HashMap<String, u32>,
     allowed: Vec<Allowed>,
     blocked: u64,
     would_block: u64,
@@ -237,13 +236,8 @@ impl Record {
             AuditOutcome::WouldBlock => return self.would_block += 1,
             AuditOutcome::Exempt => return self.exempt += 1,
         }
-        let name = format!("{decided} {key}");
-        let next = u32::try_from(self.numbers.len()).unwrap_or(u32::MAX);
-        let keys = &mut self.keys;
-        let key = *self.numbers.entry(name).or_insert_with_key(|name| {
-            keys.push(name.clone());
-            next
-        });
+        let next = u32::try_from(self.keys.len()).unwrap_or(u32::MAX);
+        let key = *self.keys.entry(format!("{decided} {key}")).or_insert(next);
         // The clock of the store is the same for all machines.
         let since = if by_store { 0 } else { booted };
         self.by_wall_clock += u64::from(!by_store);
@@ -324,20 +318,22 @@ impl Record {
         self.allowed.sort_by_key(|allowed| (allowed.key, allowed.at));
         let police = Police::new(quota);
         let mut finding = Finding::default();
-        let mut most_ahead_ns = 0;
+        let (mut worst, mut worst_key) = (Excess::default(), None);
         for of_key in self.allowed.chunk_by(|one, other| one.key == other.key) {
-            let Excess { too_many, ahead_ns, at } = police.look(of_key);
-            finding.too_many += too_many;
-            finding.clients_over += u64::from(ahead_ns > 0);
-            if ahead_ns > most_ahead_ns {
-                most_ahead_ns = ahead_ns;
-                finding.worst = Some(Worst {
-                    cells: ahead_ns.unsigned_abs().div_ceil(police.interval_ns.unsigned_abs()),
-                    key: self.keys.get(of_key[0].key as usize).cloned().unwrap_or_default(),
-                    at_ns: i128::from(at) - booted.unwrap_or_default(),
-                });
+            let excess = police.look(of_key);
+            finding.too_many += excess.too_many;
+            finding.clients_over += u64::from(excess.ahead_ns > 0);
+            if excess.ahead_ns > worst.ahead_ns {
+                (worst, worst_key) = (excess, Some(of_key[0].key));
             }
         }
+        let mut keys = self.keys.iter();
+        let key = worst_key.and_then(|worst| keys.find(|(_, number)| **number == worst));
+        finding.worst = key.map(|(key, _)| Worst {
+            cells: worst.ahead_ns.unsigned_abs().div_ceil(police.interval_ns.unsigned_abs()),
+            key: key.clone(),
+            at_ns: i128::from(worst.at) - booted.unwrap_or_default(),
+        });
         let cells = self.allowed.iter().map(|allowed| allowed.cells.max(0).unsigned_abs());
         finding.cells = cells.sum();
         finding
