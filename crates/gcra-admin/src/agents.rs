@@ -472,12 +472,12 @@ mod tests {
     use tokio::time::sleep;
 
     use super::*;
-    use crate::idle_agent;
+    use crate::testing::idle_agent;
 
     /// A viewer can leave while the agents are asked, and the next one may come much later.
     #[tokio::test]
     async fn an_answer_that_nobody_waited_for_is_not_given_later() {
-        let watched = Arc::new(idle_agent::watched().unwrap());
+        let watched = Arc::new(idle_agent().unwrap());
         let agents = Agents::new(watched, PathBuf::new());
         tokio::select! {
             biased;

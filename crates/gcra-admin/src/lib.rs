@@ -11,7 +11,6 @@ pub mod agents;
 pub mod agreement;
 pub mod client_waits;
 pub mod family;
-mod idle_agent;
 pub mod log_lines;
 pub mod metrics;
 pub mod page;

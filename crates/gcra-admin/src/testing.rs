@@ -1,15 +1,22 @@
 //! The part of the inside that tests and fuzz targets use. It may change or go at any time.
 
+use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::Arc;
 
+use arc_swap::ArcSwap;
+use gcra_limiter::policies_in_force::InForce;
+use gcra_limiter::stats::Stats;
+use gcra_policy::flags;
+use gcra_table::{Slots, Table};
+use spop_agent::{Agent, Reply, Request};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::mpsc;
 
 use crate::actions::Actions;
-use crate::idle_agent;
 use crate::server::{self, Answering};
 use crate::token::Token;
+use crate::watched::Watched;
 
 /// An `--admin` to ask: an agent without requests, with a table in memory.
 #[derive(Clone)]
@@ -21,7 +28,7 @@ impl Admin {
     /// `None` when there is no memory for it.
     #[must_use]
     pub fn new() -> Option<Self> {
-        let watched = Arc::new(idle_agent::watched()?);
+        let watched = Arc::new(idle_agent()?);
         let path = Path::new("fuzz");
         let token = Some(Token::of(b"fuzz-fuzz-fuzz-fuzz"));
         // Orders of actions lead nowhere, because there is no housekeeping.
@@ -35,6 +42,20 @@ impl Admin {
     pub async fn converse(&self, stream: impl AsyncRead + AsyncWrite + Unpin) -> bool {
         server::converse(stream, None, self.0.clone()).await.is_ok()
     }
+}
+
+/// An agent with one policy and the smallest table, in memory. `None` when there is no memory.
+pub(crate) fn idle_agent() -> Option<Watched> {
+    let table = Table::in_memory(Slots::new(8).ok()?).ok()?;
+    let agent = Agent::new(|_: &Request<'_>, _: &mut Reply<'_>| {});
+    let stats = Arc::new(Stats::new(NonZeroUsize::MIN));
+    // An agent has at least one policy.
+    let _ = stats.policy("fuzz");
+    let policies = flags::policies_of_rate("100/s".parse().ok()?, None).ok()?;
+    let policies = ArcSwap::from_pointee(InForce::at_start(policies, &stats, &table));
+    let table = Arc::new(ArcSwap::from_pointee(table));
+    let (counters, undecided) = (agent.counters(), Arc::default());
+    Some(Watched::new(table, counters, undecided, stats, Arc::new(policies), None))
 }
 
 #[cfg(test)]
