@@ -45,7 +45,7 @@ use hyper::header::{
     AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, ORIGIN,
 };
 use serde::{Deserialize, Serialize};
-use serde_json::Number;
+use serde_json::{Number, Value};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::spawn_blocking;
 use tokio::time::{sleep, timeout};
@@ -567,14 +567,9 @@ impl Actions {
 
 /// Sends an order, and checks that the answer is that of the agent that it is for.
 async fn send_order(address: SocketAddr, body: &str, proof: &str) -> Result<(), Unheard> {
-    #[derive(Default, Deserialize)]
-    struct Answer {
-        #[serde(default)]
-        proof: String,
-    }
     let answer = order(address, "/actions/observe?own", body, PATIENCE).await?;
-    let answer: Answer = serde_json::from_slice(&answer).unwrap_or_default();
-    match answer.proof == proof {
+    let answer: Value = serde_json::from_slice(&answer).unwrap_or_default();
+    match answer["proof"] == proof {
         true => Ok(()),
         false => Err(Unheard::refused(&format!(
             "the program that answers at {address} is not this agent"
