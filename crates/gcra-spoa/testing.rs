@@ -1,9 +1,7 @@
 //! What the tests, benches and fuzz targets of this repository use of the daemon's inside. It may
 //! change or go at any time.
 
-use std::ffi::OsString;
 use std::path::Path;
-use std::process::ExitCode;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
@@ -15,12 +13,9 @@ pub use gcra_limiter::testing::{RequestCounts, WorkerLane};
 use gcra_policy::file::document;
 use gcra_policy::secrets::Readers;
 use gcra_table::{Slots, Table};
-use gcra_text::output;
 use spop_agent::{Agent, Handler, Limits};
 
 use crate::cli::{self, Task};
-use crate::logging;
-use crate::serve::serve;
 
 /// Reads a configuration, as if it stood in the file at `path`. Returns what `check` prints about
 /// it: what it means, and a HAProxy configuration that fits.
@@ -36,19 +31,6 @@ pub fn read_config(path: &Path, text: &str) -> Result<[String; 2], Vec<String>> 
 #[must_use]
 pub fn command() -> clap::Command {
     cli::command()
-}
-
-/// Runs an agent by the flags of a command line, as the program does. Commands are refused, so
-/// that what they are made of is not linked.
-pub fn run_agent(flags: impl IntoIterator<Item = OsString>) -> ExitCode {
-    logging::start();
-    match cli::parse(flags) {
-        Ok(Task::Serve(config)) => {
-            serve(*config).unwrap_or_else(|error| output::print_error(&error))
-        }
-        Ok(Task::Run(_)) => output::print_error(&anyhow::anyhow!("only an agent can be run here")),
-        Err(exit) => exit,
-    }
 }
 
 /// An agent with the daemon's limiter, by the flags of a command line, on a table in memory.
