@@ -6,9 +6,9 @@
 //! count are used in the window of a calendar, in which nothing comes back. Then each request and
 //! each response asks by itself.
 //!
-//! A record can be lent from and charged in turn. What is lent counts in full for both. But a
-//! request waits only while nothing is lent: what is owed drains while it waits, and what is lent
-//! does not, so when its turn comes the host that holds the cells could spend them as well.
+//! A record can be lent from and charged in turn. Lent cells count in full for both. But a request
+//! waits only while nothing is lent: the debt drains while it waits, and lent cells do not, so
+//! when its turn comes the host that holds the cells could spend them as well.
 //!
 //! **At most once.** A host sends a charge once, and never again, because it cannot know whether
 //! the store has taken it. If the reply is lost, the cells of a request are charged and unused,
@@ -19,7 +19,7 @@ use crate::record::Record;
 use crate::rule::{Rule, without};
 use crate::time::{Micros, StoreTime};
 
-/// What is to be charged.
+/// Cells to charge at once, or to give back.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub enum Charge {
     /// The cells of a request: all of them if they are free, or none.
@@ -51,7 +51,7 @@ pub enum Charge {
     },
 }
 
-/// What came of a [`Charge`].
+/// The outcome of a [`Charge`].
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct Charged {
     /// Whether a request is allowed. It is true for other charges.
@@ -60,7 +60,7 @@ pub struct Charged {
     pub cells: u32,
     /// Of the cells that were charged: how many lie beyond the burst, the whole or a part of them.
     pub beyond_burst: u32,
-    /// What is owed and lent after that. For a [count](Limit::count) a unit is a cell.
+    /// The units owed and lent after that. For a [count](Limit::count) a unit is a cell.
     pub taken: Units,
     /// The store's clock.
     pub now: StoreTime,
@@ -107,8 +107,8 @@ impl Charged {
 }
 
 impl Charge {
-    /// What drains while the request waits, in units: at most 2^52, so that all sums with it stay
-    /// below 2^53. Zero for a charge that does not wait.
+    /// The debt that drains while the request waits, in units: at most 2^52, so that all sums with
+    /// it stay below 2^53. Zero for a charge that does not wait.
     pub fn drains_meanwhile(&self, limit: &Limit) -> Units {
         match *self {
             Self::Take { max_delay, .. } => limit.drained_in(max_delay.min(limit.longest_delay())),
@@ -116,7 +116,7 @@ impl Charge {
         }
     }
 
-    /// What a key may have owed when a strict store lost its memory, at most. For a
+    /// The most that a key may have owed when a strict store lost its memory. For a
     /// [count](Limit::count) whose window had begun by then, all of it.
     pub fn supposes(&self, limit: &Limit) -> Units {
         let queue = limit.cells(limit.burst()).saturating_add(self.drains_meanwhile(limit));
@@ -130,7 +130,8 @@ impl Record {
     /// [`after_loss`](Self::after_loss), but requests may have been told to wait until then. The
     /// last one waits for `max_delay` at most, so that is what may be owed beyond the burst.
     ///
-    /// What waited under another `max_delay`, because that was changed meanwhile, is not known.
+    /// Requests that waited under another `max_delay`, because that was changed meanwhile, are not
+    /// known.
     #[must_use]
     pub fn charged_after_loss(
         limit: &Limit,
@@ -670,7 +671,7 @@ mod tests {
                     prop_assert!(holding.reply(clock, &sent, &reply));
                     continue;
                 }
-                // What responses charge was allowed by nobody.
+                // The charges of responses were allowed by nobody.
                 let charge = match charge {
                     Charge::Take { cells, needs, .. } => {
                         Charge::Take { cells, needs, max_delay: Micros(max_delay) }

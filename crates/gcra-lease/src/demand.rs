@@ -45,8 +45,8 @@ impl Demand {
         self.scarce = scarce;
     }
 
-    /// What to ask for at `now`. `waiting` is the cost of all requests that wait, `least` that of
-    /// the first of them; both are 0 if none waits.
+    /// The cells to ask for at `now`. `waiting` is the cost of all requests that wait, `least`
+    /// that of the first of them; both are 0 if none waits.
     pub fn wish(
         &mut self,
         limit: &Limit,

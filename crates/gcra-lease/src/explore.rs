@@ -52,8 +52,8 @@ const SMALL: &[(&str, Model)] = &[
     ("2 penalties, and its clock leaps back", Model { leaps: 1, leap: -3, ..PUNISHED }),
 ];
 
-/// What takes minutes: `make lease-explore`. Those that are not complete before 7 million worlds,
-/// or before GCRA_LEASE_STATES, say so.
+/// The models that take minutes: `make lease-explore`. Those that are not complete before
+/// 7 million worlds, or before GCRA_LEASE_STATES, say so.
 const LARGE: &[(&str, Model)] = &[
     ("2 hosts, burst 2", Model::PLAIN),
     ("2 hosts, burst 2, a part is given back", Model { gives_back: &[1, ALL], ..Model::PLAIN }),

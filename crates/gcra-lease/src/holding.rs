@@ -1,4 +1,5 @@
-//! [`Holding`]: the host's end. What one host holds for one key, and what it has yet to report.
+//! [`Holding`]: the host's end. The cells of one host for one key, and those that it still has to
+//! report.
 //!
 //! One host has one holding for each key, however many processes and threads decide: it lies in
 //! memory that they share. Each method is one exchange there, so a holding is small (see
@@ -10,7 +11,7 @@ use crate::message::{Ask, AskNumber, HostId, Reply};
 use crate::rule::{Rule, without};
 use crate::time::{HostTime, Micros};
 
-/// What a host holds for one key under one limit.
+/// The cells that a host holds for one key under one limit, and those that it still has to report.
 ///
 /// A holding that was forgotten (evicted from a table) begins again as [`Holding::new`].
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
@@ -40,7 +41,7 @@ pub(crate) struct Asking {
     pub(crate) since: HostTime,
 }
 
-/// What a holding says about a request.
+/// The next step for a request, as its holding allows.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Look {
     /// The cells are here: [`Holding::spend`].
@@ -75,7 +76,7 @@ pub struct Wish {
 /// the process dies, the reply is lost.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Sent {
-    /// What was sent.
+    /// The ask to send.
     pub ask: Ask,
     /// When, by the host's clock.
     pub at: HostTime,
@@ -88,7 +89,7 @@ impl Default for Holding {
 }
 
 impl Holding {
-    /// What a host holds that knows nothing about a key.
+    /// The holding of a host that knows nothing about a key.
     pub const fn new() -> Self {
         Self {
             held: 0,
@@ -103,7 +104,7 @@ impl Holding {
         }
     }
 
-    /// What a request of `cells` is to do. An ask that is under way for `patience`
+    /// The next step for a request of `cells`. An ask that is under way for `patience`
     /// (`--store-wait`) or longer counts as lost, and the next request asks in its place.
     pub fn look(&self, now: HostTime, cells: u32, patience: Micros) -> Look {
         let known = cells == 0 && !self.fresh;

@@ -20,7 +20,7 @@ impl Units {
         Self(self.0.saturating_add(other.0))
     }
 
-    /// What is left when `other` is taken away, [`ZERO`](Self::ZERO) at least.
+    /// The difference, [`ZERO`](Self::ZERO) if `other` is larger.
     #[must_use]
     pub const fn saturating_sub(self, other: Self) -> Self {
         Self(self.0.saturating_sub(other.0))
@@ -170,8 +170,8 @@ impl Limit {
     /// The same limit, for keys that penalties may bring to owe up to this many cells. Fewer than
     /// the burst mean the burst, which is also the ceiling of a [new](Self::new) limit.
     ///
-    /// What is allowed stays the same: a cell is lent only while what is owed and what is lent
-    /// are together within the burst. Store and hosts must agree on the ceiling. A
+    /// As much is allowed as before: a cell is lent only while the debt and the lent cells are
+    /// together within the burst. Store and hosts must agree on the ceiling. A
     /// [count](Self::count) has no ceiling, and stays as it is.
     ///
     /// # Errors
@@ -216,7 +216,7 @@ impl Limit {
         self.longest_validity
     }
 
-    /// What this number of cells owes.
+    /// The units of this number of cells.
     pub const fn cells(&self, count: u32) -> Units {
         Units(self.cell.0.saturating_mul(count as u64))
     }
@@ -231,7 +231,7 @@ impl Limit {
         u32::try_from(units.0.div_ceil(self.cell.0)).unwrap_or(u32::MAX)
     }
 
-    /// What drains in this time. Of a [count](Self::count), nothing.
+    /// The debt that drains in this time. Of a [count](Self::count), nothing.
     pub fn drained_in(&self, time: Micros) -> Units {
         if self.window.is_some() {
             return Units::ZERO;
@@ -260,8 +260,8 @@ impl Limit {
         u64::try_from(ns).unwrap_or(u64::MAX)
     }
 
-    /// The most that a record owes: the ceiling and the longest validity. What is charged beyond
-    /// that is forgiven.
+    /// The most that a record owes: the ceiling and the longest validity. Charges beyond that are
+    /// forgiven.
     pub fn most_owed(&self) -> Units {
         self.cells(self.ceiling).saturating_add(self.drained_in(self.longest_validity))
     }

@@ -1,4 +1,4 @@
-//! What host and store say to each other: [`Ask`] and [`Reply`].
+//! The messages between host and store: [`Ask`] and [`Reply`].
 
 use crate::time::{Micros, StoreTime};
 
@@ -14,7 +14,7 @@ pub struct HostId(pub u64);
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct AskNumber(pub u64);
 
-/// What a host tells the store about one key, and what it would like to have. Made by
+/// A host's report to the store about one key, and the cells that it would like to have. Made by
 /// [`Holding`](crate::Holding).
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Ask {
@@ -44,7 +44,7 @@ pub struct Ask {
     pub validity: Micros,
 }
 
-/// What the store answers to an [`Ask`]. Made by [`Record`](crate::Record).
+/// The store's reply to an [`Ask`]. Made by [`Record`](crate::Record).
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Reply {
     /// The number of the ask.

@@ -44,7 +44,7 @@ impl Police {
         conforms
     }
 
-    /// What is owed now, in units.
+    /// The debt now, in units.
     pub(crate) fn owed(&self, limit: &Limit, now: u64) -> u64 {
         u64::try_from(self.tat.saturating_sub(units(limit, now))).unwrap_or(u64::MAX)
     }

@@ -1,4 +1,4 @@
-//! [`Record`]: the store's end. What is owed for one key, and which cells are lent to which host.
+//! [`Record`]: the store's end. The debt of one key, and which cells are lent to which host.
 //!
 //! Nothing is charged when cells are lent. A lent cell counts in full, without draining, until its
 //! host reports it as spent (it is charged then), gives it back, or the lease expires (it is
@@ -17,7 +17,7 @@ const LONGEST_WAIT: Micros = Micros::from_millis(60_000);
 /// How long a cell of a slow limit takes to drain, at least.
 const SLOW: Micros = Micros::from_millis(50);
 
-/// What the store knows about one key under one limit.
+/// The debt and the leases of one key under one limit.
 ///
 /// All arithmetic is on whole numbers below 2^53, so a script that computes with doubles gives the
 /// same answers, bit for bit (a test of this file shows it).
@@ -211,7 +211,7 @@ impl Record {
         &self.leases
     }
 
-    /// What is owed at the moment of the last ask, without the cells that are lent.
+    /// The debt at the moment of the last ask, without the cells that are lent.
     pub const fn owed(&self) -> Units {
         self.owed
     }
@@ -412,7 +412,8 @@ mod tests {
         assert_eq!(reply.unwrap().come_back_after, LONGEST_WAIT, "then it may look again");
     }
 
-    /// What hosts may have allowed without the store. All of them say so, and it counts once.
+    /// All hosts report the cells that they may have allowed without the store, and these count
+    /// once.
     #[test]
     fn a_key_owes_at_least_what_a_host_says() {
         let limit = limit(10_000, 10);

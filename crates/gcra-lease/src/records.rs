@@ -10,10 +10,10 @@ use crate::time::{Micros, StoreTime};
 /// The records of one key under one limit: one for each of the numbers under which it owes
 /// something, or has cells on loan.
 ///
-/// A host says under which numbers it [asks](Self::ask) or [charges](Self::charge_at_once). What
-/// the key owes under other numbers counts, too, because a change of numbers forgives nothing. The
-/// other records stay as they are until all is paid off, so hosts whose numbers differ for a while
-/// charge the key each in a record of its own.
+/// A host says under which numbers it [asks](Self::ask) or [charges](Self::charge_at_once). The
+/// debts of the key under other numbers count, too, because a change of numbers forgives nothing.
+/// The other records stay as they are until all is paid off, so hosts whose numbers differ for a
+/// while charge the key each in a record of its own.
 ///
 /// As for a [`Record`], a script with doubles gives the same answers, bit for bit.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -156,15 +156,14 @@ impl Records {
 }
 
 struct Opened<'r> {
-    /// What is owed by itself.
+    /// Its own debt.
     own: Units,
-    /// What counts because of others.
+    /// The debts and leases under other numbers, as they count under these.
     carried: Carried,
     /// With the larger one of both that is owed.
     record: &'r mut Record,
 }
 
-/// What counts because of other numbers.
 #[derive(Clone, Copy)]
 struct Carried {
     owed: Units,
@@ -173,14 +172,14 @@ struct Carried {
 }
 
 impl Carried {
-    /// What counts because of it besides so much that is owed.
+    /// The units that it adds to a debt of `owed`.
     fn beside(self, owed: Units) -> Units {
         self.with_lent.saturating_sub(owed)
     }
 }
 
 impl Change {
-    /// What a debt under other numbers is under those of `limit`.
+    /// Converts a debt under the numbers of `of` to those of `limit`.
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_precision_loss,

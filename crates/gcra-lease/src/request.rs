@@ -3,7 +3,7 @@
 use crate::holding::Look;
 use crate::time::HostTime;
 
-/// What is to be done about a request. The limit is its place in the list of needs.
+/// The next step for a request. The limit is its place in the list of needs.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Step {
     /// The cells are here under all limits: the request is allowed.
@@ -83,9 +83,9 @@ pub(crate) mod unpacked {
     use crate::rule::{Rule, without};
     use crate::time::{HostTime, Micros};
 
-    /// What a request needs under one limit.
+    /// The cells that a request needs under one limit.
     pub(crate) struct Need<'a> {
-        /// What this host holds for the key.
+        /// The holding of this host for the key.
         pub(crate) holding: &'a mut Holding,
         /// The cost of the request in cells; 0 if it only asks what is known.
         pub(crate) cells: u32,

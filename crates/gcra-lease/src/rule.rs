@@ -18,7 +18,7 @@ pub(crate) enum Rule {
     Numbers,
     /// A lease of which cells are kept does not expire sooner than before.
     ExpiryNotSooner,
-    /// What a host that forgot the key had been lent counts as spent.
+    /// The cells that were lent to a host that forgot the key count as spent.
     FreshCountsAsSpent,
     /// `strict`: a record that begins soon after the store lost its memory begins with all that
     /// could be owed.
@@ -40,7 +40,7 @@ pub(crate) enum Rule {
     OnlyHeldKeepLater,
     /// Held cells that the store does not know of are dropped.
     UnknownAreDropped,
-    /// What was spent stays counted until a reply confirms it.
+    /// Spent cells stay counted until a reply confirms them.
     SpentStaysCounted,
     /// Only a reply to the latest ask is taken.
     LatestOnly,

@@ -1,5 +1,5 @@
-//! Many hosts, one store and a network between them, in time that follows from a seed. What the
-//! real machines allow on all hosts together is policed by one exact bucket.
+//! Many hosts, one store and a network between them, in time that follows from a seed. One exact
+//! bucket polices the requests that the real machines allow on all hosts together.
 //!
 //! Here is what the search of small models (`explore`) cannot show: drift of clocks, many hosts,
 //! large bursts, and how rare the asks are.

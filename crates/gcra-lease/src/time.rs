@@ -1,8 +1,8 @@
 //! Times: [`Micros`], how long something takes; and a moment by the clock of the store
 //! ([`StoreTime`]) or of a host ([`HostTime`]).
 //!
-//! The two clocks are never compared, so they are two types. What passes from one end to the other
-//! is always a length of time.
+//! The two clocks are never compared, so they are two types. Messages between the two ends have
+//! only lengths of time.
 
 /// A length of time, in whole microseconds.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
@@ -34,7 +34,7 @@ impl Micros {
         Self(self.0.saturating_add(other.0))
     }
 
-    /// What is left when `other` is taken away, [`ZERO`](Self::ZERO) at least.
+    /// The difference, [`ZERO`](Self::ZERO) if `other` is larger.
     #[must_use]
     pub const fn saturating_sub(self, other: Self) -> Self {
         Self(self.0.saturating_sub(other.0))

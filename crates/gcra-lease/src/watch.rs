@@ -41,8 +41,8 @@ impl ClockWatch {
     /// than clocks drift.
     pub fn note(&mut self, sent: HostTime, received: HostTime, store: StoreTime) -> Option<Leap> {
         let last = self.last.replace(Seen { sent, received, store })?;
-        // What passed between the two moments at which the store read its clock: at most from
-        // the sending of the first ask to the second reply; at least from the first reply to the
+        // The time between the two moments at which the store read its clock: at most from the
+        // sending of the first ask to the second reply; at least from the first reply to the
         // sending of the second ask, and if those overlap, the clock may have been read in the
         // other order.
         let most = received.saturating_since(last.sent);

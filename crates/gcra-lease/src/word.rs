@@ -75,7 +75,8 @@ impl Base {
     }
 }
 
-/// What a host may spend and has yet to report for one key: all that strictness depends on.
+/// The cells that a host may spend and those that it still has to report for one key: all that
+/// strictness depends on.
 ///
 /// | bits | |
 /// |---|---|
@@ -274,7 +275,7 @@ impl fmt::Debug for Word {
     }
 }
 
-/// What makes asks rare and short. Strictness does not depend on it.
+/// The part of a holding that makes asks rare and short. Strictness does not depend on it.
 ///
 /// | bits | |
 /// |---|---|
@@ -302,7 +303,7 @@ const HOSTS: Field = Field { at: 106, bits: 10 };
 const SCARCE: Field = Field { at: 116, bits: 1 };
 const LENT: Field = Field { at: 117, bits: 1 };
 const ABOUT: Field = Field { at: 118, bits: 10 };
-/// What a 32-bit float has more than [`DEMAND`].
+/// The low bits that a 32-bit float has and [`DEMAND`] has not.
 const FLOAT_BITS_CUT: u32 = 15;
 
 impl Advice {
@@ -317,8 +318,7 @@ impl Advice {
         self.0
     }
 
-    /// What there is to say about a key of which nothing else is known: when the latest ask was
-    /// seen.
+    /// The advice for a key of which nothing else is known: when the latest ask was seen.
     #[must_use]
     pub const fn seen(word: Word, now: Tick) -> Self {
         Self(ABOUT.put(word.number() % (1 << ABOUT.bits)) | SINCE.put(now.0 as u64))
@@ -383,9 +383,9 @@ impl fmt::Debug for Advice {
 /// A holding in two words.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct Packed {
-    /// What may be spent and what is to be reported.
+    /// The cells to spend and those to report.
     pub word: Word,
-    /// What makes asks rare.
+    /// The part that makes asks rare.
     pub advice: Advice,
 }
 
@@ -416,8 +416,8 @@ impl Packed {
         }
     }
 
-    /// What is known about the demand of this host. It is estimated from what was spent: requests
-    /// that are denied are not counted, because that would be an exchange for each of them.
+    /// The known demand of this host. It is estimated from the spent cells: requests that are
+    /// denied are not counted, because that would be an exchange for each of them.
     pub fn demand(&self, base: Base, now: HostTime) -> Demand {
         let advice = self.advice(base, now).0;
         let rate = f32::from_bits(DEMAND.get_u32(advice) << FLOAT_BITS_CUT);
@@ -469,7 +469,7 @@ impl Packed {
         Self { word: Word(word), advice: Advice(advice) }
     }
 
-    /// What a request of `cells` is to do: see [`Holding::look`].
+    /// The next step for a request of `cells`: see [`Holding::look`].
     pub fn look(&self, base: Base, now: HostTime, cells: u32, patience: Micros) -> Look {
         self.holding(base, now).look(now, cells, patience)
     }
@@ -602,7 +602,7 @@ mod tests {
     use crate::time::StoreTime;
 
     const BASE: Base = Base(HostTime(5_000_000));
-    /// What the store may say.
+    /// The longest time that the store may name.
     const LONGEST_WAIT: Micros = Micros::from_millis(60_000);
     const DAMAGED_WAIT: Micros = Micros::from_millis(61_001);
     const TICK: u64 = 1 << TICK_BITS;
@@ -675,7 +675,7 @@ mod tests {
         empty.with(BASE, holding, &Demand { rate, recent: 0, asked_at, hosts: 3, scarce: true })
     }
 
-    /// What words cannot hold is rounded to the safe side, by less than a tick.
+    /// Times that a word cannot hold are rounded to the safe side, by less than a tick.
     fn is_rounded_to_the_safe_side(holding: Holding, now: HostTime) -> Result<(), TestCaseError> {
         let now = now.max(BASE.0);
         let there = packed(&holding).holding(BASE, NOW);

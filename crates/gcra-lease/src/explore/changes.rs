@@ -113,7 +113,7 @@ impl World {
         true
     }
 
-    /// What was spent before the change counts after it.
+    /// The cells that were spent before the change count after it.
     fn is_fine(&self) -> bool {
         let [before, after] = self.spent;
         before <= 4 && (after == 0 || before + after <= 3)

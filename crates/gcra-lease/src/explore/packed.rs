@@ -1,4 +1,4 @@
-//! A [`World`] in about a hundred bytes, for those that the search has yet to go on from.
+//! A [`World`] in about a hundred bytes, for those that the search still has to go on from.
 //!
 //! All numbers are small, and times are written relative to now, so that a byte holds each.
 
@@ -18,7 +18,7 @@ impl Packed {
         let mut put = |numbers: &[u64]| {
             bytes.extend(numbers.iter().map(|number| u8::try_from(*number).unwrap()));
         };
-        // What is owed is a whole number of microseconds.
+        // The debt is a whole number of microseconds.
         let micros = |units: u64| units >> limit.fraction_bits();
         let mut left = world.left;
         put(&left.faults().map(|times| u64::from(*times)));

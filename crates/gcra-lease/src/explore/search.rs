@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::explore::packed::Packed;
 use crate::explore::world::{Model, World};
 
-/// What the search found.
+/// The result of the search.
 pub(crate) struct Found {
     /// Worlds that differ.
     pub(crate) states: usize,

@@ -20,7 +20,7 @@ pub(super) const START: u64 = 1_000_000;
 /// Host ids of one host are next to each other.
 const LIVES: u64 = 16;
 
-/// What may happen in a model, and how often.
+/// The events that a model allows, and how often.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Model {
     pub(crate) hosts: usize,
@@ -29,11 +29,11 @@ pub(crate) struct Model {
     pub(crate) burst: u32,
     /// The emission interval, in µs.
     pub(crate) interval: u64,
-    /// What asks may want, with the least: (want, least).
+    /// The cells that asks may want, with the least: (want, least).
     pub(crate) wants: &'static [(u32, u32)],
     /// In µs.
     pub(crate) validities: &'static [u64],
-    /// What a request may cost.
+    /// The costs that a request may have.
     pub(crate) costs: &'static [u32],
     /// Asks of each host, for each limit.
     pub(crate) asks: u8,
@@ -110,7 +110,7 @@ pub(super) struct Host {
     pub(super) holdings: [Holding; 2],
 }
 
-/// A reply on its way. What only makes asks rare is removed from it: in the model, hosts ask
+/// A reply on its way. Its parts that only make asks rare are removed: in the model, hosts ask
 /// whenever they like.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(super) struct Travelling {
@@ -150,7 +150,7 @@ pub(crate) struct World {
     pub(super) asks: Vec<(usize, Sent)>,
     pub(super) replies: Vec<Travelling>,
     pub(super) police: [Police; 2],
-    /// What may still happen.
+    /// The events that are left.
     pub(super) left: Model,
 }
 

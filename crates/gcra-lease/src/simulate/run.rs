@@ -19,13 +19,13 @@ use crate::time::{HostTime, Micros, StoreTime};
 use crate::watch::ClockWatch;
 use crate::word::{Base, through_words};
 
-/// What a request waits at most (`--store-wait`).
+/// The longest time that a request waits (`--store-wait`).
 const PATIENCE: Micros = Micros::from_millis(50);
 const SECOND: u64 = 1_000_000;
-/// What clocks say at the beginning.
+/// The time on the clocks at the beginning.
 const START: u64 = 1_000_000 * SECOND;
 
-/// What happens in a run. Rates are per second; shares are between 0 and 1.
+/// The load and the faults of a run. Rates are per second; shares are between 0 and 1.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Setting {
     pub(crate) seed: u64,
@@ -82,7 +82,7 @@ impl Setting {
     }
 }
 
-/// What came of a run.
+/// The results of a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Outcome {
     pub(crate) requests: u64,
@@ -270,7 +270,7 @@ impl Run<'_> {
         StoreTime(self.now.saturating_add_signed(self.leapt))
     }
 
-    /// What the host of an event knows about its keys goes through the words.
+    /// Packs the holdings of the event's host into words, and unpacks them.
     fn put_into_words(&mut self, event: Event) {
         let host = match event {
             Event::Request { host }
