@@ -1,4 +1,4 @@
-//! What a call costs the server: an ask by the number of leases, and a charge, beside a script
+//! The server's time for a call: an ask by the number of leases, and a charge, beside a script
 //! that counts each request.
 //!
 //! `cargo bench -p gcra-store --bench cost [-- --quick]`. `--quick` only tries it out.
@@ -42,8 +42,8 @@ redis.call('SET', KEYS[1], string.format('%.17g', tat), 'PX', keep)
 return { 1, math.floor(-wait / interval), 0 }
 ";
 
-/// What is measured at once, and how often. Other work of the machine makes all times longer, so
-/// the shortest ones count.
+/// The calls that are measured together, and how often. Other work of the machine makes all times
+/// longer, so the shortest ones count.
 const CALLS: u64 = 10_000;
 const ROUNDS: u32 = 7;
 

@@ -3,12 +3,12 @@
 use crate::config::{Config, Password};
 use crate::fault::Fault;
 
-/// What a user of the store must be permitted, in the words of `ACL SETUSER`.
+/// The permissions that a user of the store needs, in the words of `ACL SETUSER`.
 pub const PERMISSIONS: &str = "resetkeys ~{gcra:* resetchannels -@all +eval +evalsha +get +set \
                                +time +role +wait +asking +cluster|slots +select";
 
-/// What to do about a fault of a store with this configuration, as the end of a sentence; empty
-/// if there is no advice.
+/// Advice about a fault of a store with this configuration, as the end of a sentence; empty if
+/// there is no advice.
 pub(crate) fn advice(fault: &Fault, config: &Config) -> String {
     match fault {
         Fault::NotPermitted(_) => format!("; a user needs: {PERMISSIONS}"),

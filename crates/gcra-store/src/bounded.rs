@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// What may be read beyond the answers that are to come.
+/// How many bytes may be read beyond the answers that are to come.
 const SPARE: usize = 64 << 10;
 
 /// The stream of a connection. Reading more than its [`Bound`] is an error.
@@ -27,7 +27,7 @@ pub(crate) struct Bound {
     left: AtomicUsize,
     exceeded: AtomicBool,
     answered: AtomicBool,
-    /// What was read first.
+    /// The bytes that were read first.
     first: OnceLock<Box<[u8]>>,
 }
 

@@ -78,7 +78,7 @@ impl Bucket {
         Self { changed: Some((at, most)), ..self }
     }
 
-    /// The same bucket, for a client that was found by another key before the change. What it owes
+    /// The same bucket, for a client that was found by another key before the change. Its debt
     /// there counts as well. Servers of a cluster can look there only if the names have the same
     /// tag.
     #[must_use]
@@ -173,7 +173,7 @@ impl Bucket {
     }
 }
 
-/// What the names of a tag begin with. The text between the braces decides about the slot of a
+/// The beginning of the names of a tag. The text between the braces decides about the slot of a
 /// cluster.
 pub(crate) fn tag_text(tag: u16) -> String {
     format!("{{gcra:{tag:03}}}")

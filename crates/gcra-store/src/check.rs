@@ -292,7 +292,7 @@ const CLOCK_READINGS: u32 = 5;
 /// The most replicas of one server whose clocks are read.
 const MOST_REPLICAS: usize = 16;
 
-/// What a server's clock says, in microseconds: at least and at most so much more than one that
+/// The time on a server's clock, in microseconds: at least and at most so much more than one that
 /// said 0 when the check began. The true value is between them, because the clock was read while
 /// the answer was waited for.
 struct Clock {

@@ -14,7 +14,7 @@ const TOLD_EVERY: Micros = Micros::from_millis(60_000);
 /// No server has replied yet.
 const NONE: u16 = u16::MAX;
 
-/// What the clocks of servers said last, also of those that are lost, started again, or have no
+/// The last times on the clocks of servers, also of those that are lost, started again, or have no
 /// keys any more: whether a key's clock leaps does not depend on which server has the key.
 pub(crate) struct Clocks {
     servers: Vec<Server>,

@@ -47,7 +47,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// What is usual, for a store at `url`.
+    /// The usual configuration for a store at `url`.
     pub const fn new(url: Url) -> Self {
         Self {
             url,
@@ -66,7 +66,7 @@ impl Config {
         }
     }
 
-    /// What of it matters for a call.
+    /// The part of it that matters for a call.
     pub(crate) const fn kind(&self) -> StoreKind {
         StoreKind { is_strict: self.strict, is_cluster: self.url.is_cluster() }
     }

@@ -40,7 +40,7 @@ pub(crate) struct Connection {
     opened: Instant,
 }
 
-/// What every connection needs.
+/// The settings that every connection needs.
 pub(crate) struct Connector {
     pub(crate) config: Config,
     tls: Option<TlsConnector>,
@@ -110,7 +110,7 @@ impl Connector {
     }
 }
 
-/// What comes of this; the fault if it takes too long.
+/// Waits for the connection; `late` is the fault if it takes too long.
 async fn in_time<T>(
     until: Instant,
     connecting: impl Future<Output = io::Result<T>>,
@@ -236,8 +236,8 @@ impl Connection {
     }
 }
 
-/// What a server that has answered nothing says instead, by the first bytes from it. `None`: it
-/// has said nothing, or speaks TLS.
+/// The fault of a server that has answered nothing, by the first bytes from it. `None`: it has
+/// said nothing, or speaks TLS.
 fn said_instead(first: &[u8]) -> Option<Fault> {
     // The records of TLS begin with these: an alert, and a handshake.
     if matches!(first, [] | [0x15 | 0x16, 3, ..]) {
@@ -263,7 +263,7 @@ fn without_faults(answers: Vec<Value>) -> Result<Vec<Value>, Fault> {
     }
 }
 
-/// What a list has in it; nothing if the answer is something else.
+/// The elements of a list; none if the answer is something else.
 pub(crate) fn parts(answer: &Value) -> &[Value] {
     match answer {
         Value::Array(parts) => parts,
@@ -271,7 +271,7 @@ pub(crate) fn parts(answer: &Value) -> &[Value] {
     }
 }
 
-/// What an answer says is wrong with the server.
+/// The fault of the server that an answer names.
 pub(crate) fn fault_of(answer: &Value) -> Option<Fault> {
     let Value::ServerError(error) = answer else { return None };
     let detail = error.details().unwrap_or_default();

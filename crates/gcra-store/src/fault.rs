@@ -13,7 +13,7 @@ pub enum Fault {
     Connection(String),
     /// It closed the connection before it had answered anything.
     Closed,
-    /// What it says is not the protocol of Valkey and Redis.
+    /// It does not speak the protocol of Valkey and Redis.
     Foreign(String),
     /// It did not answer the beginning of TLS in time.
     NoTls,
@@ -71,8 +71,8 @@ impl Fault {
     }
 }
 
-/// What a server said, for people: cut off if it is long, and with a question mark in place of
-/// each character that does not print.
+/// A server's words, for people: cut off if it is long, and with a question mark in place of each
+/// character that does not print.
 pub(crate) fn in_words(said: &str) -> String {
     const MOST: usize = 200;
     let prints = |c: char| "\\'\"".contains(c) || c.escape_debug().len() == 1;
@@ -124,7 +124,7 @@ impl fmt::Display for Fault {
     }
 }
 
-/// What is done when a server answers an ask with an error. In the last two cases, the reply is
+/// The reaction to an error as a server's answer to an ask. In the last two cases, the reply is
 /// void.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Reaction {
@@ -142,7 +142,7 @@ pub(crate) enum Reaction {
     Close(Fault),
 }
 
-/// What is done about an error: its first word, and the rest.
+/// Chooses the reaction to an error by its first word and the rest.
 pub(crate) fn reaction(code: &str, detail: &str) -> Reaction {
     let said = || in_words(format!("{code} {detail}").trim_end());
     let other = || {

@@ -40,7 +40,7 @@ pub(crate) struct Found {
     replicas: u32,
 }
 
-/// What a look has found out.
+/// The findings of a look.
 pub(crate) struct Seen {
     pub(crate) map: Map,
     /// For each server of the map a connection and the number of its replicas.

@@ -10,7 +10,7 @@ use crate::fault::Fault;
 const BURST: u32 = 5;
 const INTERVAL: Duration = Duration::from_secs(20);
 
-/// What the log says about one thing that is well or has a fault.
+/// Which lines the log gets about one thing that is well or has a fault.
 #[derive(Debug, Default)]
 pub(crate) struct Lines {
     /// The fault that the log says it has.

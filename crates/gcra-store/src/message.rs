@@ -12,13 +12,13 @@ use crate::shared::Permit;
 /// The answer to one ask.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Answer {
-    /// What was asked. Its number says which ask it is.
+    /// The ask. Its number says which one it is.
     pub sent: Sent,
-    /// What came of it.
+    /// Its outcome.
     pub outcome: AskOutcome,
 }
 
-/// What came of an ask.
+/// The outcome of an ask.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum AskOutcome {
     /// The store's reply, confirmed if the store is durable: for `Holding::reply`.
@@ -41,7 +41,7 @@ pub enum NotCharged {
     Unknown,
 }
 
-/// What a thread sends at once.
+/// The asks, or the charge, that a thread sends at once.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "a box would be one more allocation for a charge")]
 pub(crate) enum Batch {
@@ -61,7 +61,7 @@ pub(crate) struct Pending {
     pub(crate) by: By,
 }
 
-/// What is on its way, and where the outcome goes.
+/// The ask or the charge itself, and where its outcome goes.
 #[derive(Debug)]
 pub(crate) enum What {
     Ask {

@@ -83,10 +83,10 @@ pub fn charge_command(
     Some(call(Script::Charge, by, bucket, kind, &numbers))
 }
 
-/// What matters of a store for a call.
+/// The properties of a store that matter for a call.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct StoreKind {
-    /// What it does not know may have been lost.
+    /// Keys that it does not know may have been lost.
     pub is_strict: bool,
     /// All that a call needs has to lie in one slot.
     pub is_cluster: bool,

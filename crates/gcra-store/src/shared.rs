@@ -14,7 +14,7 @@ use crate::fault::Fault;
 /// made every 62 ms, whether the one before has ended or not.
 pub const FOUND_WITHIN: Duration = Duration::from_millis(150);
 
-/// What the threads and the task share.
+/// The state that the threads and the task share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     /// Asks and charges that are under way, answers to asks that were not fetched included.
@@ -46,7 +46,7 @@ impl Shared {
     }
 }
 
-/// What is known about a part of the store. Moments are microseconds since the store was opened.
+/// The known state of a part of the store. Moments are microseconds since the store was opened.
 #[derive(Debug, Default)]
 pub(crate) struct Part {
     /// Its server can be used.
@@ -92,7 +92,7 @@ pub(crate) struct RoundTrip {
 impl RoundTrip {
     const FEWEST: Micros = Micros(100);
     const MOST: Micros = Micros::from_millis(500);
-    /// What is supposed before the first reply.
+    /// The round trip that is supposed before the first reply.
     const SUPPOSED: Micros = Micros(500);
 
     /// The first reply is one of many.

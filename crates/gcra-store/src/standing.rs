@@ -14,7 +14,7 @@ use crate::fault::Fault;
 use crate::finder::{Finder, add_wait, confirmed};
 use crate::script::{self, NotAReply, StoreKind};
 
-/// What a store knows about one bucket, at a moment of its own clock.
+/// The debt and the leases of one bucket in a store, at a moment of its own clock.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct Standing {

@@ -117,7 +117,7 @@ impl Store {
     }
 
     /// When the last server that could be used was lost; when the store was opened, if there was
-    /// none yet. `None`: there is one. It may be a moment later than what [`is_away`] says.
+    /// none yet. `None`: there is one. It may change a moment after [`is_away`].
     ///
     /// [`is_away`]: Self::is_away
     pub fn away_since(&self) -> Option<Instant> {
@@ -140,7 +140,7 @@ impl Store {
         let _ = self.health.wait_for(holds).await;
     }
 
-    /// What has happened so far.
+    /// How often each event has happened so far.
     pub fn counters(&self) -> Counters {
         self.shared.counters.read()
     }
@@ -154,7 +154,7 @@ pub struct Line {
 }
 
 impl Line {
-    /// What asks over this line, for other threads and tasks. The answers come here.
+    /// An asker over this line, for other threads and tasks. The answers come here.
     pub fn asker(&self) -> Asker {
         self.asker.clone()
     }
@@ -260,7 +260,7 @@ impl Asker {
 pub struct Charging(oneshot::Receiver<Result<Charged, NotCharged>>);
 
 impl Charging {
-    /// What came of it, if that is known now.
+    /// The outcome, if it is known now.
     pub fn now(&mut self) -> Option<Result<Charged, NotCharged>> {
         match self.0.try_recv() {
             Ok(outcome) => Some(outcome),

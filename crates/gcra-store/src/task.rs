@@ -60,7 +60,8 @@ pub(crate) struct Task {
     fault: Option<Fault>,
     lines: Lines,
     clocks: Clocks,
-    /// What is sent again in a moment, or answered then, because its slot is being moved.
+    /// Asks and charges that are sent again in a moment, or answered then, because their slot is
+    /// being moved.
     paused: FuturesUnordered<Pin<Box<dyn Future<Output = Paused> + Send>>>,
     /// When the log last said that a slot is being moved.
     told_moving: Option<Instant>,
@@ -71,7 +72,7 @@ pub(crate) struct Task {
 /// A finder that comes back, and what it found.
 type Looked = (Finder, Result<Seen, Fault>);
 
-/// What waits until it is sent again: to which server, and if with `ASKING`.
+/// An ask or a charge that waits until it is sent again: to which server, and if with `ASKING`.
 type Paused = (Address, bool, Pending);
 
 enum Look {
@@ -743,7 +744,7 @@ fn charges_in(asks: &[Pending]) -> usize {
     asks.iter().filter(|ask| ask.what.script() == Script::Charge).count()
 }
 
-/// What the answer of a server says about an ask or a charge.
+/// Reads a server's answer to an ask or a charge.
 fn came(ask: &Pending, answer: &Value) -> Result<Came, Reaction> {
     match answer {
         Value::BulkString(bytes) => read(&ask.what, bytes).map_err(|NotAReply| not_a_reply()),

@@ -453,7 +453,7 @@ async fn a_charge_is_used_when_the_replicas_have_confirmed_it() {
     }
 }
 
-/// What a replica has confirmed is there after it was promoted.
+/// Charges that a replica has confirmed are there after it was promoted.
 #[tokio::test]
 async fn after_a_failover_what_was_charged_is_known() {
     needs!(valkey());

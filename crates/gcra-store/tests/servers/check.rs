@@ -1,4 +1,4 @@
-//! What `check` says about stores that are well, and about stores that are not.
+//! The findings of `check` about stores that are well, and about stores that are not.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! What is done when a server does not do what it is asked: each of its words, and silence. After
-//! each of them the store is used again without help.
+//! Servers that do not do what they are asked: each of their words, and silence. After each of
+//! them the store is used again without help.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

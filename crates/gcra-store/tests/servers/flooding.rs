@@ -10,7 +10,7 @@ use crate::host::{Host, config};
 
 const MIB: usize = 1 << 20;
 
-/// What a server floods with: once, and then again and again.
+/// The bytes that a server floods with: once, and then again and again.
 const FLOODS: [(&[u8], &[u8]); 5] = [
     (b"$2147483647\r\n", b"data"),
     (b"+", b"a line without an end "),
@@ -99,7 +99,7 @@ async fn words_of_a_server_are_short_and_printable() {
     assert!(finding.text.contains("it says ERR ?[31meee"), "{finding:?}");
     assert!(finding.text.len() < 300, "{}", finding.text.len());
 
-    // What is no answer at all is shown by the library.
+    // The library shows an answer that is none at all.
     let (port, _) = serve(|_, _| format!("${}\r\n", "\x1b".repeat(40_000)).into_bytes());
     let findings = check(config(&format!("redis://127.0.0.1:{port}"))).await.unwrap();
     let [finding] = &findings[..] else { panic!("{findings:?}") };

@@ -19,7 +19,7 @@ pub fn config(url: &str) -> Config {
     config
 }
 
-/// What the tests of this process wrote into the log.
+/// The lines that the tests of this process wrote into the log.
 static LOG: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 struct Log;

@@ -32,7 +32,7 @@ fn limit() -> Limit {
     Limit::new(Duration::from_millis(1), 40).unwrap()
 }
 
-/// What all hosts share.
+/// The state that all hosts share.
 struct Run {
     began: Instant,
     stop: AtomicBool,

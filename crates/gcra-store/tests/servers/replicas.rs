@@ -97,7 +97,7 @@ async fn sentinels_that_have_a_password_are_asked_with_it() {
     assert!(!format!("{:?}", host.store).contains("secret"));
 }
 
-/// What a replica has confirmed is there after it was promoted.
+/// Changes that a replica has confirmed are there after it was promoted.
 #[tokio::test]
 async fn sentinels_tell_which_server_is_the_primary_now() {
     needs!(valkey());

@@ -38,7 +38,7 @@ enum What {
     Charge(Charge),
 }
 
-/// What is said to it.
+/// The answers to it.
 #[derive(Clone, Debug, PartialEq)]
 enum Said {
     Reply(Option<Reply>),
@@ -199,7 +199,7 @@ struct Compared<'a> {
     buckets: Vec<Bucket>,
     kind: StoreKind,
     records: Records,
-    /// What the client has under a key from before.
+    /// The records of the client under a key from before.
     elsewhere: Vec<Records>,
     now: StoreTime,
     numbers: [u64; 8],

@@ -76,7 +76,7 @@ async fn a_unix_socket_a_database_a_user_and_a_password() {
     needs!(valkey());
     let server = Server::start(&["--unixsocket", "socket"]);
     let socket = server.directory.path().join("socket");
-    // What README.md says a user needs, and no more.
+    // The permissions that a user needs by README.md, and no more.
     let user = format!("ACL SETUSER gcra on >secret {PERMISSIONS}");
     server.say(&user.split(' ').collect::<Vec<_>>());
 
@@ -298,7 +298,8 @@ pub fn tells_times(more: Vec<Option<u64>>) -> String {
     })
 }
 
-/// What a server of a cluster says of a slot that is being moved, if a call needs several records.
+/// The error of a server of a cluster about a slot that is being moved, if a call needs several
+/// records.
 const TRYAGAIN: &[u8] = b"-TRYAGAIN Multiple keys request during rehashing of slot\r\n";
 
 /// A slot is being moved: the ask is sent again after a while, and there is one answer to it.

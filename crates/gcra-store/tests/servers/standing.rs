@@ -1,4 +1,4 @@
-//! What operators read of a bucket, and how they clear it.
+//! How operators read a bucket, and how they clear it.
 
 use std::time::{Duration, Instant};
 
@@ -33,7 +33,7 @@ fn bucket(key: &str, limit: Limit) -> Bucket {
 /// Owed, lent, hosts, free.
 async fn standing(config: &Config, bucket: &Bucket) -> Option<[u32; 4]> {
     let standing = Standing::read(config.clone(), bucket).await.unwrap()?;
-    // What is owed drains until the next reading, but not by a whole cell.
+    // The debt drains until the next reading, but not by a whole cell.
     let all = u64::from(standing.owed) * 100_000_000_000;
     assert!(standing.drains_in.get() <= all && standing.drains_in.get() + 100_000_000_000 > all);
     Some([standing.owed, standing.lent, standing.hosts, standing.free])
@@ -58,7 +58,7 @@ async fn what_is_owed_and_lent_is_read_and_cleared() {
         assert_eq!(ask(&mut host, &bucket, 1, 4, 0).await, 4);
         assert_eq!(ask(&mut host, &bucket, 2, 3, 5).await, 3);
         assert_eq!(ask(&mut host, &bucket, 3, 0, 0).await, 0);
-        // What is owed drains a little, but a part of a cell is not free.
+        // The debt drains a little, but a part of a cell is not free.
         assert_eq!(standing(&config, &bucket).await, Some([5, 7, 3, 8]));
 
         let before = Standing::clear(config.clone(), &bucket).await.unwrap().unwrap();
@@ -70,7 +70,7 @@ async fn what_is_owed_and_lent_is_read_and_cleared() {
     }
 }
 
-/// What was owed under earlier numbers must not come back.
+/// The debt under earlier numbers must not come back.
 #[tokio::test]
 async fn a_bucket_with_earlier_numbers_is_read_and_cleared() {
     needs!(valkey());

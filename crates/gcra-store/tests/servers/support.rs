@@ -1,4 +1,4 @@
-//! What the tests share with those of the other crates.
+//! The parts that these tests share with those of the other crates.
 #[path = "../../../../tests/support/server_groups.rs"]
 mod server_groups;
 #[path = "../../../../tests/support/skip.rs"]
