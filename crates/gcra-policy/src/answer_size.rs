@@ -49,7 +49,7 @@ pub(crate) fn longest(answers: &Answers, list: &[Policy], policy: &Policy) -> us
 }
 
 impl Policies {
-    /// What is wrong if an answer may be longer than fits into a frame of this size.
+    /// The mistake, as a sentence, if an answer may be longer than fits into a frame of this size.
     pub fn about_frames(&self, max_frame_size: u32) -> Option<String> {
         let longest = |policy| longest(&self.answers, &self.list, policy);
         let bytes = self.list.iter().map(longest).max()?;

@@ -7,7 +7,7 @@ use crate::limit::MAX_LIMITS;
 /// The most limits that the header fields of one answer list: those of two policies.
 pub const MAX_LISTED: usize = 2 * MAX_LIMITS;
 
-/// The most policies that reserve cells for one request. What a further one reserves is not
+/// The most policies that reserve cells for one request. The reservation of a further one is not
 /// brought back.
 pub const MOST_RESERVED: usize = 4;
 
@@ -43,7 +43,7 @@ gcra_text::words! {
         /// Bytes per second for the response.
         Bandwidth = "bandwidth",
         DelayMs = "delay_ms",
-        /// What the request has reserved, for its response to bring back.
+        /// The reservation of the request, for its response to bring back.
         Reserved = "reserved",
     }
 }

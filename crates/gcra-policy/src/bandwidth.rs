@@ -10,7 +10,7 @@ const UNITS: [(char, u32); 3] = [('k', 1 << 10), ('m', 1 << 20), ('g', 1 << 30)]
 /// The most bytes per second.
 const MAX: u32 = 1 << 30;
 
-/// What a client that is allowed gets for each response, in bytes per second.
+/// The bandwidth of each response of a client that is allowed, in bytes per second.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Bandwidth {
     /// Where nothing is owed. At least `least`.
@@ -20,8 +20,8 @@ pub struct Bandwidth {
 }
 
 impl Bandwidth {
-    /// What a client gets that owes this much under a limit: on the line from `full` to `least`,
-    /// rounded down.
+    /// The bandwidth of a client that owes this much under a limit: on the line from `full` to
+    /// `least`, rounded down.
     pub fn at(self, owed: Nanos, quota: Quota) -> u32 {
         let all = u128::from(quota.drain_time().0.max(1));
         let free = all.saturating_sub(owed.0.into());

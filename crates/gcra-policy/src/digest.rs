@@ -144,7 +144,7 @@ impl Digest {
                     } = limit;
                     let quota = limit.quota(None);
                     if let Some(reserve) = reserve {
-                        // What is written follows from this and from the quota.
+                        // The limit that is written follows from this and from the quota.
                         let Unasked { requests, processes, reload_every } = reserve.unasked;
                         self.add(b"unasked");
                         self.number(requests.into());

@@ -71,7 +71,7 @@ pub struct LimitFlags {
 }
 
 impl LimitFlags {
-    /// What clap calls them.
+    /// Their names in clap.
     pub const NAMES: [&str; 7] =
         ["rate", "burst", "key", "cost", "unasked", "asked_by", "reload_every"];
 }

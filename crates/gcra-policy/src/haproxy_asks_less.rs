@@ -32,7 +32,7 @@ const MOST_SIZE: u64 = 16 << 20;
 /// The longest time that HAProxy knows is 2^31 ms.
 const LONGEST_EXPIRE: Duration = Duration::from_secs(24 * 86_400);
 
-/// What follows from the numbers of a policy.
+/// The figures that follow from the numbers of a policy.
 struct Numbers {
     /// How many requests one question pays for, if not each is asked about.
     together: Option<u32>,
@@ -111,7 +111,7 @@ struct Client {
     /// The arg that agents get, and its sample.
     arg: String,
     asked: String,
-    /// What it tracks: an address, or a hash.
+    /// The tracked key: an address, or a hash.
     tracked: String,
     /// Whether a connection has one client.
     is_address: bool,
@@ -180,7 +180,7 @@ impl Policy {
         Client { arg, asked: found.to_owned(), tracked, is_address: false }
     }
 
-    /// What stands above the rule that tracks a client which only its requests name.
+    /// The comment above the rule that tracks a client which only its requests name.
     fn notes_on(&self, client: &Client, together: Option<u32>) -> String {
         let mut notes = String::new();
         if client.asked == EDIT {
@@ -378,7 +378,7 @@ impl Numbers {
             None => smallest - together.map_or(0, |k| k - 1),
         };
         let unpaid = unasked.map_or(together.map_or(0, |k| k - 1).into(), Unasked::reserve);
-        // What becomes due while a refusal is remembered must not be lost.
+        // Cells that become due while a refusal is remembered must not be lost.
         let remember_ms = (interval / 2_000_000).clamp(1, 1_000);
         let due = 2_000_000 * remember_ms / interval;
         let space = u64::from(left.saturating_sub(together.unwrap_or(1)));

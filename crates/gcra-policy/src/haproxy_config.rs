@@ -284,7 +284,7 @@ impl Policies {
         )
     }
 
-    /// What is done with a request over the limit. `has_list` is whether a variable has all header
+    /// The rules for a request over the limit. `has_list` is whether a variable has all header
     /// fields, with Retry-After.
     fn denial(&self, has_list: bool) -> String {
         let mut lines = String::new();

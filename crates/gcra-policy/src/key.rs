@@ -14,10 +14,10 @@ use spop_agent::Value;
 /// An address is an address, a network stands for the group of clients that a policy counts
 /// together, and anything else is a string, unless a type is in front: `str:`, `strhex:` (the
 /// bytes of a string), `int32:`, `uint32:`, `int64:`, `uint64:`, `bool:`, `hex:` (binary), or
-/// `null:`. What is nearly an address, and a name that a log has shortened, are mistakes. Before
-/// the type, `else:` says that the value came from the fallback of an arg of the key, and `else2:`
-/// and so on that it came from its second one. A comma or backslash within a part has a backslash
-/// before it. A part may have the name of its arg in front: `ip=192.0.2.7`.
+/// `null:`. A string that is nearly an address, and a name that a log has shortened, are mistakes.
+/// Before the type, `else:` says that the value came from the fallback of an arg of the key, and
+/// `else2:` and so on that it came from its second one. A comma or backslash within a part has a
+/// backslash before it. A part may have the name of its arg in front: `ip=192.0.2.7`.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Key {
     pub text: String,
@@ -49,7 +49,7 @@ pub enum OwnedValue {
     Binary(Vec<u8>),
 }
 
-/// What is in front of the bytes of a string in hexadecimal.
+/// The mark before the bytes of a string in hexadecimal.
 const STRING_HEX: &str = "strhex:";
 
 /// A value of a key as it is written in a [`Key`], so that a shell and the parser take it for
@@ -215,7 +215,7 @@ fn visible_text(bytes: &[u8]) -> Option<&str> {
     str::from_utf8(bytes).ok().filter(|text| !text.contains(is_hidden))
 }
 
-/// Whether a text without a type in front is this string.
+/// Whether this string, written without a type in front, is read as the same string.
 fn is_plain(text: &str) -> bool {
     matches!(text.parse(), Ok(OwnedValue::String(plain)) if plain == text.as_bytes())
 }

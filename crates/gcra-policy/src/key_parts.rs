@@ -164,8 +164,8 @@ impl KeyArg {
         std::iter::once(&self.name).chain(&self.fallbacks).map(|name| &**name)
     }
 
-    /// What stands for the arg in a message where it is null or missing, and the number of the
-    /// fallback that it came from; 0 for null itself. `None` when the message has no key.
+    /// The value that stands for the arg in a message where it is null or missing, and the number
+    /// of the fallback that it came from; 0 for null itself. `None` when the message has no key.
     #[inline(never)]
     pub fn fallback<'a>(&self, message: &Message<'a>) -> Option<(Value<'a>, u8)> {
         for (number, name) in (1..).zip(&self.fallbacks) {

@@ -13,7 +13,7 @@ use crate::unasked::Reserve;
 
 pub const MAX_LIMITS: usize = 4;
 
-/// What a policy does with a key.
+/// How a policy decides about a key.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub enum Rule {
     /// A request must satisfy all of them. There is at least one.
@@ -46,14 +46,14 @@ pub struct Limit {
     pub label: Arc<str>,
     /// Separates its buckets in the table from those of other limits with the same key.
     pub id: u64,
-    /// What follows from the id in the table, once the limit is in force: see
+    /// The salt that follows from the id in the table, once the limit is in force: see
     /// `Policies::come_into_force`.
     pub salt: Option<LimitSalt>,
     /// The same for its records in the store.
     pub record_name: Arc<str>,
     pub numbers: LimitNumbers,
-    /// What decides is less than the limit that is written, if HAProxy lets requests pass without
-    /// asking.
+    /// If HAProxy lets requests pass without asking: the limit that decides is less than the one
+    /// that is written.
     pub reserve: Option<Box<Reserve>>,
     /// The key that it counts by, if that is not the policy's. Without args, all clients share it.
     pub key: Option<Box<KeyParts>>,
@@ -78,8 +78,8 @@ pub struct WindowCount {
     quota: Quota,
 }
 
-/// What makes a limit the same one: for the table, for what is lent, and for the store. (All three
-/// separate limits with different numbers or keys besides.)
+/// The identity of a limit: for the table, for leases, and for the store. (All three separate
+/// limits with different numbers or keys besides.)
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct LimitIdentity {
     id: u64,
@@ -104,7 +104,7 @@ impl LimitIdentity {
 pub struct LimitWords {
     /// "10 per second, up to 20 at once".
     pub text: Box<str>,
-    /// What follows from it: "at most 30 in any second".
+    /// The bound that follows from it: "at most 30 in any second".
     pub bound: Box<str>,
 }
 
@@ -272,8 +272,8 @@ impl Limit {
         self.quota(None).burst()
     }
 
-    /// What tells its keys from those of other limits. This is worked out once for a limit that is
-    /// in force.
+    /// Distinguishes its keys from those of other limits. This is worked out once for a limit that
+    /// is in force.
     #[inline]
     pub fn salt(&self, table: &Table) -> LimitSalt {
         self.salt.unwrap_or_else(|| table.limit_salt(self.id))

@@ -25,7 +25,7 @@ const LONGEST: usize = 64;
 #[derive(Debug)]
 pub struct ByArg {
     pub arg: Box<[u8]>,
-    /// What counts where the value is missing or no limit.
+    /// The quota where the value is missing or no limit.
     pub default: Quota,
     /// The highest numbers that count.
     pub most: Quota,
@@ -46,7 +46,7 @@ struct Noted {
 }
 
 gcra_text::words! {
-    /// What a message says about the numbers of a limit, with the word in metrics.
+    /// The content of an arg with the numbers of a limit, with the word in metrics.
     #[derive(Clone, Copy, Debug, Eq, PartialEq)]
     pub enum ArgValue {
         /// A limit within the highest.
@@ -130,7 +130,7 @@ impl ByArg {
         });
     }
 
-    /// What a message says that may be a limit.
+    /// The value in a message that may be a limit.
     fn value<'m>(&self, message: &Message<'m>) -> Result<&'m [u8], ArgValue> {
         match message.arg(&self.arg) {
             None | Some(Value::Null) => Err(ArgValue::Missing),
@@ -141,7 +141,7 @@ impl ByArg {
         }
     }
 
-    /// What a value stands for, if it is remembered.
+    /// The numbers of a value, if they are remembered.
     fn known(&self, value: &[u8]) -> Option<MessageNumbers> {
         let mut known = self.parsed.iter().map_while(OnceLock::get);
         known.find(|(text, _)| **text == *value).map(|(_, read)| *read)

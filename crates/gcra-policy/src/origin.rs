@@ -1,5 +1,5 @@
-//! What policies were read from: the flags of a command line, or the text of a file. Others can
-//! make the same policies from it.
+//! The origin of policies: the flags of a command line, or the text of a file. Others can make the
+//! same policies from it.
 //!
 //! No password and no salt is in it, only the names of their files.
 

@@ -26,7 +26,7 @@ pub(crate) const MAX_VALUE: usize = 256;
 #[derive(Clone, Debug, Default)]
 pub struct Overrides {
     pub rules: Vec<Rule>,
-    /// What each rule is from, for sentences: the files of lists, and "overrides".
+    /// The source of each rule, for sentences: the files of lists, and "overrides".
     pub lists: Vec<Vec<Box<str>>>,
     pub v4: PrefixMap<Ipv4Net, u32>,
     pub v6: PrefixMap<Ipv6Net, u32>,

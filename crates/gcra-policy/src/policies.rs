@@ -22,13 +22,14 @@ pub struct Policies {
     pub list: Vec<Policy>,
     pub answers: Answers,
     pub store: Option<StoreSettings>,
-    /// What is allowed in the file, and probably not meant; a line each, up to a number of lines.
+    /// Sentences about settings that are allowed in the file, and probably not meant; a line each,
+    /// up to a number of lines.
     pub warnings: Vec<String>,
     /// How many warnings there are, of which some may have no line.
     pub warning_count: usize,
     /// The files that they were read from, in their state before that.
     pub files: Vec<SeenFile>,
-    /// What they were read from, unless that is not known.
+    /// Their origin, unless that is not known.
     pub origin: Option<Arc<Origin>>,
     /// A digest of all text that they were read from. It is equal where nothing has changed.
     pub text_digest: u64,

@@ -32,7 +32,7 @@ pub struct Policy {
     /// Whether requests are charged and counted, and never blocked (`mode = "observe"`).
     pub observes: bool,
     pub penalty: Option<Penalty>,
-    /// What allowed requests get, by what the client owes.
+    /// The bandwidth of allowed requests, by the debt of the client.
     pub bandwidth: Option<Bandwidth>,
     /// How it is shared with other machines, if it is. Its trial is shared in the same way.
     pub shared: Option<Sharing>,
@@ -50,7 +50,7 @@ pub struct When {
     pub values: Vec<Box<[u8]>>,
 }
 
-/// What a request asks for.
+/// The cost of a request.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Price {
     Cell,
@@ -82,7 +82,7 @@ impl Price {
     }
 }
 
-/// What a client is charged for each request that is blocked.
+/// The cells that a client is charged for each request that is blocked.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Penalty {
     pub cells: u32,
@@ -92,7 +92,7 @@ pub struct Penalty {
 }
 
 impl Penalty {
-    /// What a client owes after it under a limit with this quota, if it owes so much before.
+    /// The debt of a client after it, under a limit with this quota, if it owes so much before.
     /// `None`: that is beyond the ceiling, where nothing more is charged.
     #[inline]
     pub fn after(self, owed: Nanos, quota: Quota) -> Option<Nanos> {

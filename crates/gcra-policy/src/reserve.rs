@@ -1,4 +1,4 @@
-//! What is kept in reserve of a limit, and the sentences about that.
+//! The cells that are kept in reserve of a limit, and the sentences about them.
 
 use std::fmt;
 use std::time::Duration;
@@ -70,7 +70,7 @@ impl Limit {
         Ok(())
     }
 
-    /// What is left if cells are kept in reserve. The error is a sentence.
+    /// The quota that is left if cells are kept in reserve. The error is a sentence.
     pub(crate) fn left_beside(
         &self,
         unasked: Unasked,
@@ -157,7 +157,7 @@ impl Policy {
         longest.max(Duration::from_secs(every.secs_ceil()))
     }
 
-    /// What it means that HAProxy does not ask about each request, if that is so, a line each.
+    /// The consequences if HAProxy does not ask about each request, a line each.
     pub(crate) fn unasked_in_words(&self) -> Vec<String> {
         let Some(unasked) = self.unasked() else { return Vec::new() };
         let Unasked { requests, processes, reload_every } = unasked;

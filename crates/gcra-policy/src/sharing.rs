@@ -21,7 +21,7 @@ pub struct Sharing {
     pub at_once: bool,
 }
 
-/// What a shared policy does while the store cannot be used.
+/// How a shared policy decides while the store cannot be used.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 pub enum WithoutStore {
     /// Each machine allows its share of the limit.

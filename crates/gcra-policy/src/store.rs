@@ -26,7 +26,8 @@ pub struct StoreSettings {
     pub url_text: String,
     /// How long a request waits for the store at most.
     pub wait: Duration,
-    /// What the names of records are made with, so that they cannot be guessed; may be empty.
+    /// The secret bytes that are hashed into the names of records, so that they cannot be guessed;
+    /// may be empty.
     pub salt: Vec<u8>,
 }
 
@@ -38,7 +39,7 @@ impl fmt::Debug for StoreSettings {
 }
 
 impl StoreSettings {
-    /// What is usual, for a store at this address.
+    /// The usual settings, for a store at this address.
     pub fn new(StoreUrl { url, text }: StoreUrl) -> Self {
         // Only a server that others can replace must have replicas.
         let least_replicas = u32::from(!url.is_one_server());

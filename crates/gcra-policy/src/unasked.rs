@@ -72,7 +72,7 @@ impl Unasked {
         self.reserve().saturating_add(self.most_cost())
     }
 
-    /// What agents decide with, if this is the limit that is written.
+    /// The quota that agents decide with, if this is the limit that is written.
     pub(crate) fn left_of(self, written: Quota) -> Result<Quota, NothingLeft> {
         let too_small = NothingLeft::OfBurst;
         let left = u64::from(written.burst()).checked_sub(self.reserve()).ok_or(too_small)?;
@@ -130,7 +130,7 @@ impl Unasked {
     }
 }
 
-/// What is left of nothing.
+/// The part of a limit of which nothing is left.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum NothingLeft {
     OfBurst,

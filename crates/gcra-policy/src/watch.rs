@@ -16,7 +16,8 @@ pub struct Watch {
 /// A file, and its state; `None` if it does not exist.
 pub type SeenFile = (PathBuf, Option<FileState>);
 
-/// What changes when a file is replaced or written, or when another user may read it.
+/// The properties of a file that change when it is replaced or written, or when another user may
+/// read it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct FileState {
     /// Device and inode.

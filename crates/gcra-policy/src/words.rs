@@ -207,8 +207,8 @@ impl Settle {
     }
 }
 
-/// What a shared policy does without the store if this many machines share it; 0 if that is not
-/// known.
+/// The words for a shared policy without the store if this many machines share it; 0 if that is
+/// not known.
 pub fn without_store_in_words(policy: &Policy, sharing: Sharing, machines: u32) -> String {
     if sharing.at_once {
         return sharing.without_store_in_words();

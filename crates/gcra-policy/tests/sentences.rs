@@ -1,4 +1,4 @@
-//! What the reader of configuration files says about each case in `sentences/`.
+//! The sentences of the reader of configuration files about each case in `sentences/`.
 //!
 //! A file there begins with a template, up to `====`. A case is what stands in the place of its
 //! `{}`, and behind it, a `=>` before each, all sentences about it with their lines in the file,

@@ -309,7 +309,7 @@ fn own_key<'t>(
     Some(key)
 }
 
-/// What to say of a setting in the table of a limit that is one of its policy.
+/// A sentence about a setting in the table of a limit that belongs to its policy.
 fn of_the_policy<'t>(name: &str, _: &Node<'t>) -> Option<String> {
     settings::SETTINGS.contains(&name).then(|| {
         format!("'{name}' belongs to the policy; write it below the header of the policy")

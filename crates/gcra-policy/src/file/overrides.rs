@@ -343,7 +343,7 @@ fn without_comment(line: &str) -> &str {
     begin.map_or(line, |at| &line[..at])
 }
 
-/// What is odd about an entry that is a string, if something is.
+/// A sentence about an entry that is a string, if something about it is odd.
 fn not_as_meant(entry: &str) -> Option<String> {
     if entry.starts_with(VALUE) {
         return None;

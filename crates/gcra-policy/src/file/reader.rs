@@ -100,8 +100,8 @@ impl Notes {
     }
 }
 
-/// The entries of a table, which are taken out one after another. What is left at the end has no
-/// meaning.
+/// The entries of a table, which are taken out one after another. Entries that are left at the end
+/// have no meaning.
 pub struct Entries<'d, 't> {
     what: String,
     known: &'static [&'static str],

@@ -30,7 +30,7 @@ pub(crate) const SETTINGS: &[&str] = &[
 
 pub(crate) const FILE_SETTINGS: &[&str] = &["scope", "answer", "store", "policy"];
 
-/// What is not in the file.
+/// The settings that are not in the file.
 const FLAGS: &[&str] = &[
     "listen",
     "table",
@@ -54,7 +54,7 @@ pub(crate) fn is_nearly_a_setting(name: &str) -> bool {
     })
 }
 
-/// What to write instead of a setting that is a flag of the agent.
+/// The advice for a setting that is a flag of the agent.
 pub(crate) fn flag(name: &str) -> Option<String> {
     FLAGS.contains(&name).then(|| {
         let flag = name.replace('_', "-");

@@ -106,7 +106,7 @@ pub(crate) fn store<'t>(
     Some(settings)
 }
 
-/// What to write instead of a setting that `[store]` does not have.
+/// The advice for a setting that `[store]` does not have.
 fn misplaced(name: &str) -> Option<String> {
     let instead = |setting: &str| {
         format!(
@@ -203,7 +203,7 @@ impl Content {
         }
     }
 
-    /// What is wrong with a file, if anything is: a sentence. It is no mistake, because the
+    /// A sentence about a file, if anything is wrong with it. That is no mistake, because the
     /// machine on which a configuration is checked may not have the file.
     fn remark(self, path: &Path) -> Option<String> {
         let (shown, what) = (path.display(), self.in_words());
@@ -229,7 +229,7 @@ impl Content {
 }
 
 impl StoreSettings {
-    /// What is wrong with the files that it names, a sentence each.
+    /// The remarks about the files that it names, a sentence each.
     pub fn remarks(&self) -> Vec<String> {
         let password = match &self.base.password {
             Password::File(path) => Content::Password.remark(path),

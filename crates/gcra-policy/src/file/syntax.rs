@@ -207,7 +207,7 @@ fn header(line: &str) -> String {
     }
 }
 
-/// What is wrong with a line, whatever is wrong in it besides.
+/// A sentence about a line that is odd, whatever is wrong in it besides.
 fn odd_line(line: &str) -> Option<String> {
     if line.contains("{{") || line.contains("{%") {
         return Some("this is a template; fill it in before an agent reads it".to_owned());

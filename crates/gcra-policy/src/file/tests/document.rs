@@ -305,7 +305,7 @@ fn a_file_that_is_no_text_says_so() {
             }
         }
     }
-    // What Windows adds to a text changes nothing, neither here nor in a list.
+    // The bytes that Windows adds to a file change nothing, neither here nor in a list.
     let windows = |text: &str| format!("\u{feff}{}", text.replace('\n', "\r\n"));
     let text = format!("{good}[[policy.api.lists]]\nfile = \"list.txt\"\nlimits = \"deny\"\n");
     std::fs::write(&file, windows(&text)).unwrap();
@@ -347,7 +347,7 @@ mode = \"observe\"
     assert!(policies.observing("trial", false).unwrap_err().contains("its file says so"));
 }
 
-/// What a client owes on all machines slows it, which only the store knows.
+/// The debt of a client on all machines slows it, and only the store knows that debt.
 #[test]
 fn a_bandwidth_that_machines_share_asks_the_store() {
     let shared = |without: &str| {

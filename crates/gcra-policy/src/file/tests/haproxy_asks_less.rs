@@ -26,7 +26,7 @@ fn the_shipped_file_is_what_is_printed_for_its_policy() {
     assert_eq!(complete.unwrap(), printed, "it is what the policy is told to have");
     let shipped = include_str!("../../../../../haproxy/ask-less.cfg");
     assert!(printed.ends_with(&format!("a whole file\n{shipped}")), "{printed}");
-    // What it asks is a part of the shipped file, which is for remember.cfg, too.
+    // Its SPOE configuration is a part of the shipped file, which is for remember.cfg, too.
     let asks = include_str!("../../../../../haproxy/spoe-ask-less.conf");
     let (asked, _) = printed.split_once("\n\n# ---- ").unwrap();
     for line in asked.lines().skip(1).filter(|line| !line.starts_with("    groups ")) {
@@ -123,7 +123,7 @@ fn an_arg_that_has_no_usual_sample_is_tracked_by_its_hash() {
     }
 }
 
-/// What only the requests of a client name, nobody tracks in between.
+/// Nobody tracks a client in between that only its requests name.
 #[test]
 fn the_file_says_whom_an_old_process_forgets() {
     let notes = [

@@ -1,4 +1,4 @@
-//! What configuration files mean, and what is said about them. More sentences are in
+//! The meaning of configuration files, and the sentences about them. More sentences are in
 //! `tests/sentences/` of the crate.
 
 mod digest;

@@ -146,7 +146,7 @@ fn an_override_is_for_an_address_a_network_or_a_value() {
     ] {
         assert_eq!(matches(value, value.into()), [true; 2], "{value}");
     }
-    // What looks like an address and is meant as a string says so, as on the command line.
+    // A string that looks like an address says so, as on the command line.
     for value in
         ["300.1.1.1", "10.1.2.3", "1.2.3", "*", "str:x", "a", "10:30", "10-0-0-1", "0x0a000001"]
     {
