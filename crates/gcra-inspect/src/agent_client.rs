@@ -1,4 +1,4 @@
-//! What an agent answers on its admin address: one GET, bounded in time and size, and its status
+//! The answers of an agent on its admin address: one GET, bounded in time and size, and its status
 //! in whatever came back.
 
 use std::io::{self, ErrorKind};
@@ -149,8 +149,8 @@ fn parse<T: DeserializeOwned>(
     }
 }
 
-/// What JSON says. Its strings have no characters that a terminal would obey or hide, because
-/// another program may have written them. The error is `None` if it is not even text.
+/// Reads JSON. Its strings have no characters that a terminal would obey or hide, because another
+/// program may have written them. The error is `None` if it is not even text.
 fn from_json<T: DeserializeOwned>(json: &[u8]) -> Result<T, Option<serde_json::Error>> {
     let json = str::from_utf8(json).map_err(|_| None)?;
     serde_json::from_str(&printable_json(json)).map_err(Some)
@@ -200,7 +200,7 @@ mod tests {
 
     use super::*;
 
-    /// What is said about a program that sends these bytes, or none and keeps the connection.
+    /// The sentence about a program that sends these bytes, or none and keeps the connection.
     async fn said(answer: Option<&'static str>) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();

@@ -22,7 +22,7 @@ pub(crate) fn is_known(inspected: &Inspected, client: &InspectedClient) -> bool 
             .is_some_and(|decided| decided.held.iter().any(|held| held.known))
 }
 
-/// What to know where a KEY may mean another client, of which the table has a bucket.
+/// Notes on a KEY that may mean another client, of which the table has a bucket.
 pub fn notes(inspected: &Inspected, client: &InspectedClient) -> Vec<String> {
     inspected.notes_about_others(client, "a bucket", |client| is_known(inspected, client))
 }
@@ -45,22 +45,22 @@ pub(crate) struct Buckets {
     windows: Vec<(u64, Window)>,
 }
 
-/// What was cleared under a limit.
+/// The debt or count that was cleared under a limit.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Forgiven {
     pub(crate) owed: Nanos,
-    /// What was counted, if the limit counts in windows.
+    /// The cleared count, if the limit counts in windows.
     pub(crate) counted: Option<u32>,
 }
 
 impl Buckets {
     pub(crate) fn of(inspected: &Inspected, client: &InspectedClient) -> Self {
         let policy = inspected.policy(client);
-        // What is charged between two resets of one bucket would be forgiven, too.
+        // Cells that are charged between two resets of one bucket would be forgiven, too.
         let keys = distinct([client.question.key].into_iter().chain(inspected.other_keys(client)));
         let mut limits = BTreeMap::new();
         let trial = policy.trial.map(|trial| &inspected.in_force.policies.list[trial]);
-        // What a client owes together with others is not its own to be cleared.
+        // A debt that a client shares with others is not its own to be cleared.
         let own = || {
             let all = policy.limits().chain(trial.into_iter().flat_map(Policy::limits));
             all.filter(|limit| limit.key.is_none())

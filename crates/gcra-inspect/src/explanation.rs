@@ -1,5 +1,5 @@
-//! What is decided about a message now, and why: which policy is the one for it, by which key and
-//! override, and what each limit says. It asks the code that decides, and charges nothing.
+//! The decision about a message now, and why: which policy is the one for it, by which key and
+//! override, and the standing of each limit. It asks the code that decides, and charges nothing.
 
 use gcra_lease::HostTime;
 use gcra_limiter::borrower::Borrower;
@@ -28,7 +28,7 @@ use crate::lease_state::{Held, HeldNow, Stored};
 use crate::outage_words::{OutageWords, is_used};
 use crate::store_reader::InStore;
 
-/// What is decided about a message now, and why.
+/// The decision about a message now, and why.
 #[derive(Debug, Default, Serialize)]
 pub struct Explanation {
     /// The name of the message; empty for an agent without a file, whose policy is for all.
@@ -51,7 +51,7 @@ pub enum RuleKind {
     Unlimited,
 }
 
-/// What the policy for a message says.
+/// The decision of the policy for a message.
 #[derive(Clone, Debug, Serialize)]
 pub struct Decided {
     pub key: Vec<KeyPart>,
@@ -77,7 +77,7 @@ pub struct Decided {
     pub(crate) asks_store: bool,
     /// Whether it is known that the store can be asked now.
     pub(crate) store_is_there: bool,
-    /// What is so because the store is away, if it would have to be asked.
+    /// The words about the store that is away, if it would have to be asked.
     pub away: Option<OutageWords>,
     /// Whether a request now would be blocked, by the exemption too.
     pub blocked: bool,
@@ -108,7 +108,7 @@ pub struct KeyPart {
     /// The arg that has no value, if this one stands for it.
     pub instead_of: Option<String>,
     pub value: String,
-    /// What the policy makes of the value: its network, or lower case.
+    /// The value as the policy counts it: its network, or lower case.
     pub(crate) counted_as: String,
 }
 
@@ -124,7 +124,7 @@ pub(crate) struct AppliedOverride {
     pub key: Option<OverrideKey>,
 }
 
-/// What a client owes under a limit.
+/// The debt of a client under a limit.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct LimitState {
     /// The name of the limit in header fields.
@@ -162,11 +162,11 @@ pub struct LimitState {
 /// Where it is known what is so under limits that machines share.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SharedSources<'a> {
-    /// What this machine holds.
+    /// The leases of this machine.
     pub leases: Option<&'a Leases>,
     /// The store, if it is to be asked.
     pub store: Option<&'a InStore>,
-    /// What this process does for shared limits, if it is an agent.
+    /// The borrower of this process, if it is an agent.
     pub borrower: Option<&'a Borrower>,
 }
 
@@ -361,7 +361,7 @@ pub fn decided(asked: Asked<'_, '_>, question: Question) -> Decided {
     }
 }
 
-/// What the limits of a policy say about a message now.
+/// The standing of a message under the limits of a policy now.
 struct AllLimits {
     verdict: Verdict,
     /// How long the client has to wait, if it sends no request in that time.
@@ -459,7 +459,7 @@ impl AllLimits {
     }
 }
 
-/// What is decided now about a request that has to ask the store about one of these limits, if the
+/// The decision now about a request that has to ask the store about one of these limits, if the
 /// store is away: why it is blocked, if it is, and for how long.
 fn without_store(
     asked: Asked<'_, '_>,

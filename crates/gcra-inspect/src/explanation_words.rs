@@ -9,7 +9,7 @@ use gcra_text::visible::quoted;
 use crate::explanation::{AppliedOverride, Decided, Explanation, KeyPart, LimitState, RuleKind};
 use crate::lease_state::{in_reserve, left};
 
-/// What `get` and `reset` say about a key without a bucket.
+/// The words of `get` and `reset` about a key without a bucket.
 pub(crate) const NO_BUCKET: &str = "no bucket: no request with this key was counted lately, or \
                                     its debt is paid off";
 

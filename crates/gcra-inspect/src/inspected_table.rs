@@ -38,12 +38,12 @@ pub struct Inspected {
     pub table: Arc<Table>,
     pub path: PathBuf,
     pub in_force: Arc<InForce>,
-    /// What the machine holds of shared limits, if there is anything.
+    /// The leases of the machine, if it has any.
     pub leases: Option<Arc<Leases>>,
     pub source: PolicySource,
-    /// What agents keep beside the table, once it was read.
+    /// The policies that agents keep beside the table, once they were read.
     kept: OnceLock<Kept>,
-    /// What they have or had beside the policies here, once it was asked for.
+    /// The policies that they have or had besides those here, once these were asked for.
     others: OnceLock<Vec<Policies>>,
     /// Whether agents remember debts of which these do not tell.
     misses_history: bool,
@@ -60,7 +60,7 @@ pub struct InspectedClient {
 
 /// Where a command gets the limits from.
 pub enum LimitsFrom<'c> {
-    /// What the agents keep beside the table.
+    /// The policies that the agents keep beside the table.
     OfAgents,
     File(&'c Path),
     Flags(Box<Policies>),
@@ -73,7 +73,7 @@ impl<'c> LimitsFrom<'c> {
     }
 }
 
-/// What the policies of a command come from. In sentences: "no key of any policy in ...".
+/// The source of a command's policies. In sentences: "no key of any policy in ...".
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum PolicySource {
     File(PathBuf),
@@ -147,7 +147,7 @@ fn check_sources(
     Ok(())
 }
 
-/// What the agents keep, for a command that can do without it.
+/// The policies that the agents keep, for a command that can do without them.
 ///
 /// # Errors
 ///
@@ -326,7 +326,7 @@ impl Inspected {
         same.filter_map(hash).collect()
     }
 
-    /// What agents have or had before a reload, beside the policies of the command.
+    /// The policies that agents have or had before a reload, besides those of the command.
     pub(crate) fn others(&self) -> &[Policies] {
         self.others.get_or_init(|| {
             let read = || Kept::read(&self.table, &self.path).unwrap_or_default();
@@ -561,7 +561,7 @@ impl Inspected {
         }
     }
 
-    /// What is said about a client under a limit, or about the client itself: "192.0.2.7: policy
+    /// A sentence about a client under a limit, or about the client itself: "192.0.2.7: policy
     /// 'api', 10 per second: ...". Without policy and limit for agents without a file.
     pub(crate) fn about(&self, client: &InspectedClient, limit: &str, said: &str) -> String {
         let shown = self.shown(client);

@@ -1,4 +1,4 @@
-//! What a KEY means: the args of a message whose key it is.
+//! The meaning of a KEY: the args of a message whose key it is.
 
 use std::iter;
 use std::net::IpAddr;
@@ -16,7 +16,7 @@ pub struct Meaning {
     pub(crate) note: String,
 }
 
-/// What a KEY means for a policy of a file, whose key is `args`; if there are none, its key is
+/// The meaning of a KEY for a policy of a file, whose key is `args`; if there are none, its key is
 /// all args of the message. The error is a sentence.
 ///
 /// A value is that of the arg whose name or mark (`else:`) is in front of it, and otherwise that
@@ -141,7 +141,7 @@ pub(crate) fn exact_key(
     args.zip(values).map(part).collect::<Vec<_>>().join(",")
 }
 
-/// What a KEY consists of: "ip,path".
+/// The parts of a KEY: "ip,path".
 pub fn in_words(args: &[KeyArg]) -> String {
     if args.is_empty() {
         return "all args of the message, in their order".to_owned();

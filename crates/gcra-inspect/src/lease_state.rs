@@ -16,7 +16,7 @@ use gcra_text::duration::{Left, nanoseconds};
 use serde::Serialize;
 use spop_agent::Message;
 
-/// What is decided now by what this machine holds.
+/// The decision now by the leases of this machine.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HeldNow {
@@ -31,7 +31,7 @@ pub enum HeldNow {
     Away,
 }
 
-/// What this machine holds of a client under one shared limit.
+/// The cells that this machine holds for a client under one shared limit.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Held {
     /// The name of the limit in header fields.
@@ -65,7 +65,7 @@ pub struct Held {
     pub(crate) store_fault: Option<String>,
 }
 
-/// What the store has about a client under one shared limit.
+/// The debt and the leases of a client in the store under one shared limit.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Stored {
     /// Cells that are owed, without those that are lent.
@@ -126,9 +126,9 @@ impl Stored {
 }
 
 impl Held {
-    /// What is held under this limit of the policy of the question. `leases` are those beside the
-    /// table, as they are `now`; without them, nothing is held. `at_once` is whether the store is
-    /// asked about each request.
+    /// The cells held under this limit of the policy of the question. `leases` are those beside
+    /// the table, as they are `now`; without them, nothing is held. `at_once` is whether the store
+    /// is asked about each request.
     pub(crate) fn of(
         (leases, now): (Option<&Leases>, HostTime),
         table: &Table,
@@ -150,7 +150,7 @@ impl Held {
         };
         let Some(leases) = leases.filter(|_| !at_once) else { return nothing };
         let key = bucket.lease_key(limit);
-        // What agents have is not known here. An ask of this age is lost in any case.
+        // The `--store-wait` of agents is not known here. An ask of this age is lost in any case.
         let longest = u64::try_from(WAITS.end().as_micros()).unwrap_or(u64::MAX);
         let (holding, patience) = (leases.holding(key, now), Micros(longest));
         let held = holding.held(now);

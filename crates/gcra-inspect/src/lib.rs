@@ -1,4 +1,4 @@
-//! What the commands of gcra-spoa say about tables, clients and agents.
+//! The output of the commands of gcra-spoa about tables, clients and agents.
 
 #![allow(
     missing_docs,

@@ -22,7 +22,7 @@ const BEGINS_AFTER: Nanos = Nanos::from_millis(4_000);
 const NO_SHARE_YET: &str =
     "there is no share yet: it begins some seconds after the store was lost";
 
-/// What happens to a request now that would have to ask the store.
+/// The words about a request now that would have to ask the store.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct OutageWords {
     /// For how long the store has been away, as an agent says; or for how long no agent of this
@@ -39,7 +39,7 @@ pub fn is_used(leases: &Leases, table: &Table) -> bool {
 }
 
 impl OutageWords {
-    /// What an agent foresees. `least_burst` is that of the policy's limits.
+    /// The words about an agent's forecast. `least_burst` is that of the policy's limits.
     pub fn of_agent(foreseen: &ForeseenWithoutStore, least_burst: u32) -> Self {
         let ForeseenWithoutStore { away, instead, machines, reason, .. } = foreseen;
         let share = format!(
@@ -68,7 +68,7 @@ impl OutageWords {
         Self { for_ms: away.millis_ceil(), agent_says_so: true, because }
     }
 
-    /// What is so if no agent of this machine uses the store, and why a request is blocked then.
+    /// The words if no agent of this machine uses the store, and why a request is blocked then.
     /// `None` if an agent uses it, or if there is none.
     pub(crate) fn of_machine(
         leases: &Leases,

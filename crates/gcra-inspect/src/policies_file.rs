@@ -44,7 +44,7 @@ const MOST_BYTES: usize = 16 << 20;
 const ATTEMPTS: u32 = 100;
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// What an agent has in force.
+/// The policies that an agent has in force.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct KeptEntry {
     /// The digest of the limits.
@@ -64,7 +64,7 @@ pub struct KeptEntry {
 }
 
 impl KeptEntry {
-    /// What is in force since `now`. `None` if nothing says where it comes from.
+    /// The policies in force since `now`. `None` if nothing says where they come from.
     pub fn new(policies: &Policies, now: Time) -> Option<Self> {
         Some(Self {
             limits: policies.limits_digest,
@@ -81,7 +81,7 @@ impl KeptEntry {
     ///
     /// # Errors
     ///
-    /// What is wrong, a sentence each.
+    /// The mistakes, a sentence each.
     pub fn policies(&self) -> Result<Option<Policies>, Vec<String>> {
         let Some(mut policies) = self.origin.policies()? else { return Ok(None) };
         for name in &self.switched {
@@ -92,7 +92,7 @@ impl KeptEntry {
         Ok(Some(policies))
     }
 
-    /// What was in force before, as an agent remembers it.
+    /// The earlier policies, as an agent remembers them.
     fn of_history(in_force: &InForce) -> Vec<Self> {
         let earlier = &in_force.earlier;
         let entry = |(policies, ended): &(Arc<Policies>, Time)| {
@@ -131,7 +131,7 @@ impl KeptEntry {
     }
 }
 
-/// What a table's agents have kept.
+/// The policies that a table's agents have kept.
 #[derive(Debug, Default, Deserialize, Serialize)]
 pub struct Kept {
     entries: Vec<KeptEntry>,
@@ -159,7 +159,7 @@ pub enum KeptError {
 /// Which entry a command answers by.
 pub struct Chosen<'k> {
     pub entry: &'k KeptEntry,
-    /// What to say if others of the agents have other limits.
+    /// The note if others of the agents have other limits.
     pub note: Option<String>,
 }
 
@@ -292,14 +292,14 @@ impl Kept {
         Some(Chosen { entry, note })
     }
 
-    /// What is or was in force beside the limits with this digest.
+    /// The policies that are or were in force besides the limits with this digest.
     pub fn others(&self, limits: u64) -> impl Iterator<Item = Policies> {
         let others = self.entries.iter().filter(move |entry| entry.limits != limits);
         others.filter_map(|entry| entry.policies().ok().flatten())
     }
 
-    /// What these agents remember that was in force before, each until a moment, the earliest
-    /// first; and whether that is all of it.
+    /// The earlier policies that these agents remember, each until a moment, the earliest first;
+    /// and whether these are all.
     pub(crate) fn history(&self, now: Time, agents: &[Process]) -> (Vec<(Policies, Time)>, bool) {
         let first = agents.iter().map(|agent| self.since_ns(agent)).min().unwrap_or(0);
         let ended = self.entries.iter().filter(|it| it.ended_ns > 0 && it.until_ns > now.0);
@@ -349,7 +349,8 @@ pub fn path_beside(path: &Path) -> PathBuf {
     path.with_added_extension("policies")
 }
 
-/// What only those know who can read the table, and what each change of the content changes.
+/// A checksum that only those can compute who can read the table, and that each change of the
+/// content changes.
 fn checksum(table: &Table, content: &[u8]) -> String {
     let mut hasher = table.hasher();
     hasher.write(TITLE.as_bytes());
@@ -404,8 +405,8 @@ impl OwnEntry {
     }
 }
 
-/// What changes when another file takes the place, and when the mode, the owner or the number of
-/// names changes.
+/// Numbers that change when another file takes the place, and when the mode, the owner or the
+/// number of names changes.
 type Stamp = (u64, u64, i64, i64);
 
 fn stamp(path: &Path) -> io::Result<Stamp> {
@@ -429,8 +430,8 @@ impl Keeper {
         })
     }
 
-    /// Writes what is in force, unless the file has it. What no agent has and what does not matter
-    /// any more leaves the file.
+    /// Writes the policies in force, unless the file has them. Policies that no agent has and that
+    /// do not matter any more leave the file.
     ///
     /// # Errors
     ///

@@ -30,7 +30,7 @@ impl InStore {
         Ok(Self { settings, names, runtime })
     }
 
-    /// What the store has about a bucket. `None` if it has nothing.
+    /// The standing of a bucket in the store. `None` if the store has nothing about it.
     ///
     /// # Errors
     ///

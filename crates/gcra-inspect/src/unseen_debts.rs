@@ -17,7 +17,7 @@ use gcra_text::duration::Left;
 use crate::process_list;
 use crate::process_state::living;
 
-/// What is said of a client without a bucket, if there may be one.
+/// The words about a client without a bucket, if there may be one.
 pub(crate) const NO_SEEN_BUCKET: &str = "no bucket that this command can see";
 
 /// The agents that count debts from before a change of their limits of which nothing in the table
@@ -35,10 +35,10 @@ pub(crate) fn remembered(table: &Table) -> Option<(Vec<Process>, Time)> {
 /// the table has had no space for. `None` if it has them all, or if nobody can owe anything by
 /// them any more.
 pub(crate) fn unlisted_until(table: &Table, policy: &Policy) -> Option<Time> {
-    // What is counted in windows is found without a list. So is what messages say, as far as the
-    // table has it; what it has not, is said on its own.
+    // Counts in windows are found without a list. So are the numbers in messages, as far as the
+    // table has them; a separate note tells of the others.
     let quotas = policy.limits().filter_map(Limit::fixed);
-    // What is owed when other numbers come can last as long as these let anybody owe something.
+    // Debts at a change of numbers can last as long as these numbers let anybody owe something.
     let longest = quotas.map(Quota::most_owed).max()?;
     let until = table.missing_until()?.saturating_add(longest);
     (until > table.now()).then_some(until)

@@ -97,7 +97,7 @@ struct Allowed {
     cells: i64,
 }
 
-/// What all decisions together are, beside a limit.
+/// The result of all decisions together, compared with a limit.
 #[derive(Debug, Default)]
 struct Finding {
     cells: u64,
@@ -122,7 +122,7 @@ struct Police {
     tolerance_ns: i128,
 }
 
-/// What is wrong with the decisions about one key.
+/// How far the decisions about one key go beyond the limit.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 struct Excess {
     /// Cells that an exact bucket would not have allowed.
@@ -151,7 +151,7 @@ impl Police {
             // A bucket allows cells if afterwards it owes one burst at most.
             let most = now + self.tolerance_ns + self.interval_ns;
             if cost < 0 {
-                // What was owed is given back, and no more.
+                // The debt is given back, and no more.
                 let less = |owed: i128| (owed.max(now) + cost).max(now);
                 (all, conforming) = (less(all), less(conforming));
                 continue;
@@ -178,7 +178,7 @@ impl Record {
         let failed = || format!("could not read {shown}");
         let mut file = BufReader::new(File::open(path).with_context(failed)?);
         let mut line = Vec::new();
-        // What to add to the times that follow; `None` before the first line about the clock.
+        // The time to add to those that follow; `None` before the first line about the clock.
         let mut booted: Option<i128> = None;
         loop {
             line.clear();
@@ -314,7 +314,7 @@ impl Record {
         // With one boot, the times are those of the lines.
         let is_since_boot = self.boots.len() == 1 && self.by_wall_clock > 0;
         let booted = self.boots.values().copied().max().filter(|_| is_since_boot);
-        // What one agent has decided at one moment stays in its order.
+        // The decisions of one agent at one moment stay in their order.
         self.allowed.sort_by_key(|allowed| (allowed.key, allowed.at));
         let police = Police::new(quota);
         let mut finding = Finding::default();
@@ -494,7 +494,7 @@ mod tests {
         let too_much = Allowed { cells: -1, ..record.allowed[1] };
         let [first, _, last] = record.allowed[..] else { panic!("{:?}", record.allowed) };
         assert_eq!(police.look(&[first, too_much, last]).too_many, 2);
-        // What was not owed any more is not given back.
+        // Cells that are not owed any more are not given back.
         let late = [Allowed { at: 10_000, ..record.allowed[1] }, Allowed { at: 10_000, ..first }];
         let one_more = Allowed { at: 10_000, cells: 1, ..first };
         assert_eq!(police.look(&[late[0], late[1], one_more]).too_many, 1);
@@ -502,7 +502,7 @@ mod tests {
     }
 
     proptest! {
-        /// What a bucket allows conforms, and each cell that it denies is too many.
+        /// The cells that a bucket allows conform, and each cell that it denies is too many.
         #[test]
         fn the_police_agrees_with_the_bucket(
             interval in 1_u64..50,

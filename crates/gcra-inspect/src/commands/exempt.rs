@@ -241,7 +241,7 @@ pub fn check(
             inspected.policy(client).name
         )));
     }
-    // What the store counts is not in the table.
+    // Cells that the store counts are not in the table.
     let may_have_bucket = |client: &InspectedClient| {
         let shared = inspected.policy(client).shared;
         has_bucket(inspected, client) || shared.is_some_and(|shared| shared.at_once)
@@ -325,7 +325,7 @@ fn end(exempt: &Exempt, inspected: &Inspected, key: &Key) -> anyhow::Result<bool
 
 const ENDED: &str = "the exemption has ended, in all agents within about two seconds";
 
-/// What to know about a client that is not exempt.
+/// Notes on a client that is not exempt.
 pub fn notes_to_end(inspected: &Inspected, client: &InspectedClient) -> Vec<String> {
     let is_exempt = |client: &InspectedClient| is_exempt(inspected, client);
     inspected.notes_about_others(client, "an exemption", is_exempt)

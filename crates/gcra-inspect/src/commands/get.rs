@@ -109,7 +109,7 @@ fn check_known(inspected: &Inspected, rate: &RateArg) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What `get` says about one client of a policy: a line for each limit.
+/// The output of `get` about one client of a policy: a line for each limit.
 fn outputs(inspected: &Inspected, client: &InspectedClient, decided: &Decided) -> Vec<Output> {
     let policy = inspected.policy(client);
     let entry = decided.applied_override.as_ref();

@@ -30,7 +30,7 @@ const PATIENCE: Duration = Duration::from_secs(15);
 
 const LOOK: Duration = Duration::from_millis(50);
 
-/// What has become of an agent that was asked.
+/// The fate of an agent that was asked.
 enum Fate {
     /// It may still answer.
     Waiting,
@@ -217,7 +217,7 @@ fn summary(
     (Output { words: lines.join("\n"), json }, exit)
 }
 
-/// What is said about an agent that does not have the configuration in force: in one word for
+/// The words about an agent that does not have the configuration in force: in one word for
 /// programs, and in a clause about one agent and about several.
 fn not_in_force(fate: &Fate) -> Option<(&'static str, [String; 2])> {
     let both = |of_one: &str, of_several: &str| [of_one.to_owned(), of_several.to_owned()];

@@ -106,7 +106,7 @@ fn clears_networks(inspected: &Inspected) -> bool {
     local.any(|policy| inspected.misses_history() || has_changed(policy))
 }
 
-/// How machines may decide after a client's debt under a shared limit was cleared. What is greater
+/// How machines may decide after a client's debt under a shared limit was cleared. A greater value
 /// takes longer.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub enum After {
@@ -131,13 +131,13 @@ impl After {
     }
 }
 
-/// What is said while clearing what a key's clients owe.
+/// The output while the debts of a key's clients are cleared.
 pub enum ResetOutput {
     Note(String),
     Outputs(Vec<Output>),
 }
 
-/// What came of clearing what a key's clients owe.
+/// The outcome of clearing the debts of a key's clients.
 #[derive(Debug, Default)]
 pub struct Cleared {
     /// If the store was asked: what can happen after that.
@@ -183,7 +183,7 @@ pub fn clear(
                     all.clients.extend(was_there.then(cleared_one));
                     say(ResetOutput::Outputs(outputs))?;
                 }
-                // What other policies keep on this machine is cleared all the same.
+                // Debts under other policies on this machine are cleared all the same.
                 Err(error) => {
                     say(ResetOutput::Note(format!(
                         "{error}; what {shown} owes under policy '{}' was not cleared",
@@ -201,7 +201,7 @@ pub fn clear(
     Ok(all)
 }
 
-/// What to say where agents look under a key that is not known here.
+/// The note where agents look under a key that is not known here.
 fn about_former_key(policy: &str, shown: &str) -> String {
     format!(
         "the policies were changed by a reload lately, and it is not known here which key {shown} \
@@ -211,7 +211,7 @@ fn about_former_key(policy: &str, shown: &str) -> String {
     )
 }
 
-/// What to say of the limits that the clients of a policy share with others, if there are any.
+/// The note on the limits that the clients of a policy share with others, if there are any.
 fn note_about_others(policy: &Policy) -> Option<String> {
     let labels = policy.limits().filter(|limit| limit.key.is_some());
     let mut labels: Vec<_> = labels.map(|limit| format!("'{}'", limit.label)).collect();
@@ -229,7 +229,7 @@ fn note_about_others(policy: &Policy) -> Option<String> {
     })
 }
 
-/// What to say if the limits have had more numbers than the table could keep, so that a client may
+/// The note if the limits have had more numbers than the table could keep, so that a client may
 /// owe something under some that are not known.
 fn note_about_missing(
     inspected: &Inspected,
@@ -240,7 +240,7 @@ fn note_about_missing(
     let own = policy.rule(client.question.rule).limits().iter();
     let on_trial = policy.trial.map(|trial| inspected.in_force.policies.list[trial].rule.limits());
     let table = &inspected.table;
-    // What leaves the table is soon written down again by the agent that was told it.
+    // Numbers that leave the table are soon written down again by the agent that was told them.
     let has_all = |id| {
         table.has_all_said(id) && table.missing_until().is_none_or(|until| until <= table.now())
     };
@@ -270,7 +270,7 @@ fn note_about_missing(
 }
 
 /// Until when a client may owe something under earlier numbers of its policy or the trial of it,
-/// which the table has had no space for. What is in the store is found there.
+/// which the table has had no space for. Debts in the store are found there.
 fn unlisted_of(inspected: &Inspected, client: &InspectedClient) -> Option<Time> {
     let policy = inspected.policy(client);
     let trial = policy.trial.map(|trial| &inspected.in_force.policies.list[trial]);
@@ -310,7 +310,7 @@ fn clear_in_store(
     });
     let (mut outputs, mut found) = (Vec::new(), false);
     let Some(message) = client.message() else { return Ok((outputs, found)) };
-    // What a client owes together with others is not its own to be cleared.
+    // A debt that a client shares with others is not its own to be cleared.
     for (question, policy, limit) in all.filter(|(.., limit)| limit.key.is_none()) {
         let shared = SharedClient { in_force, table, question, message: &message };
         // One key of the store has the records of all numbers, and they go together. So what they
@@ -378,7 +378,7 @@ fn cleared_in_words(
                  by them before the reload"
                     .to_owned()
             }
-            // What agents add to it after a reload is not in the bucket.
+            // The debt that agents add to it after a reload is not in the bucket.
             _ if is_remembered && !is_unseen => {
                 "all that it owed was cleared, also what it owed before the reload".to_owned()
             }

@@ -91,8 +91,8 @@ pub fn run(check: StoreCheck) -> anyhow::Result<ExitCode> {
     Ok(if wrong { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// What to say of each policy whose requests may need more calls in turn than they have time for:
-/// a call takes this long.
+/// A sentence about each policy whose requests may need more calls in turn than they have time
+/// for: a call takes this long.
 fn too_slow(policies: &Policies, call: Duration, wait: Duration) -> Vec<String> {
     let shared = policies.without_trials().filter(|policy| policy.shared.is_some());
     let slow = shared.filter_map(|policy| {

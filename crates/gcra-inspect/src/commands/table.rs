@@ -105,7 +105,7 @@ fn info(path: &Path, table: &Table) -> Output {
     // Looked up once, because it takes a tenth of a second.
     let interrupted = table.interrupted_resize();
     let (about_leases, leases) = leases(table);
-    // What agents without a file were started with.
+    // The flags that agents without a file were started with.
     let flags = Kept::flags(table, path);
     let words = [
         occupancy_in_words(path, table, occupancy),
@@ -183,7 +183,7 @@ fn occupancy_in_words(path: &Path, table: &Table, occupancy: Occupancy) -> Vec<S
     lines
 }
 
-/// What was lost, and what is wrong.
+/// The losses and faults of the table, a line each.
 fn trouble_in_words(path: &Path, table: &Table, interrupted: Option<Slots>) -> Vec<String> {
     let mut lines = Vec::new();
     if let Some(fault) = table.successor_fault() {
