@@ -1,10 +1,10 @@
-//! What operators can do on the live page, if the agent was started with `--admin-actions`: clear
-//! what a client owes, exempt a client for a while, and make a policy only observe.
+//! The actions of operators on the live page, if the agent was started with `--admin-actions`:
+//! clear what a client owes, exempt a client for a while, and make a policy only observe.
 //!
 //! An action needs the token of the file, as `Authorization: Bearer`. A web site cannot send that
 //! through a visitor's browser: it does not know the token, and a request with this header or with
-//! a JSON body is asked for beforehand by the browser (CORS), to which the answer is no. What the
-//! browser says about the origin is checked besides.
+//! a JSON body is asked for beforehand by the browser (CORS), to which the answer is no. The
+//! browser's header fields about the origin are checked besides.
 //!
 //! Debts and exemptions are in the table, so one agent acts for all. The mode of a policy is in
 //! the memory of each agent, so the agent that is asked asks the others, at their admin addresses.
@@ -87,7 +87,7 @@ gcra_text::words! {
 pub struct Refused(pub StatusCode, pub String);
 
 impl Refused {
-    /// What was sent is not understood.
+    /// The request is not understood.
     pub(crate) fn request(why: impl Into<String>) -> Self {
         Self(StatusCode::BAD_REQUEST, why.into())
     }

@@ -180,7 +180,7 @@ struct PolicyInWords {
     observes: bool,
     /// Whether that is so because of an action.
     switched: bool,
-    /// What it is for, and a line for each fact.
+    /// Its purpose, and a line for each fact.
     lines: Vec<String>,
 }
 

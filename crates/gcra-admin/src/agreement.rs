@@ -19,7 +19,7 @@ pub fn differing(table: &Table, limits: u64) -> Vec<Process> {
     processes
 }
 
-/// What one agent knows about the others.
+/// The state of the comparison with the other agents.
 #[derive(Debug, Default)]
 pub struct Agreement {
     /// The agents that the log has named.
@@ -30,7 +30,7 @@ pub struct Agreement {
     is_started: bool,
 }
 
-/// What there is to say about the other agents.
+/// A report about the other agents.
 #[derive(Debug, Eq, PartialEq)]
 pub enum Report {
     /// They have other limits than this one.
@@ -81,7 +81,7 @@ mod tests {
         process
     }
 
-    /// What is said with each of several beats.
+    /// The report with each of several beats.
     fn beats(agreement: &mut Agreement, count: u32, differing: &[Process]) -> Vec<Option<Report>> {
         (0..count).map(|_| agreement.beat(differing)).collect()
     }

@@ -87,8 +87,8 @@ fn cut(mut text: String) -> String {
     text
 }
 
-/// The lines of several agents, the oldest first. What other processes say may be anything, so it
-/// is bounded.
+/// The lines of several agents, the oldest first. Other processes may say anything, so their lines
+/// are bounded.
 pub fn merged(agents: impl Iterator<Item = Vec<Event>>) -> Vec<Event> {
     let mut all: Vec<Event> = Vec::new();
     for events in agents {

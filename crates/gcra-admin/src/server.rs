@@ -423,7 +423,7 @@ async fn act(
             false => Some(answering.costly.acquire().await),
         };
         let done = answering.actions.act(action, &body, is_order, &by).await;
-        // What was done in part is to be seen, too. A forged order has done nothing.
+        // An action that was done in part must be seen, too. A forged order has done nothing.
         if !is_order || done.is_ok() {
             answering.agents.forget();
         }
@@ -487,7 +487,7 @@ fn explain(answering: &Answering, query: &str) -> Result<String, String> {
 }
 
 /// Says if a request has not exactly one `Host`. Since HTTP/1.1 it has to have one (RFC 9112,
-/// section 3.2). What stands between may go by another line than this agent.
+/// section 3.2). A proxy in between may go by another line than this agent.
 fn wrong_count_of_hosts(request: &Request<Incoming>) -> Option<&'static str> {
     match request.headers().get_all(HOST).iter().count() {
         0 if request.version() >= Version::HTTP_11 => Some(
@@ -545,7 +545,7 @@ fn respond(
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    // What is JSON or text is never a script or a page, whatever is in it.
+    // An answer in JSON or text is never a script or a page, whatever is in it.
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     response
 }

@@ -77,7 +77,7 @@ impl StatusSource<'_> {
     }
 }
 
-/// What the table and the leases held when their slots and entries were last counted.
+/// The occupancy of the table and the leases when their slots and entries were last counted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scan {
     pub occupancy: Occupancy,
@@ -87,7 +87,7 @@ pub(crate) struct Scan {
 }
 
 part! {
-    /// What an agent says about itself. Its counters begin at 0 with it.
+    /// The status of an agent. Its counters begin at 0 with it.
     Status of it: &StatusSource<'_>;
 
     version: String = version::NUMBER.to_owned();
@@ -233,8 +233,8 @@ part! {
     delayed: u64 = it.stats.seldom.delayed.sum(), sum
         => counter(7, "gcra_delayed_total",
             "Messages by policy that were allowed with a delay, because of max_delay.");
-    /// What messages said about limits whose numbers are in an arg: how many said a valid limit,
-    /// one that was lowered, an invalid one, and none. Empty if the policy has no such limit.
+    /// Messages about limits whose numbers are in an arg: how many said a valid limit, one that
+    /// was lowered, an invalid one, and none. Empty if the policy has no such limit.
     limit_args: NamedCounts = it.limit_args(), sum
         => counter(8, "gcra_limit_args_total",
             "Messages by policy and what the arg with the numbers of a limit was: valid, lowered \
@@ -260,8 +260,8 @@ part! {
     };
     /// Whether it only observes because of an action.
     switched: bool = it.is_switched(), some;
-    /// What a policy that is shared does without the store: "share", "closed" or "open". `None` if
-    /// it is not shared.
+    /// How a shared policy decides without the store: "share", "closed" or "open". `None` if it is
+    /// not shared.
     shared: Option<String> = it.shared().map(str::to_owned), first;
     /// The decisions that were made without the store, by outcome. Empty if it is not shared.
     without_store: NamedCounts = it.without_store(), sum
@@ -269,7 +269,7 @@ part! {
             "Messages that were decided without the store, by policy and outcome.").by("verdict");
 }
 
-/// What the status of a policy is read from.
+/// The sources of the status of a policy.
 pub(crate) struct PolicyReading<'a> {
     name: &'a str,
     stats: &'a PolicyStats,
@@ -278,8 +278,7 @@ pub(crate) struct PolicyReading<'a> {
     would_block: HeavyClients,
     allowed: HeavyClients,
     window: Duration,
-    /// The policy with its limits; `None` if it is no longer in force. What was counted for it
-    /// stays.
+    /// The policy with its limits; `None` if it is no longer in force. Its counters stay.
     known: Option<ClientSources<'a>>,
     has_store: bool,
 }
@@ -422,7 +421,7 @@ impl Samples for LatencyStatus {
 }
 
 impl Status {
-    /// What tells one agent from all others.
+    /// Identifies an agent among all others.
     pub(crate) fn identity(&self) -> (u32, u64, String) {
         (self.pid, self.start_time_seconds.0.to_bits(), self.table.id.clone())
     }

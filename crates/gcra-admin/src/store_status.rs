@@ -15,7 +15,7 @@ use crate::family::{
 };
 
 part! {
-    /// What an agent says about its store. Counters begin at 0 with the agent.
+    /// The status of an agent's store. Counters begin at 0 with the agent.
     StoreStatus of it: &StoreSource<'_>;
 
     up: bool = it.borrower.can_ask(it.now), every
@@ -83,7 +83,7 @@ part! {
 }
 
 part! {
-    /// What a machine holds of shared limits. It is the same for all agents of a table.
+    /// The leases of a machine. They are the same for all agents of a table.
     LeasesStatus of it: &StoreSource<'_>;
 
     entries: u64 = it.borrower.leases().entries(), most;
@@ -102,7 +102,7 @@ part! {
             "Entries that another key took although their own key needed them.");
 }
 
-/// What the status of a store is read from.
+/// The sources of the status of a store.
 pub(crate) struct StoreSource<'a> {
     borrower: &'a Borrower,
     counters: gcra_store::Counters,

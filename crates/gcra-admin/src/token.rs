@@ -39,8 +39,8 @@ impl Token {
     pub fn read(path: &Path) -> anyhow::Result<Self> {
         use std::io::Read as _;
         let shown = path.display();
-        // A link is followed, because Kubernetes makes links for its secrets. What counts is the
-        // file that is opened. Without this flag it would wait until somebody writes into a FIFO.
+        // A link is followed, because Kubernetes makes links for its secrets. Only the file that
+        // is opened counts. Without this flag it would wait until somebody writes into a FIFO.
         let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
         let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(path);
         let file = file.with_context(|| format!("could not read the token of {shown}"))?;
