@@ -100,7 +100,7 @@ pub(crate) fn parse_utc_offset(text: &str) -> Result<i32, String> {
     if minutes < 60 { Ok(sign * (hours * 3600 + minutes * 60)) } else { Err(wrong()) }
 }
 
-/// What `replay --help` says behind the flags.
+/// The text of `replay --help` behind the flags.
 pub const REPLAY_HELP: &str = "\
 FIELD is a field of HAProxy's log-format, with or without '%': ci, HM, HU, hr.0
 (the first captured request header), a name of --captures, or the expression in

@@ -22,7 +22,7 @@ use crate::tally::{ClientCounts, Hit, LogTally, PolicyTally};
 
 const MOST_LISTED: usize = 50;
 
-/// What no replay of a log can know.
+/// The facts that no replay of a log can know.
 const CANNOT_KNOW: [&str; 4] = [
     "whether HAProxy asked about each request: rules and the 'event' line of the spoe-message can \
      leave some out (monitor-uri, an 'if' condition), and this counts them all",
@@ -90,7 +90,7 @@ impl Findings<'_> {
         }
     }
 
-    /// What has to be known about the numbers.
+    /// Notes on the numbers.
     fn notes(&self) -> Vec<String> {
         let mut notes = self.described.notes.clone();
         for side in self.replaying.into_iter().flat_map(Replaying::sides) {

@@ -1,4 +1,4 @@
-//! What limits would have done to the requests of HAProxy logs.
+//! Replays the requests of HAProxy logs under limits.
 
 pub mod args;
 pub mod command;

@@ -1,4 +1,4 @@
-//! What a log itself says about requests that were blocked.
+//! The answers that a log itself shows to requests that were blocked.
 
 use crate::mapping::Fields;
 use crate::report::LogAnswers;

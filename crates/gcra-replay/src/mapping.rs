@@ -242,7 +242,7 @@ pub(crate) struct Written<'m> {
     pub(crate) places: Vec<Range<usize>>,
 }
 
-/// What a mapping says about itself.
+/// The words about a mapping.
 #[derive(Debug, Default)]
 pub(crate) struct Described {
     pub mapped: Vec<Mapped>,

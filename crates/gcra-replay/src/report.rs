@@ -1,4 +1,4 @@
-//! What `replay` found, as `--json` prints it. docs/REPLAY.md describes each name.
+//! The findings of `replay`, as `--json` prints it. docs/REPLAY.md describes each name.
 
 use serde::Serialize;
 
@@ -75,7 +75,7 @@ pub(crate) struct Total {
     pub(crate) clients_would_block: u64,
 }
 
-/// What the other configuration decides, and where the two differ.
+/// The decisions of the other configuration, and where the two differ.
 #[derive(Debug, Serialize)]
 pub(crate) struct Against {
     pub total: Total,
@@ -147,7 +147,7 @@ pub(crate) struct LimitReport {
     pub(crate) worst_wait: f64,
 }
 
-/// What came of requests over time.
+/// The outcomes of requests over time.
 #[derive(Debug, Serialize)]
 pub(crate) struct Timeline {
     /// When the first step begins, in seconds since 1970.
@@ -186,7 +186,7 @@ pub(crate) struct ClientPeak {
     pub per_second: u64,
 }
 
-/// What came of a client's requests, in the steps of the report, from its first blocked request
+/// The outcomes of a client's requests, in the steps of the report, from its first blocked request
 /// on.
 #[derive(Debug, Serialize)]
 pub(crate) struct ClientTimeline {

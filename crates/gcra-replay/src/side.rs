@@ -90,7 +90,8 @@ impl Side {
         Ok(Self { name, engine, tally })
     }
 
-    /// The questions about these messages. What the decisions need is on its way from memory.
+    /// The questions about these messages. The bytes that the decisions need are on their way from
+    /// memory.
     fn questions(&self, written: &Written<'_>) -> Questions {
         let question = |message| {
             let question = self.engine.question(message);

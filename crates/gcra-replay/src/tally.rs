@@ -1,4 +1,4 @@
-//! What came of the requests of a log: by policy, limit, client and time.
+//! The outcomes of the requests of a log: by policy, limit, client and time.
 
 use std::cmp::Reverse;
 
@@ -66,7 +66,7 @@ impl ReplayedRequest {
     }
 }
 
-/// What came of the requests that one policy decided about.
+/// The outcomes of the requests that one policy decided about.
 #[derive(Debug, Default)]
 pub(crate) struct PolicyTally {
     pub allowed: u64,
@@ -124,7 +124,7 @@ pub(crate) struct Hit {
     pub steps: Vec<(usize, [u64; 2])>,
 }
 
-/// What came of all requests of a log.
+/// The outcomes of all requests of a log.
 #[derive(Debug, Default)]
 pub(crate) struct LogTally {
     pub totals: Totals,

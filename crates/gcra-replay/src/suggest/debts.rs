@@ -1,4 +1,4 @@
-//! What a client owes under each limit of the grid.
+//! The debt of a client under each limit of the grid.
 
 use super::grid::{BURSTS, Grid, PerLimit, RATE_COUNT, Row};
 

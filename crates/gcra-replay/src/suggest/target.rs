@@ -1,4 +1,5 @@
-//! What a suggested limit may touch: fewer than a share of the clients, or of the requests.
+//! The most that a suggested limit may touch: fewer than a share of the clients, or of the
+//! requests.
 
 /// A share, above 0 and up to 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
