@@ -1,5 +1,5 @@
-//! What the tests, benches and fuzz targets of this repository use of the daemon's inside. It may
-//! change or go at any time.
+//! The parts of the daemon's inside that the tests, benches and fuzz targets of this repository
+//! use. They may change or go at any time.
 
 use std::path::Path;
 use std::sync::Arc;

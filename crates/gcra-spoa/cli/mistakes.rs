@@ -1,4 +1,4 @@
-//! What is wrong with a command line, in one sentence without clap's own words.
+//! The mistake in a command line, in one sentence without clap's own words.
 
 use std::error::Error as _;
 use std::ffi::OsString;
@@ -7,7 +7,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use gcra_admin::top::command::parse_host_and_port;
 use gcra_policy::flags::parse_slots;
 
-/// What is wrong with a command line of `program`, in one sentence.
+/// The mistake in a command line of `program`, in one sentence.
 pub(super) fn in_one_sentence(
     error: &clap::Error,
     program: &clap::Command,
@@ -26,7 +26,7 @@ pub(super) fn in_one_sentence(
 
 /// A word that a command does not take, and what to write instead.
 struct Instead {
-    /// What is wrong with the word: an argument that there is not, a wrong value, or no command.
+    /// The kind of mistake: an argument that there is not, a wrong value, or no command.
     kind: ErrorKind,
     /// The commands that do not take it; none means that it is the same for all.
     commands: &'static [&'static str],
@@ -153,7 +153,7 @@ impl Mistake<'_> {
         }
     }
 
-    /// What clap says about the mistake.
+    /// Clap's words about the mistake.
     fn context(&self, kind: ContextKind) -> Vec<&str> {
         match self.error.get(kind) {
             Some(ContextValue::String(text)) => vec![text.as_str()],
@@ -285,7 +285,7 @@ impl Mistake<'_> {
         }
     }
 
-    /// What clap says, without how it lays that out.
+    /// Clap's words, without its layout.
     fn of_clap(&self) -> String {
         let text = self.error.to_string();
         let said = text.split("\n\nUsage:").next().unwrap_or(&text);

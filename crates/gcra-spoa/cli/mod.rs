@@ -19,7 +19,7 @@ use self::args::CommandLine;
 pub(crate) use self::config::AgentConfig;
 use self::mistakes::in_one_sentence;
 
-/// What the command line asks for.
+/// The task that the command line asks for.
 pub(crate) enum Task {
     Serve(Box<AgentConfig>),
     Run(Box<Command>),

@@ -15,7 +15,7 @@ use super::running::Running;
 /// The policies that were read, `None` if nothing has changed, or the mistakes in the file.
 pub(super) type ReadOutcome = Result<Option<Box<InForce>>, Vec<String>>;
 
-/// What the agent was started with, and no reload replaces.
+/// The settings that the agent was started with, and that no reload replaces.
 pub(crate) struct Startup {
     /// The file that the policies come from; `None` if they come from the command line.
     pub(crate) file: Option<PathBuf>,
@@ -144,6 +144,6 @@ fn no_longer_settled(before: &Policies, now: &Policies) -> Option<String> {
     })
 }
 
-/// What the log says when a reload has read another `[store]`.
+/// The line of the log when a reload has read another `[store]`.
 const KEEPS_STORE: &str = "[store] of the file has changed since this agent was started, and the \
                            agent keeps the old one; restart the agent";

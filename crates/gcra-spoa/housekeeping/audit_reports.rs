@@ -7,7 +7,7 @@ use gcra_text::count::Count;
 
 use super::complaint::{Complaint, News};
 
-/// What the log has said about the file.
+/// The lines of the log about the file.
 pub(super) struct AuditReports {
     file: Option<Arc<AuditFile>>,
     /// That the file cannot be opened again.

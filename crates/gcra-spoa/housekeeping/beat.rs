@@ -1,4 +1,4 @@
-//! What the table and the counters need once a second.
+//! The work for the table and the counters once a second.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

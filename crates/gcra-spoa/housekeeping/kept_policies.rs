@@ -5,7 +5,7 @@ use std::{io, thread};
 use super::complaint::Complaint;
 use super::running::Running;
 
-/// What the log has said about it.
+/// The lines of the log about it.
 pub(super) struct KeptPolicies {
     /// That it cannot be written.
     unkept: Complaint,

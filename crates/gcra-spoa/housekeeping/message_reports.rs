@@ -1,4 +1,4 @@
-//! What the log says about messages that could not be decided or settled.
+//! The lines of the log about messages that could not be decided or settled.
 
 use std::collections::BTreeSet;
 use std::iter;
@@ -11,7 +11,7 @@ use gcra_policy::Policy;
 
 use super::running::Running;
 
-/// What the log has said so far.
+/// The lines of the log so far.
 #[derive(Default)]
 pub(super) struct MessageReports {
     /// For how many messages it has said each of [`ABOUT`].

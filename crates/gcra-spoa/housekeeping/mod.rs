@@ -1,5 +1,5 @@
-//! What happens besides the requests: the beats in the table, warnings, reloads, the signals that
-//! stop the agent, and what the service manager learns about all that.
+//! The work besides the requests: the beats in the table, warnings, reloads, the signals that stop
+//! the agent, and what the service manager learns about all that.
 
 mod adopt;
 mod audit_reports;
@@ -48,7 +48,7 @@ use crate::service_manager::ServiceManager;
 pub(crate) struct Housekeeping {
     running: Running,
     manager: Arc<ServiceManager>,
-    /// What actions of `--admin` order.
+    /// The orders from actions of `--admin`.
     orders: mpsc::Receiver<Order>,
     followed: Followed,
     reloads: Reloads,
@@ -168,7 +168,7 @@ impl Housekeeping {
         }
     }
 
-    /// What is done four times a second, at the look with this number.
+    /// The work of each look, four times a second; `looks` is the number of this one.
     fn look(&mut self, looks: u32, watchdog_looks: u32) {
         let is_beat = looks.is_multiple_of(LOOKS_PER_BEAT);
         self.reloads.look(&self.running, is_beat);

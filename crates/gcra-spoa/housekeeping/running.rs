@@ -12,7 +12,7 @@ use gcra_table::{Nanos, Profile, Table};
 use gcra_text::count::Count;
 use spop_agent::Counters;
 
-/// What the agent serves with, and what it counts.
+/// The state that the agent serves with, and its counters.
 #[derive(Clone, Debug)]
 pub(crate) struct Running {
     pub(crate) table: Arc<ArcSwap<Table>>,

@@ -14,7 +14,7 @@ use super::complaint::Complaint;
 use super::running::Running;
 use super::store_reports::{Counted, StoreReports};
 
-/// What this host holds of shared limits, and what the log has said about it.
+/// The leases of this host, and the lines of the log about them.
 pub(super) struct SharedLimits {
     borrower: Option<Arc<Borrower>>,
     /// The most machines that the log has spoken of.
@@ -92,8 +92,7 @@ fn warn_about_bursts(policies: &Policies, machines: u32) {
     }
 }
 
-/// What the policies that are shared do without the store. `machines` is how many share the
-/// limits.
+/// The words for the shared policies without the store. `machines` is how many share the limits.
 fn all_without_store(policies: &Policies, machines: u32) -> String {
     let shared = policies.without_trials();
     let shared = shared.filter_map(|policy| {

@@ -9,15 +9,15 @@ use log::Level;
 
 use super::complaint::News;
 
-/// What the log has said so far.
+/// The lines of the log so far.
 #[derive(Debug, Default)]
 pub(crate) struct StoreReports {
     last: Counted,
-    /// What was counted when the first request was decided without the store that is away now.
+    /// The counts when the first request was decided without the store that is away now.
     began: Option<Counted>,
     /// That the store was away between two beats.
     short_news: News,
-    /// What was counted before the first time of that kind that the log has not told.
+    /// The counts before the first time of that kind that the log has not told.
     short: Option<Counted>,
     /// That requests have stopped waiting, and how many had done so when the log last told it.
     timed_out_news: News,
@@ -27,7 +27,7 @@ pub(crate) struct StoreReports {
     evicted: u64,
 }
 
-/// What was counted since the agent was started.
+/// The counts since the agent was started.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counted {
     /// How long the agent has been running.
@@ -47,8 +47,8 @@ pub(crate) struct Counted {
 }
 
 impl StoreReports {
-    /// What the log says now; to be called once a second. `what_happens` is what policies do
-    /// without the store, in words, and `wait` how long requests wait for it.
+    /// Returns the lines for the log now; to be called once a second. `what_happens` is what
+    /// policies do without the store, in words, and `wait` how long requests wait for it.
     pub(crate) fn beat(
         &mut self,
         now: Counted,

@@ -1,4 +1,4 @@
-//! What the log says about the table and the workers, when something is wrong with them.
+//! The lines of the log about the table and the workers, when something is wrong with them.
 
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
@@ -16,7 +16,7 @@ use super::running::Running;
 /// seconds.
 const BEATS_OF_RESIZE: u32 = 10;
 
-/// What the log has said so far.
+/// The lines of the log so far.
 pub(super) struct Warnings {
     path: PathBuf,
     evictions: Evictions,
