@@ -1,4 +1,4 @@
-//! What a command prints: an answer in words or in JSON on standard output, mistakes on standard
+//! The output of a command: an answer in words or in JSON on standard output, mistakes on standard
 //! error.
 
 use std::error::Error;

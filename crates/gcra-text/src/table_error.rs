@@ -125,7 +125,7 @@ fn remedy(kind: &OpenErrorKind) -> &'static str {
     }
 }
 
-/// What makes an error of the system right.
+/// The advice for an error of the system.
 fn remedy_of_io(doing: &str, error: Option<Errno>) -> &'static str {
     match error {
         Some(Errno::NOSPC) => "; ask for fewer --slots (16 bytes each), or free some space",
@@ -163,7 +163,7 @@ pub fn being_resized(path: &Path, table: &Table) -> String {
     }
 }
 
-/// What is wrong with a table that can be opened, for an operator.
+/// The fault of a table that can be opened, for an operator.
 pub fn fault(fault: &TableFault) -> String {
     match fault.kind() {
         FaultKind::SuccessorGone => format!("{fault}; {BEGIN_ANEW}"),
