@@ -65,7 +65,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// What the process has used of the processors, in seconds (Linux). On a busy machine this says
+/// The processor time that the process has used, in seconds (Linux). On a busy machine this says
 /// more than the clock.
 fn processor_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();

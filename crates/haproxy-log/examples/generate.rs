@@ -87,7 +87,7 @@ struct Request {
     client: String,
     path: String,
     kind: &'static str,
-    /// What HAProxy measured, in milliseconds.
+    /// HAProxy's measured times, in milliseconds.
     receive: i64,
     queue: i64,
     connect: i64,

@@ -49,7 +49,7 @@ impl fmt::Display for BadKind {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BadLine {
-    /// What is wrong.
+    /// The kind of mistake.
     pub kind: BadKind,
     /// How many lines.
     pub count: u64,
@@ -113,7 +113,7 @@ static KNOWN: LazyLock<[(Option<Scanner>, BadKind); 4]> = LazyLock::new(|| {
     .map(|(text, kind)| (compile(text).and_then(|it| Scanner::new(&it.nodes)).ok(), kind))
 });
 
-/// What a line is that does not have the format.
+/// The kind of a line that does not have the format.
 pub(crate) fn classify(line: &[u8], mismatch: Mismatch) -> BadKind {
     let start = &line[..line.len().min(1024)];
     if memmem::find(start, b"<BADREQ>").is_some() {

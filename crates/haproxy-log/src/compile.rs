@@ -36,7 +36,7 @@ impl Source {
     }
 }
 
-/// What stands in braces: `{+Q,-E}`.
+/// The flags in braces: `{+Q,-E}`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Flags {
     pub(crate) quote: bool,
@@ -92,7 +92,7 @@ struct Compiler<'a> {
     text: &'a str,
     rest: &'a str,
     nodes: Vec<Node>,
-    /// What `%{..}o` set for all that follows.
+    /// The flags that `%{..}o` set for all that follows.
     flags: Flags,
 }
 
@@ -112,7 +112,7 @@ impl<'a> Compiler<'a> {
         }
     }
 
-    /// What is wrong, and where.
+    /// The mistake, and its position.
     fn error(&self, what: impl AsRef<str>) -> FormatError {
         let position = self.text.len() - self.rest.len() + 1;
         FormatError::new(format!("{} at position {position}", what.as_ref()))

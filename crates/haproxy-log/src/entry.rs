@@ -20,7 +20,7 @@ pub struct Entry<'a> {
     pub line: u64,
 }
 
-/// What was read.
+/// The counts of one reading.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Outcome {

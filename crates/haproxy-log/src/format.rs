@@ -45,9 +45,8 @@ pub struct Field {
 }
 
 impl Field {
-    /// What [`Format::select`] asks for: HAProxy's name without the '%' ("ci"), a sample
-    /// expression ("req.hdr(host)"), a name in parentheses of the log-format, or the name in a
-    /// JSON object.
+    /// The name for [`Format::select`]: HAProxy's name without the '%' ("ci"), a sample expression
+    /// ("req.hdr(host)"), a name in parentheses of the log-format, or the name in a JSON object.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -56,7 +55,7 @@ impl Field {
 /// The log-formats that HAProxy has names for, and those of this project.
 const HTTP: &str = "%ci:%cp [%tr] %ft %b/%s %TR/%Tw/%Tc/%Tr/%Ta %ST %B %CC %CS %tsc \
                     %ac/%fc/%bc/%sc/%rc %sq/%bq %hr %hs %{+Q}r";
-/// What HTTPS has behind HTTP.
+/// The fields of the HTTPS format behind those of HTTP.
 const HTTPS_END: &str = "%[fc_err]/%[ssl_fc_err,hex]/%[ssl_c_err]/%[ssl_c_ca_err]/\
                          %[ssl_fc_is_resumed] %[ssl_fc_sni]/%sslv/%sslc";
 const TCP: &str = "%ci:%cp [%t] %ft %b/%s %Tw/%Tc/%Tt %B %ts %ac/%fc/%bc/%sc/%rc %sq/%bq";
@@ -67,7 +66,7 @@ const TCP_CLF: &str = "%{+Q}o %{-Q}ci - - [%T] \"TCP \" 000 %B \"\" \"\" %cp %ms
 /// The beginning of the log-format of gcra-spoa's configurations for HTTP.
 const SHIPPED_BEGIN: &str = "%ci:%cp [%tr] %ft %b/%s %TR/%Tw/%Tc/%Tr/%Ta %ST %B %tsc \
                              %ac/%fc/%bc/%sc/%rc %sq/%bq %{+Q}r ";
-/// What some of them have behind that, and how these are called.
+/// The fields that some of them have behind that, and the names of these formats.
 const SHIPPED_MORE: [(&str, &str); 5] = [
     ("", ""),
     (" with costs", "cost=%[var(txn.cost)] "),
@@ -79,7 +78,7 @@ const SHIPPED_MORE: [(&str, &str); 5] = [
 const SHIPPED_END: &str = "blocked=%[var(txn.gcra.blocked)] policy=%[var(txn.gcra.policy)] \
                            reason=%[var(txn.gcra.reason)] \
                            retry_after=%[var(txn.gcra.retry_after)] err=%[var(txn.gcra.err)]";
-/// What gcra-spoa's configuration for TCP has behind TCP.
+/// The fields of gcra-spoa's configuration for TCP behind those of TCP.
 const SHIPPED_TCP_END: &str = "blocked=%[var(sess.gcra.blocked)] policy=%[var(sess.gcra.policy)] \
                                reason=%[var(sess.gcra.reason)] \
                                retry_after=%[var(sess.gcra.retry_after)] \
@@ -227,7 +226,8 @@ impl Format {
                 Self::constant(&format!("the log-format of gcra-spoa{with}"), &format)
             });
             let shipped_tcp = format!("{TCP} {SHIPPED_TCP_END}");
-            // What people add to the HTTP and TCP formats, at their ends or before the request.
+            // Fields that people add to the HTTP and TCP formats, at their ends or before the
+            // request.
             let [more, more_tcp] = [HTTP, TCP].map(|format| format!("{format} %[more]"));
             let others = [
                 Self::https(),
@@ -278,7 +278,7 @@ impl Format {
         Some(Self::new("JSON", names, kind, format!("the date \"{time}\"")))
     }
 
-    /// What to call this format in a sentence: "the HTTP format".
+    /// The name of this format in a sentence: "the HTTP format".
     pub fn name(&self) -> &str {
         &self.inner.name
     }

@@ -15,7 +15,7 @@ use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 pub struct Input {
     name: String,
     path: Option<PathBuf>,
-    /// What can be read only once: the stream, or a path that is not a regular file.
+    /// An input that can be read only once: the stream, or a path that is not a regular file.
     stream: Mutex<Option<Box<dyn Read + Send>>>,
 }
 
@@ -25,7 +25,7 @@ impl std::fmt::Debug for Input {
     }
 }
 
-/// What is wrong with a log that cannot be decompressed from some place on.
+/// The fault of a log that cannot be decompressed from some place on.
 pub(crate) const DAMAGED: &str = "its compressed data is damaged or ends early";
 
 /// How much of a log `sample` gives.
@@ -49,7 +49,7 @@ impl Input {
         Self { name: name.into(), path: None, stream: Mutex::new(Some(Box::new(stream))) }
     }
 
-    /// What to call this input.
+    /// The name of this input.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -127,7 +127,7 @@ impl Read for Keeping {
     }
 }
 
-/// What was read of a log as it is stored.
+/// The bytes that were read of a log as it is stored.
 #[derive(Debug, Default)]
 pub(crate) struct Count {
     /// Since they were counted last.
@@ -155,7 +155,7 @@ impl Read for Counted {
     }
 }
 
-/// What files begin with that this crate cannot decompress.
+/// The first bytes of files that this crate cannot decompress.
 const OTHER_COMPRESSIONS: [(&[u8], &str); 4] = [
     (b"BZh", "bzip2"),
     (b"\xFD7zXZ\0", "xz"),

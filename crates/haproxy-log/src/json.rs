@@ -18,7 +18,7 @@ pub(crate) enum NotJson {
     Differs,
 }
 
-/// What stands at a name.
+/// The value of a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Found {
     pub(crate) span: Span,
@@ -172,7 +172,7 @@ fn list_end(line: &[u8], at: usize) -> Result<usize, NotJson> {
     }
 }
 
-/// Appends a string without its escapes. What is not an escape stays as it is.
+/// Appends a string without its escapes. All other bytes stay as they are.
 pub(crate) fn unescape(text: &[u8], out: &mut Vec<u8>) {
     let mut rest = text;
     while let Some(at) = memchr::memchr(b'\\', rest) {

@@ -27,8 +27,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Values are bytes, because HAProxy passes on what clients send. What HAProxy writes, and how it
-//! encodes it, is in its manual (configuration.txt, chapter 8) and its source (src/log.c).
+//! Values are bytes, because HAProxy passes on what clients send. Which fields HAProxy writes, and
+//! how it encodes them, is in its manual (configuration.txt, chapter 8) and its source
+//! (src/log.c).
 #![forbid(unsafe_code)]
 
 mod bad;

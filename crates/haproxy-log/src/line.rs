@@ -78,7 +78,7 @@ impl Values {
     }
 }
 
-/// What HAProxy writes where it has no value.
+/// Whether HAProxy writes this where it has no value.
 fn is_absent(value: &[u8]) -> bool {
     match value {
         b"" | b"-" => true,

@@ -81,7 +81,7 @@ fn host(uri: &[u8]) -> Option<&[u8]> {
     Some(&after[..end])
 }
 
-/// What follows the `https://` of an absolute URI.
+/// The rest of an absolute URI after `https://`.
 fn after_scheme(uri: &[u8]) -> Option<&[u8]> {
     let colon = memchr(b':', uri)?;
     let scheme = &uri[..colon];

@@ -189,7 +189,7 @@ impl<'a> Pool<'a> {
         })
     }
 
-    /// What each thread does until all stop.
+    /// The loop of each thread, until all stop.
     fn work(&self) {
         let mut parser = Lines::new(self.format, self.options.utc_offset);
         loop {

@@ -1,4 +1,4 @@
-//! What stands before HAProxy's message in a line: syslog, journald, Docker, Kubernetes.
+//! The bytes before HAProxy's message in a line: syslog, journald, Docker, Kubernetes.
 
 use memchr::memchr;
 

@@ -19,7 +19,7 @@ use crate::selection::Selection;
 pub struct ReadError {
     /// The name of the input.
     pub file: String,
-    /// What failed.
+    /// The error of the system.
     pub error: io::Error,
 }
 

@@ -511,7 +511,7 @@ fn kind(source: &Source, flags: Flags) -> Kind {
     }
 }
 
-/// What the value of a sample expression looks like.
+/// The form of the value of a sample expression.
 fn expression_kind(expression: &str) -> Kind {
     let end = expression.find(['(', ',']).unwrap_or(expression.len());
     let (fetch, rest) = expression.split_at(end);

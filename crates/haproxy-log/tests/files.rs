@@ -73,7 +73,7 @@ fn collect(inputs: &[Input], selection: &Selection, options: &Options) -> (Reque
 /// 22 November 2026, 00:00 UTC, in seconds since 1970.
 const MIDNIGHT: i64 = 1_795_305_600;
 
-/// What `read` must give: each line by itself, in one thread, sorted as a whole.
+/// The requests that `read` must give: each line by itself, in one thread, sorted as a whole.
 fn naive(logs: &[&[u8]]) -> Requests {
     let mut requests = Vec::new();
     for (input, log) in logs.iter().enumerate() {
@@ -286,7 +286,7 @@ fn zstd_in_frames_whole_and_cut_off() {
     let (requests, outcome) = run(&[stream(&both[..both.len() - 3000])], &Options::default());
     assert!((2000..4000).contains(&requests.len()));
     assert_eq!(outcome.bad.last().unwrap().kind, BadKind::Damaged);
-    // What the usual program writes.
+    // A file as the usual program writes it.
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("a.log");
     // Longer than its window, before whose end nothing comes out of the decoder.

@@ -209,7 +209,7 @@ fn the_formats_that_haproxy_has_names_for() {
         "option tcplog\nmode tcp\ndefault_backend tcp".to_owned(),
     ];
     let frontends: Vec<&str> = frontends.iter().map(String::as_str).collect();
-    // What comes before the message in each notation of HAProxy's own.
+    // The bytes before the message in each notation of HAProxy's own.
     for syslog in ["raw", "short", "iso", "timed", "rfc3164", "rfc5424", "priority"] {
         let haproxy = HaProxy::start(&program, syslog, &frontends);
         for (at, name) in [
