@@ -1,4 +1,4 @@
-//! What comes to the port of `--admin`, in any pieces: one whole answer or none, of bounded size,
+//! Requests to the port of `--admin`, in any pieces: one whole answer or none, of bounded size,
 //! and then it ends.
 //!
 //! An input is the cuts, and then bytes, or the parts of a request.
@@ -14,7 +14,7 @@ use libfuzzer_sys::fuzz_target;
 use tokio::runtime::Builder;
 use tokio::time::timeout;
 
-/// What an answer has at most, that of an agent that nobody asks.
+/// The most bytes that an answer has, that of an agent that nobody asks.
 const LARGEST: usize = 64 * 1024;
 
 const STARTS: [&str; 23] = [

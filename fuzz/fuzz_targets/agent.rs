@@ -21,11 +21,11 @@ use spop_codec::haproxy::{HelloFields, NotifyWriter, encode_disconnect, encode_h
 use spop_codec::{Action, Frame, FrameId, Status, decode};
 use tokio::time::{sleep, timeout};
 
-/// What a handler does with a request: its arg says which.
+/// The ways of a handler with a request: its arg says which.
 mod way {
     /// Sets `echo` to the token.
     pub(super) const NOW: u8 = 0;
-    /// Sets it to a text of so many bytes, if that fits.
+    /// Sets it to a string of so many bytes, if that fits.
     pub(super) const LARGE: u8 = 1;
     /// Sets it so many milliseconds later.
     pub(super) const LATER: u8 = 2;
@@ -113,7 +113,7 @@ impl Handler for Echo {
     }
 }
 
-/// What HAProxy sends, and what it asked.
+/// The bytes that HAProxy sends, and the requests in them.
 struct Script {
     bytes: Vec<u8>,
     asked: Vec<(FrameId, Asked)>,
@@ -304,7 +304,7 @@ fn check(script: &Script, stream: &CutStream, ending: u8, end: &str) {
         }
         at += used;
     }
-    // What is cut off at the end can only be cut by an end that comes from outside.
+    // A frame that is cut off at the end can only be cut by an end that comes from outside.
     assert!(hellos <= 1 && (at == stream.output.len() || ending != 0), "{end}");
 
     // Where something else was sent, less may have been asked, or other things.

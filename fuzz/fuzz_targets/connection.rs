@@ -44,7 +44,7 @@ fuzz_target!(|input: &[u8]| {
     }
 });
 
-/// What is sent, and how.
+/// The bytes that are sent, and how.
 struct Script {
     limits: Limits,
     bytes: Vec<u8>,
@@ -253,7 +253,7 @@ impl Script {
     }
 }
 
-/// What came of a session, and must not depend on the pieces it came in.
+/// The outcome of a session, which must not depend on the pieces it came in.
 #[derive(Debug, Default, PartialEq)]
 struct Outcome {
     events: Vec<Noted>,
@@ -327,7 +327,7 @@ fn answer(welcome: &Welcome<'_>) -> Vec<u8> {
     out[..length].to_vec()
 }
 
-/// What the deadline has to be.
+/// The deadline that must be set.
 struct Clock {
     limits: Limits,
     /// The deadline that is waited for. It does not move: who sends byte by byte wins no time.

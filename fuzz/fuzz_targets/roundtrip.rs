@@ -1,4 +1,4 @@
-//! What is written reads back the same, and a buffer of any size is enough or refused.
+//! Values that are written read back the same, and a buffer of any size is enough or refused.
 #![no_main]
 
 #[path = "../../crates/spop-codec/tests/roundtrip/mod.rs"]

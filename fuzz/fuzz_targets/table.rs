@@ -223,7 +223,7 @@ fn run(template: &Template, u: &mut Unstructured<'_>) -> Result<()> {
     Ok(())
 }
 
-/// What can be seen of a table.
+/// Looks at all that can be seen of a table.
 fn look(table: &Table, path: &std::path::Path) {
     let occupancy = table.occupancy();
     let all = occupancy.live + occupancy.idle + occupancy.pending + occupancy.sealed;

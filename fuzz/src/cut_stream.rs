@@ -10,14 +10,14 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::{Sleep, sleep};
 
-/// A stream in memory whose reads and writes are cut as a list of numbers says: what a peer has
-/// sent comes in pieces of any length, and what it is sent is taken in pieces of any length, or
-/// not yet.
+/// A stream in memory whose reads and writes are cut as a list of numbers says: the bytes from the
+/// peer come in pieces of any length, and those to it are taken in pieces of any length, or not at
+/// once.
 pub struct CutStream {
-    /// What the peer sends, and then it closes.
+    /// The bytes that the peer sends before it closes.
     pub input: Vec<u8>,
     read: usize,
-    /// What was written.
+    /// The bytes that were written.
     pub output: Vec<u8>,
     /// How long the next pieces are; 0 and 1 are one byte, but not at once. Used again from the
     /// front; without any, all goes at once.

@@ -1,5 +1,6 @@
-//! What the targets share: values and frames made of the fuzzer's bytes (by the code that the
-//! codec's own tests have), a NOTIFY written again, and a stream that cuts reads and writes.
+//! The parts that the targets share: values and frames made of the fuzzer's bytes (by the code
+//! that the codec's own tests have), a NOTIFY written again, and a stream that cuts reads and
+//! writes.
 
 use spop_codec::Notify;
 use spop_codec::haproxy::NotifyWriter;
