@@ -66,7 +66,7 @@ fn blocks(document: &str) -> Vec<Block> {
     blocks
 }
 
-/// What is between two headings, ready to be run.
+/// The blocks between two headings, ready to be run.
 #[derive(Default)]
 struct Recipe {
     /// Each a complete file of policies.
@@ -249,8 +249,8 @@ fn passed(statuses: &[u16]) -> usize {
     statuses.iter().filter(|status| **status == 200).count()
 }
 
-/// What docs/MIGRATING.md says about the first requests of a client, for the stick table, for the
-/// policy that replaces it, and for both beside each other.
+/// The statement of docs/MIGRATING.md about the first requests of a client, for the stick table,
+/// for the policy that replaces it, and for both beside each other.
 #[test]
 fn a_policy_allows_what_the_stick_table_allowed() {
     needs!(support::haproxy());
@@ -430,7 +430,7 @@ struct Task {
     name: String,
     /// The files of `haproxy/` that it links.
     files: Vec<String>,
-    /// What is typed, and what that prints.
+    /// The commands that are typed, and the output of each.
     commands: Vec<(String, String)>,
 }
 
@@ -543,7 +543,7 @@ fn curl() -> Result<(), String> {
     output.map(drop).map_err(|_| "curl is not installed".to_owned())
 }
 
-/// What a reader is promised: no more than two files, and the curl shows that they do it.
+/// The promise to a reader: no more than two files, and the curl shows that they do it.
 #[test]
 fn each_task_is_done_by_its_files() {
     needs!(support::haproxy());

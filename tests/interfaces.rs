@@ -1,7 +1,7 @@
-//! What others build on: flags, settings, metrics, fields of JSON, exit codes, sentences of the
-//! log, layouts, and variables. `tests/interfaces` records all of it, and these tests compare it
-//! with the program as it is, so that each change is a decision. docs/STABILITY.md says which are
-//! allowed.
+//! The parts that others build on: flags, settings, metrics, fields of JSON, exit codes, sentences
+//! of the log, layouts, and variables. `tests/interfaces` records all of it, and these tests
+//! compare it with the program as it is, so that each change is a decision. docs/STABILITY.md says
+//! which are allowed.
 //!
 //!     GCRA_WRITE_INTERFACES=1 cargo test --test interfaces
 //!
@@ -126,7 +126,7 @@ const DEFAULTS: [(&str, &str, &str, &str, &str); 18] = [
     ("[store]", "least_replicas", "0", "1", ""),
 ];
 
-/// What the program says about a configuration, or its mistakes.
+/// The sentences of the program about a configuration, or its mistakes.
 fn read_config(text: &str) -> Result<[String; 2], Vec<String>> {
     gcra_spoa::testing::read_config(Path::new("gcra-spoa.toml"), text)
 }
@@ -385,7 +385,7 @@ fn json() {
 
     let mut groups = Groups::default();
     let ask = |path: &str| parse(&get(admin, path).body);
-    // What was asked before the first beat is in no slot.
+    // Messages that were asked about before the first beat are in no slot.
     let mut spop = Spop::connect(&agent.address);
     wait_until("there is a history", || {
         spop.ask_by(&[("window", &[("ip", ip("192.0.2.1"))])], |_, _, _| ());

@@ -87,7 +87,7 @@ fn fresh() -> Quota {
     quota(20_000, 1)
 }
 
-/// What fills the table: a limit that takes 1000 s to drain, 100 000 times as long as that of the
+/// The limit that fills the table: it takes 1000 s to drain, 100 000 times as long as that of the
 /// hot keys. One cell is a 5000th of it, and is paid off after 0.2 s.
 fn slow() -> Quota {
     quota(200_000_000, 5_000)
@@ -205,14 +205,13 @@ fn write_down(mut log: &File, key: u32, at: u64) {
     log.write_all(&entry).unwrap();
 }
 
-/// What starts the program of these tests again. tests/aarch64 names a script that does it in
-/// qemu.
+/// The program that starts these tests again. tests/aarch64 names a script that does it in qemu.
 fn this_program() -> PathBuf {
     std::env::var_os("GCRA_TEST_PROGRAM")
         .map_or_else(|| std::env::current_exe().unwrap(), Into::into)
 }
 
-/// What the supervisor keeps of a process.
+/// The supervisor's state of a process.
 struct Process {
     child: Child,
     wake_at: Option<Instant>,
@@ -318,7 +317,7 @@ fn supervise(table: &Path, random: &mut Rng, time: Duration) -> Done {
             _ => {}
         }
     }
-    // What was interrupted can be finished, by one who asks for the size that was begun.
+    // A resize that was interrupted can be finished, by one who asks for the size that was begun.
     drop(resizers);
     for slots in [SLOTS, 2 * SLOTS] {
         let _ = Table::resize(table, Slots::new(slots).unwrap(), Duration::ZERO);
@@ -384,8 +383,9 @@ fn killed_stopped_and_resized_no_key_gets_too_much_and_nothing_is_left_unusable(
     let cells: usize = logs.values().map(Vec::len).sum();
     println!("{done:?}, {cells} cells of {} keys, {evictions:?}", logs.len());
 
-    // Every key, every interval. What is evicted for want of room are keys of the slow limit: each
-    // owes a smaller part of it than any other key, and there are some among any eight slots.
+    // Every key, every interval. The keys that are evicted for want of space are those of the slow
+    // limit: each owes a smaller part of it than any other key, and there are some among any eight
+    // slots.
     let too_many: usize =
         logs.iter().map(|(key, readings)| excess(readings, quota_of(*key))).sum();
     assert_eq!(too_many, 0, "cells too many (seed {seed})");

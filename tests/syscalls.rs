@@ -1,5 +1,5 @@
-//! What the real agent asks of the kernel for each NOTIFY, counted by strace: no more than a read,
-//! a write and a wait for whatever has come together.
+//! The system calls of the real agent for each NOTIFY, counted by strace: no more than a read, a
+//! write and a wait for whatever has come together.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, reason = "tests")]
 
 mod support;
@@ -18,7 +18,8 @@ use support::{Agent, needs};
 const READS: [&str; 4] = ["read(", "readv(", "recvfrom(", "recvmsg("];
 const WRITES: [&str; 4] = ["write(", "writev(", "sendto(", "sendmsg("];
 
-/// What the housekeeping may ask for in a second, in which its timer wakes it four times.
+/// The system calls that the housekeeping may make in a second, in which its timer wakes it four
+/// times.
 const OTHERS_PER_SECOND: usize = 25;
 
 /// The runtime's word to itself that a timer has woken a task. It goes to no socket.

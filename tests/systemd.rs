@@ -20,7 +20,8 @@ use support::spop::Spop;
 use support::{Agent, CopiedAgent, NOBODY, PATIENCE, Process, directory, needs, wait_until};
 use tempfile::TempDir;
 
-/// What `systemd-analyze security` may say at most about the units, times 10. It says 0.9.
+/// The highest exposure that `systemd-analyze security` may find for the units, times 10. It says
+/// 0.9.
 const EXPOSURE: &str = "10";
 
 /// A group that stands for HAProxy's.
@@ -29,7 +30,7 @@ const HAPROXY: u32 = 4242;
 /// The service manager's end of the notifications.
 struct Systemd {
     socket: UnixDatagram,
-    /// What stands in `NOTIFY_SOCKET`.
+    /// The value of `NOTIFY_SOCKET`.
     name: String,
     last: RefCell<String>,
 }
@@ -345,7 +346,8 @@ fn setting(name: &str, files: &[&str]) -> Option<String> {
     value
 }
 
-/// What systemd would find and provide for an agent: program, directories and configuration.
+/// The parts that systemd would find and provide for an agent: program, directories and
+/// configuration.
 struct Machine {
     directory: TempDir,
     program: CopiedAgent,

@@ -85,7 +85,7 @@ fn after(limit: Limit, state: State) -> Vec<State> {
                 // While another request has the lock.
                 pass(1, counted);
             }
-            // What is blocked keeps the entry.
+            // A request that is blocked keeps the entry.
             let mut blocked = state;
             blocked.counted[process] = counted;
             blocked.idle[process] = 0;

@@ -5,7 +5,7 @@ use std::hash::BuildHasherDefault;
 
 use crate::rules::{Access, Next, Progress, Rules};
 
-/// What is explored beside the order of the requests' steps.
+/// The events to explore beside the order of the requests' steps.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct World {
     /// Whether HAProxy has an entry for the client. Without one, no counter can be fetched.
@@ -17,7 +17,7 @@ pub(crate) struct World {
     pub losses: bool,
 }
 
-/// What was found, over all windows: of the time in which one begins and ends, any two moments.
+/// The findings over all windows: of the time in which one begins and ends, any two moments.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Found {
     pub states: usize,

@@ -19,7 +19,7 @@ pub(crate) struct Limit {
     interval: Duration,
 }
 
-/// What a process of HAProxy lets pass of each client without asking.
+/// How many requests a process of HAProxy lets pass of each client without asking.
 const UNASKED: u32 = 7;
 const FAST: Limit = Limit { burst: 20, interval: Duration::from_millis(10) };
 const SLOW: Limit = Limit { burst: 20, interval: Duration::from_secs(180) };
@@ -48,7 +48,7 @@ struct Process {
     to: Instant,
 }
 
-/// What came out of it.
+/// The result of a run.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Report {
     pub passed: usize,
@@ -104,7 +104,7 @@ fn prepare(folder: &Path, name: &str, threads: usize) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// What is run.
+/// The settings of a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Run {
     pub file: &'static str,

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-/// What the rules of a file do to a request, from the frontend to the application.
+/// The rules of a file for a request, from the frontend to the application.
 pub(crate) struct Rules {
     /// The rules of each section in the order in which HAProxy runs them. The first is the
     /// frontend's.
@@ -12,14 +12,14 @@ pub(crate) struct Rules {
     vars: Vec<String>,
 }
 
-/// What a rule does, and which conditions must all be true for it.
+/// The action of a rule, and the conditions that must all be true for it.
 #[derive(Debug)]
 struct Rule {
     conditions: Vec<Condition>,
     action: Action,
 }
 
-/// A fetch, and how its value is judged. What cannot be fetched is false.
+/// A fetch, and how its value is judged. A value that cannot be fetched is false.
 #[derive(Debug)]
 struct Condition {
     fetch: Fetch,
@@ -57,7 +57,7 @@ enum Fetch {
     Shared(Access),
 }
 
-/// What a request does with something that other requests see. HAProxy locks a client's entry for
+/// A request's access to something that other requests see. HAProxy locks a client's entry for
 /// each of them, and not for two together.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Access {
@@ -83,7 +83,7 @@ pub(crate) struct Progress {
     vars: Vec<Option<u8>>,
 }
 
-/// What comes next for a request.
+/// The next step for a request.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Next {
     Access(Access),
@@ -101,7 +101,7 @@ const BLOCKED: &str = "txn.gcra.blocked";
 const ASKED: &str = "asked";
 
 impl Rules {
-    /// Reads a file. What it does not know, it does not take for harmless.
+    /// Reads a file. It takes no line that it does not know for harmless.
     pub(crate) fn parse(text: &str) -> Self {
         let mut sections: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
         let mut name = "";
@@ -254,7 +254,7 @@ impl Rules {
         self.go_on(Progress { section: 0, rule: 0, condition: 0, vars })
     }
 
-    /// What a request does next that others see, or how it has ended.
+    /// The next access of a request that others see, or how the request has ended.
     pub(crate) fn next(&self, progress: &Progress) -> Next {
         let rule = &self.sections[progress.section][progress.rule];
         if let Some(condition) = rule.conditions.get(progress.condition) {
@@ -366,7 +366,7 @@ impl Rules {
     }
 }
 
-/// What stands in the brackets of `name(...)`.
+/// The text in the brackets of `name(...)`.
 fn argument<'t>(text: &'t str, name: &str) -> Option<&'t str> {
     text.strip_prefix(name)?.strip_prefix('(')?.strip_suffix(')')
 }

@@ -47,7 +47,7 @@ fn pause(random: &mut Rng, ms: Range<u64>) {
 /// How often each fault was made.
 type Faults = BTreeMap<&'static str, u64>;
 
-/// What came of a phase.
+/// The results of a phase.
 struct Phase {
     name: &'static str,
     faults: Faults,
@@ -59,7 +59,7 @@ struct Phase {
     back_after: Duration,
 }
 
-/// What each host is told about the store.
+/// The settings of each host for the store.
 struct Stores {
     /// The store's address as each host knows it.
     urls: Vec<String>,
@@ -198,7 +198,7 @@ fn one_server(time: Duration, random: &mut Rng) -> Phase {
     let proxies: Vec<_> = (0..HOSTS).map(|_| Proxy::start(server.address())).collect();
     let urls = proxies.iter().map(|proxy| format!("redis://{}", proxy.address())).collect();
     let stores = Stores { urls, without: "closed" };
-    // What is said to break the server, and to mend it.
+    // The commands that break the server, and those that mend it.
     let words: [(&str, &[&str], &[&str]); 4] = [
         ("READONLY", &["REPLICAOF", "127.0.0.1", "1"], &["REPLICAOF", "NO", "ONE"]),
         ("OOM", &["CONFIG", "SET", "maxmemory", "1"], &["CONFIG", "SET", "maxmemory", "0"]),

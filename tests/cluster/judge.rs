@@ -30,12 +30,12 @@ impl Limit {
     }
 }
 
-/// What the files say.
+/// The findings in the files.
 #[derive(Debug)]
 pub(crate) struct Judgement {
     pub(crate) allowed: u64,
     pub(crate) blocked: u64,
-    /// What one exact bucket for each client would have allowed of the same requests.
+    /// How many of the same requests one exact bucket for each client would have allowed.
     pub(crate) exact: u64,
     /// Cells that the limit does not allow.
     pub(crate) too_many: u64,
@@ -44,15 +44,15 @@ pub(crate) struct Judgement {
 }
 
 impl Judgement {
-    /// What was allowed, in percent of what one exact bucket would have allowed.
+    /// The allowed requests in percent of those that one exact bucket would have allowed.
     #[expect(clippy::cast_precision_loss, reason = "less than 2^52 requests")]
     pub(crate) fn percent(&self) -> f64 {
         100.0 * self.allowed as f64 / self.exact as f64
     }
 }
 
-/// What `gcra-spoa audit` says about the files, and how many requests an exact bucket would have
-/// allowed.
+/// The findings of `gcra-spoa audit` about the files, and how many requests an exact bucket would
+/// have allowed.
 pub(crate) fn judge(files: &[PathBuf], limit: Limit) -> Judgement {
     let mut audit = Command::new(agent_binary());
     let output = audit.arg("audit").args(files).args(limit.args()).arg("--json").output().unwrap();

@@ -18,7 +18,7 @@ pub(crate) struct Pattern {
     pub(crate) on_and_off: Option<Duration>,
 }
 
-/// What the clients of one host were answered.
+/// The answers to the clients of one host.
 #[derive(Default)]
 pub(crate) struct Answers {
     pub(crate) allowed: AtomicU64,
@@ -98,7 +98,7 @@ fn ask(mut client: Client, pattern: Pattern, answers: &Answers, stop: &AtomicBoo
     let start = Instant::now();
     let mut due = start;
     while !stop.load(Ordering::Relaxed) {
-        // What a busy machine did not send in time is not sent later.
+        // Requests that a busy machine did not send in time are not sent later.
         due = (due + pause).max(Instant::now());
         thread::sleep(due.saturating_duration_since(Instant::now()));
         if let Some(time) = pattern.on_and_off

@@ -57,7 +57,7 @@ fn wait_until_counted(host: &Host) {
 /// Lets the clients ask for a while in which nothing fails. Returns the parts of that time, by the
 /// clock of the audit files.
 fn calm(load: &Load) -> [Range<u64>; 4] {
-    // What was owed because of the fault before is over.
+    // The debt because of the fault before is over.
     load.allows_more(100, "all is well again");
     [(); 4].map(|()| {
         let begin = now();

@@ -1,5 +1,5 @@
-//! What the daemon serves over HTTP, and `top` on a terminal: it is true, Prometheus can read it,
-//! and it is bounded.
+//! The daemon's answers over HTTP, and `top` on a terminal: they are true, Prometheus can read
+//! them, and they are bounded.
 
 mod actions;
 
@@ -218,7 +218,7 @@ fn each_policy_has_numbers_that_outlive_a_reload() {
     assert_eq!(counts("login"), [10.0, 10.0, 0.0, 2.0]);
     assert_eq!(counts("trial"), [5.0, 0.0, 3.0, 0.0]);
     assert_eq!(scrape(&admin)["gcra_unmatched_total"], 3.0);
-    // What was blocked and what would have been are never in one list.
+    // Requests that were blocked and those that would have been are never in one list.
     let shown = status(&admin)["policies"].clone();
     let [login, trial] = [&shown[0], &shown[1]];
     assert_eq!(login["top_blocked"][0]["client"], "2001:db8:1:2::/64");
@@ -242,7 +242,8 @@ fn each_policy_has_numbers_that_outlive_a_reload() {
     assert_eq!(reloads("ok"), 1.0);
 }
 
-/// What a trial would block of what has passed, and nothing that its policy has blocked.
+/// The requests that a trial would block of those that have passed, and none that its policy has
+/// blocked.
 #[test]
 #[expect(clippy::float_cmp, reason = "they are counts")]
 fn what_a_trial_would_block_in_addition_is_told_everywhere() {
@@ -688,7 +689,7 @@ fn the_page_is_protected_and_small() {
             assert!(head.contains(header), "{path}: {header}: {head}");
         }
         assert!(!head.contains("unsafe"), "{head}");
-        // What such a policy would refuse.
+        // Content that such a policy would refuse.
         for refused in ["style=\"", "onclick=", "<style", "innerHTML"] {
             assert!(!body.contains(refused), "{path}: {refused}");
         }

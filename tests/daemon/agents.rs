@@ -30,7 +30,7 @@ fn entry(status: &Json, pid: u32) -> Json {
     agents.iter().find(|agent| agent["pid"] == pid).cloned().unwrap_or_default()
 }
 
-/// What is said about it, if there is no status.
+/// The reason in its entry, if there is no status.
 fn why(status: &Json, pid: u32) -> String {
     entry(status, pid)["why"].as_str().unwrap_or_default().to_owned()
 }

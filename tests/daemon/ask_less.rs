@@ -40,7 +40,7 @@ fn passing(client: &mut Client, requests: u32) -> u32 {
     (0..requests).map(|_| u32::from(client.get("/").unwrap().status == 200)).sum()
 }
 
-/// What HAProxy asks, for a changed configuration in another folder.
+/// The messages that HAProxy sends, for a changed configuration in another folder.
 fn patient_conf(directory: &Path) -> PathBuf {
     let conf = fs::read_to_string(haproxy_folder().join("spoe-ask-less.conf")).unwrap();
     let path = directory.join("spoe-ask-less.conf");
@@ -48,7 +48,7 @@ fn patient_conf(directory: &Path) -> PathBuf {
     path
 }
 
-/// What the limit allows from `start` to now.
+/// How many requests the limit allows from `start` to now.
 fn allowed_since(start: Instant) -> u64 {
     BURST + u64::try_from(start.elapsed().as_nanos() / INTERVAL.as_nanos()).unwrap()
 }
@@ -192,7 +192,7 @@ fn a_connection_is_tracked_before_its_tls_handshake() {
     }
 }
 
-/// The two ends of a TLS client's connection, between which nothing has passed yet.
+/// The two ends of a TLS client's connection, between which nothing has passed.
 struct Held([TcpStream; 2]);
 
 impl Held {
@@ -479,7 +479,7 @@ fn a_refusal_is_remembered_and_costs_no_cell() {
     let five_ms = u64::try_from(start.elapsed().as_millis() / 5).unwrap();
     assert_eq!(tally.other, 0, "{tally:?}");
     tally.assert_not_too_many(INTERVAL, BURST);
-    // What came due while it was not asked about.
+    // The cells that came due while it was not asked about are spent.
     tally.assert_not_too_few(INTERVAL, BURST - 3);
     let asked: u64 = agents.map(Agent::stop).iter().sum();
     let once_per_interval = tally.allowed + five_ms + 1;

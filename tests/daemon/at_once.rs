@@ -35,7 +35,7 @@ struct Machines {
     runtime: tokio::runtime::Runtime,
 }
 
-/// What is answered, beside `blocked`.
+/// The answer, beside `blocked`.
 const ANSWER: &str = "\"remaining\", \"reason\", \"retry_after\", \"ratelimit\"";
 
 fn config(servers: &[Server], policies: &str) -> String {
@@ -89,7 +89,7 @@ impl Machines {
         })
     }
 
-    /// What a machine answers to a message `api` of this client.
+    /// The answer of a machine to a message `api` of this client.
     fn api(&self, machine: usize, ip: &str) -> Answer {
         self.ask(machine, &[("api", &[("ip", address(ip))])])
     }
@@ -315,7 +315,7 @@ fn a_clients_own_limit_is_asked_first() {
     }
 }
 
-/// What an agent was killed over is charged at most, and never given out again.
+/// The cells for which an agent was killed are charged at most, and never given out again.
 #[test]
 fn an_agent_that_is_killed_takes_nothing_along() {
     needs!(valkey());
@@ -462,7 +462,7 @@ fn what_is_reserved_on_one_machine_is_settled_on_another() {
         let owed = said.split("in the store: ").find_map(|it| it.split_once(" cells owed"));
         owed.unwrap().0.parse::<u32>().unwrap() <= 42_000
     });
-    // What is given back on a machine ends what it has remembered of a denial.
+    // Cells that are given back on a machine end what it has remembered of a denial.
     let all = ask(0, 8_000);
     assert!(!is_blocked(&all) && is_blocked(&ask(0, 9)));
     usage(0, &all, 0);

@@ -131,7 +131,7 @@ fn a_line_has_the_policy_the_key_and_the_outcome() {
 }
 
 /// A policy whose requests the store decides about, and a machine while the store is away, has
-/// times by two clocks. What they differ by is no excess.
+/// times by two clocks. Their difference is no excess.
 #[test]
 fn times_by_two_clocks_are_told() {
     let directory = directory();
@@ -159,8 +159,8 @@ fn times_by_two_clocks_are_told() {
     }
 }
 
-/// What is delayed is written down with the moment at which it may go on, so that the limit is
-/// found to be kept: by what goes on, and not by what comes.
+/// A delayed request is written down with the moment at which it may go on, so that the limit is
+/// found to be kept: by the requests that go on, and not by those that come.
 #[test]
 fn a_delayed_request_counts_when_it_goes_on() {
     let directory = directory();
@@ -358,7 +358,7 @@ fn files_without_a_decision_are_not_files_with_too_many() {
     assert!(said.contains("these files have no decisions, so"), "{said}");
     assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0));
 
-    // What is missing may have been too many.
+    // The missing decisions may have been too many.
     fs::write(&file, format!("{clock}# missing 7\n")).unwrap();
     let output = audit(&[&file], &limit);
     assert!(words(&output).contains("up to 7 decisions could not be written"), "{output:?}");

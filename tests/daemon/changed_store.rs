@@ -53,7 +53,7 @@ struct Spent {
     cells: usize,
 }
 
-/// What clients were allowed.
+/// The cells that clients were allowed.
 #[derive(Default)]
 struct Judge {
     spent: Mutex<Vec<Spent>>,

@@ -85,7 +85,7 @@ fn the_shipped_files_are_valid_without_a_warning() {
     }
 }
 
-/// What a shipped file says if the HAProxy to test with is too old for it.
+/// The sentence about a shipped file if the HAProxy to test with is too old for it.
 fn needs_more(path: &Path) -> Option<String> {
     let known = [("bandwidth.cfg", (2, 7)), ("delay.cfg", (3, 2)), ("headers.cfg", (3, 4))];
     let (name, (major, minor)) = known.into_iter().find(|(name, _)| path.ends_with(name))?;
@@ -93,8 +93,8 @@ fn needs_more(path: &Path) -> Option<String> {
     is_too_old.then(|| format!("{name} needs HAProxy {major}.{minor}"))
 }
 
-/// What the log lines of a HAProxy say about decisions, from `blocked` to `err`
-/// (haproxy/README.md, "What the log says").
+/// The decisions in the log lines of a HAProxy, from `blocked` to `err` (haproxy/README.md, "What
+/// the log says").
 fn logged(haproxy: &Haproxy) -> Vec<[String; 5]> {
     let lines = haproxy.process.lines();
     let decisions = lines.iter().filter_map(|line| line.split_once(" blocked="));
@@ -422,7 +422,7 @@ fn each_api_key_has_its_own_limit_and_the_keyless_are_limited_by_address() {
     assert_eq!(with_key(ONE, Some("127.0.0.1")), 10);
 }
 
-/// What one round of requests has shown.
+/// The answers of one round of requests.
 #[derive(Debug, Default)]
 struct Round {
     /// When each answer of 200 was there.
@@ -564,7 +564,7 @@ fn an_address_its_network_and_its_provider_have_limits_that_are_charged_together
         ([127, 0, 1, 2], 4),
         // The network of both has used its 8.
         ([127, 0, 1, 3], 0),
-        // AS64496 has another network, and 4 left. What was denied above has charged nothing.
+        // AS64496 has another network, and 4 left. The denied requests above were not charged.
         ([127, 0, 2, 1], 4),
         ([127, 0, 2, 2], 0),
         // Without a provider these count by their addresses.
@@ -661,7 +661,7 @@ fn each_kind_of_tls_client_can_have_a_limit() {
     needs!(support::haproxy());
     needs!(openssl());
     let directory = directory();
-    // What fingerprint.toml tries is in force here, with numbers that do not depend on the time.
+    // The trial of fingerprint.toml is in force here, with numbers that do not depend on the time.
     let shipped = std::fs::read_to_string(haproxy_folder().join("fingerprint.toml")).unwrap();
     let lines = ["limits = \"10/s burst 20\"\nobserve = { ", "rate = \"200/s\", burst = 400, "];
     assert!(lines.iter().all(|line| shipped.contains(line)), "{shipped}");

@@ -177,7 +177,7 @@ fn async_lookup_does_not_wait_for_a_service_that_is_too_slow() {
     for client in clients {
         assert_eq!(client.join().unwrap(), (200, "unknown cache=".to_owned()));
     }
-    // What came late is in the cache.
+    // The answers that came late are in the cache.
     wait_until("it is known", || ask(1)() == (200, "XY cache=1".to_owned()));
 }
 

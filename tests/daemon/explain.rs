@@ -87,7 +87,7 @@ impl Scene {
             .unwrap()
     }
 
-    /// What a command prints, and its exit status.
+    /// The output of a command, and its exit status.
     fn said(&self, command: &[&str], args: &[&str]) -> (String, i32) {
         said(&self.run(command, args))
     }
@@ -291,7 +291,7 @@ fn reload(scene: &Scene, config: &str) {
     wait_until("the file is reloaded", || scene.said(&["reload"], &[]).1 == 0);
 }
 
-/// What a command prints on both outputs, and its exit status.
+/// The output of a command on both outputs, and its exit status.
 fn all_said(output: &Output) -> (String, i32) {
     let (words, status) = said(output);
     (String::from_utf8(output.stderr.clone()).unwrap() + &words, status)

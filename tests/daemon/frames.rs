@@ -269,8 +269,8 @@ fn what_can_not_be_is_one_sentence_and_the_right_exit_status() {
     }
 }
 
-/// What a port scanner, a browser, a plain TCP check and HAProxy's own health check leave in the
-/// log: next to nothing.
+/// A port scanner, a browser, a plain TCP check and HAProxy's own health check leave next to
+/// nothing in the log.
 /// Commands would take a table that a failed start has left for that of the agents.
 #[test]
 fn an_agent_whose_address_is_taken_leaves_no_table() {
@@ -323,7 +323,7 @@ fn strangers_and_health_checks_do_not_fill_the_log() {
     assert_eq!(agent.process.lines().len(), before, "{:#?}", agent.process.lines());
     drop(spop);
 
-    // What matters is logged: the peer, the reason, and what to do.
+    // The log has all that matters: the peer, the reason, and what to do.
     let mut stream = Spop::connect(&agent.address).into_stream();
     let peer = stream.local_addr().unwrap();
     stream.write_all(b"\0\0\0\x08\0\0\0\0\x01\x01\x01x").unwrap();

@@ -1,5 +1,5 @@
-//! What agents keep beside the table (`<table>.policies`), and commands that need to be told
-//! nothing.
+//! The policies that agents keep beside the table (`<table>.policies`), and commands that need to
+//! be told nothing.
 
 use std::fs::{self, Permissions};
 use std::net::IpAddr;
@@ -46,7 +46,7 @@ impl Scene {
         command.args(args).arg("--table").arg(self.path("table")).output().unwrap()
     }
 
-    /// What a command prints on both outputs, notes first, and its exit status.
+    /// The output of a command on both outputs, notes first, and its exit status.
     fn said(&self, args: &[&str]) -> (String, i32) {
         let output = self.output(args);
         let text = [output.stderr, output.stdout].concat();
@@ -351,7 +351,8 @@ fn a_writer_that_is_killed_leaves_a_whole_file() {
         let file = config(100 + usize::try_from(attempt).unwrap());
         let mut command = Command::new(agent_binary());
         command.args(["--listen", "127.0.0.1:0", "--config", &file, "--table"]);
-        // What the writer before it has left is taken over; but then nothing shows when it begins.
+        // The file that the writer before it has left is taken over; but then nothing shows when
+        // it begins.
         let (_, before) = (fs::remove_file(&beside), inode());
         let mut killed = Process::start("killed", command.arg(scene.path("table")));
         wait_until("it writes", || beside.exists() || inode() != before);

@@ -41,7 +41,7 @@ fn names() -> (BTreeSet<String>, BTreeSet<String>) {
     (names, families().into_iter().flat_map(series).collect())
 }
 
-/// What an agent with a policy of each kind exports.
+/// The metrics that an agent with a policy of each kind exports.
 fn exported(more: &str) -> BTreeSet<String> {
     let directory = directory();
     let file = directory.path().join("gcra-spoa.toml");

@@ -172,8 +172,8 @@ fn record(random: &mut Rng, phases: usize, rounds: usize) -> Vec<Event> {
     events
 }
 
-/// What the model with these intervals says about a record. The error is the first answer that it
-/// cannot explain.
+/// The summary of a record by the model with these intervals. The error is the first answer that
+/// it cannot explain.
 fn judge(events: &[Event], per_mille: i128) -> Result<Summary, String> {
     let mut model = Model::new(per_mille);
     for event in events {

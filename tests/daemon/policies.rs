@@ -233,7 +233,7 @@ fn header_fields_are_what_the_draft_says() {
     assert!((425..=432).contains(&number(&answer, "reset")));
 }
 
-/// What the variable `headers` has: each name with its value. `None` if it is not set.
+/// The fields in the variable `headers`: each name with its value. `None` if it is not set.
 fn listed(answer: &Answer) -> Option<Vec<(String, String)>> {
     let Some(Value::Binary(list)) = answer.var(Scope::Transaction, "headers") else {
         return None;
@@ -481,7 +481,7 @@ fn a_watched_file_that_was_refused_is_read_again_when_what_it_needs_is_mended() 
     wait_until("the same text is read again", || same() >= 1);
     let once = same();
 
-    // What may not be read. The user root may read everything, and sees only another file.
+    // A file that may not be read. The user root may read everything, and sees only another file.
     let next = folder.join("next");
     fs::write(&next, with_list("late.txt", "6/h")).unwrap();
     fs::set_permissions(&next, Permissions::from_mode(0o000)).unwrap();
@@ -562,7 +562,7 @@ fn haproxy_for(followed: &Followed) -> Haproxy {
     haproxy
 }
 
-/// What an operator makes of the printed messages: each is sent for every request, an arg that
+/// The printed messages as an operator edits them: each is sent for every request, an arg that
 /// only the operator knows is a constant, and the maps exist.
 fn edited(spoe: &str, folder: &Path) -> String {
     let text = spoe.replace(" if EDIT-THIS", "").replace("} EDIT-THIS", "}");
@@ -576,8 +576,8 @@ fn edited(spoe: &str, folder: &Path) -> String {
     text.replace("/etc/haproxy/", &format!("{}/", folder.display()))
 }
 
-/// What `haproxy -c` says about the configuration that is printed for a file, in a haproxy.cfg
-/// with nothing but that: before and after it was edited. `Ok` if it is accepted.
+/// The judgement of `haproxy -c` about the configuration that is printed for a file, in a
+/// haproxy.cfg with nothing but that: before and after it was edited. `Ok` if it is accepted.
 fn judged_by_haproxy(config: &str) -> [Result<(), String>; 2] {
     let folder = directory();
     let path = folder.path();
@@ -604,7 +604,8 @@ fn judged_by_haproxy(config: &str) -> [Result<(), String>; 2] {
     })
 }
 
-/// What only the operator knows is refused by HAProxy, by a name that can be searched for.
+/// Places that only the operator can fill in are refused by HAProxy, by a name that can be
+/// searched for.
 #[test]
 fn haproxy_refuses_what_has_to_be_edited_first() {
     needs!(support::haproxy());
@@ -775,7 +776,7 @@ fn a_request_without_the_header_of_the_key_is_not_counted_with_others() {
     assert_eq!(statuses(&[("X-Api-Key", "127.0.0.1")]), [200, 200, 429]);
     followed.reload(&with("[\"key\"]"));
     assert_eq!(statuses(&[]), [200; 3], "no decision, and the printed rules fail open");
-    // What was owed by address is owed still.
+    // The debt by address is still owed.
     followed.reload(&with("[\"key\", \"else null\"]"));
     assert_eq!(statuses(&[]), [429; 3]);
 }
@@ -937,8 +938,8 @@ fn the_shipped_line_sets_all_header_fields() {
     }
 }
 
-/// What HAProxy's documentation says about the list is what HAProxy does: a field is replaced, a
-/// prefix chooses by letters, and without the variable nothing changes.
+/// HAProxy does with the list as its documentation says: a field is replaced, a prefix chooses by
+/// letters, and without the variable nothing changes.
 #[test]
 fn haproxy_takes_the_list_as_the_documents_say() {
     needs!(support::haproxy());

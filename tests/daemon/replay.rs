@@ -257,7 +257,7 @@ fn report(args: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// What a wrong command line says, and its exit status.
+/// The sentence about a wrong command line, and its exit status.
 fn wrong(args: &[&str]) -> (String, i32) {
     let output = replay(args);
     assert!(output.stdout.is_empty(), "{}", String::from_utf8_lossy(&output.stdout));
@@ -512,8 +512,8 @@ fn filled(format: &str) -> String {
     line + rest
 }
 
-/// The shipped configuration writes a log, and a real agent decides. What it has blocked is what
-/// replay says.
+/// The shipped configuration writes a log, and a real agent decides. Replay says the same requests
+/// are blocked.
 ///
 /// The agent decides later than the log says: by less than a request takes, which the log has in
 /// %Ta, and the millisecond that the date is cut by. Both clients go on asking while they are
@@ -717,7 +717,7 @@ fn a_bad_line_shows_no_long_word() {
     assert_eq!(excerpt, "a line with toke… of 192.0.2.1");
 }
 
-/// What cannot be done leaves the page of before.
+/// A command that fails leaves the earlier page.
 #[test]
 fn a_page_is_replaced_only_by_a_whole_one() {
     let folder = directory();

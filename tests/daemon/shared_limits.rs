@@ -1,5 +1,5 @@
-//! What operators see of limits that machines share through a store: in the metrics, the status,
-//! the log, and in what commands say.
+//! Limits that machines share through a store, as operators see them: in the metrics, the status,
+//! the log, and the output of commands.
 
 use std::fs;
 use std::net::IpAddr;
@@ -34,7 +34,7 @@ fn agent(table: &Path, server: &Server, more: &[&str]) -> (Agent, String) {
     (agent, address)
 }
 
-/// What the agent says about itself, now: the status of all agents can be half a second old.
+/// The agent's own status now: the status of all agents can be half a second old.
 fn status(address: &str) -> Json {
     serde_json::from_str(&admin::get(address, "/status?own").body).unwrap()
 }
@@ -249,7 +249,7 @@ fn an_agent_that_is_started_again_in_an_outage_goes_on_with_its_share() {
     again.wait_for_the_store();
 }
 
-/// What the agent says about a client that it does not know.
+/// The explanation of the agent for a client that it does not know.
 fn explained(address: &str) -> Json {
     let explained = admin::get(address, "/explain?arg=ip=192.0.2.99").body;
     serde_json::from_str::<Json>(&explained).unwrap()[0].clone()
@@ -350,7 +350,7 @@ fn commands_say_what_this_machine_holds() {
     assert_eq!(of_agent[0]["held"][0]["now"], "blocked", "{of_agent}");
     assert_eq!(of_agent[0]["blocked"], true);
 
-    // What is counted under a shared limit is not in the table, so nothing is said about that.
+    // Cells that are counted under a shared limit are not in the table, so no note is about them.
     let (exempt, status) = said(&table, &["exempt", "192.0.2.77", "--for", "1m"]);
     let here = "in all agents of this machine within about two seconds; the policy is shared, so \
                 run this on each machine; to end it: ";
@@ -399,7 +399,7 @@ fn asks_and_clears(table: &Path, agent: &Agent, address: &str, explain: &[&str],
     let args: [(&str, Value<'_>); 1] = [("ip", ip("192.0.2.1"))];
     wait_until("the client is blocked", || spop.ask(&[("api", &args)])[0].2);
     let explained = || json(table, explain)["held"][0]["store"].clone();
-    // What was spent is charged when the lease expires, if it was not reported before that.
+    // Spent cells are charged when the lease expires, if they were not reported before that.
     wait_until("the store knows what was spent", || explained()["owed"].as_u64() > Some(0));
     let store = explained();
     assert!(store["machines"].is_u64() && store["full_after_ms"].as_u64() > Some(0), "{store}");

@@ -247,7 +247,8 @@ fn a_client_that_goes_on_asking_waits_longer() {
     let waits: Vec<_> = (0..5).map(|_| wait(client)).collect();
     assert!((11..=70).contains(&waits[1]) && waits[1] > waits[0], "{waits:?}");
     assert!(waits.iter().all(|wait| *wait <= 71), "{waits:?}");
-    // What the host has noted, the store knows soon. It is there as long as it has not drained.
+    // The store soon knows the debt that the host has noted. It is there as long as it has not
+    // drained.
     let asks = || admin::status(&shared.admin)["store"]["asks"].as_u64().unwrap();
     let before = asks();
     wait_until("the penalties are reported", || asks() > before + 1);
@@ -289,8 +290,8 @@ fn what_is_owed_is_carried_over_when_the_numbers_change() {
     assert!(allowed <= 2, "{allowed}");
 }
 
-/// What a client owes under earlier numbers is known to commands, and is cleared: right after the
-/// change, and if the numbers come back. The longest delay makes no whole number of cells.
+/// Commands know the debt of a client under earlier numbers, and clear it: right after the change,
+/// and if the numbers come back. The longest delay makes no whole number of cells.
 #[test]
 fn what_is_owed_by_earlier_numbers_is_explained_and_cleared() {
     needs!(valkey());
@@ -403,7 +404,7 @@ fn what_messages_say_about_numbers_is_counted_once() {
     assert_eq!(all, [[6, 0], [6, 6]], "{status}");
 }
 
-/// What a machine holds of the earlier numbers was not spent.
+/// The cells that a machine holds of the earlier numbers were not spent.
 #[test]
 fn cells_that_are_held_when_the_numbers_change_are_owed_by_nobody() {
     needs!(valkey());

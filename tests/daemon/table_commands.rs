@@ -507,7 +507,7 @@ fn what_a_command_can_not_do_is_one_sentence() {
     assert_eq!(status, 1);
 }
 
-/// What counts in windows is seen, cleared and moved like a debt.
+/// Counts in windows are seen, cleared and moved like debts.
 #[test]
 fn counts_in_windows_are_shown_and_reset() {
     let directory = directory();
@@ -635,7 +635,7 @@ fn a_reset_says_that_there_were_more_numbers_than_the_table_keeps() {
         "{said}"
     );
     assert_eq!(status, Some(1), "{said}");
-    // What the table has is cleared all the same.
+    // The debts in the table are cleared all the same.
     assert_eq!(plans.allowed(&mut spop, "192.0.2.2", &plan(9), 10), 9);
     let (said, status) = plans.reset("192.0.2.2");
     assert!(said.contains("limit 'check': a debt of "), "{said}");

@@ -30,7 +30,7 @@ impl Scene {
         Agent::start(&self.path("table"), flags)
     }
 
-    /// What a command prints on both outputs, and its exit status.
+    /// The output of a command on both outputs, and its exit status.
     fn said(&self, args: &[&str]) -> (String, i32) {
         let output = Command::new(agent_binary()).args(args).output().unwrap();
         let text = [output.stderr, output.stdout].concat();

@@ -31,13 +31,13 @@ pub(crate) struct Module {
     names: BTreeSet<String>,
     /// Those of types that other files can use, and whether other crates can.
     pub(crate) types: BTreeMap<String, bool>,
-    /// What its `use` declarations bind, `*` for all names of a path.
+    /// The names that its `use` declarations bind, `*` for all names of a path.
     imports: Vec<(String, Vec<String>)>,
     /// The other paths of its code.
     paths: Vec<Vec<String>>,
 }
 
-/// What a path leads to.
+/// The target of a path.
 enum Found {
     Module(ModulePath),
     /// A name that is defined in the file with this number.
@@ -137,7 +137,7 @@ impl Krate {
         children
     }
 
-    /// What a path in a module leads to; `None` if that is not in this crate. `left` bounds how
+    /// The target of a path in a module; `None` if that is not in this crate. `left` bounds how
     /// many re-exports are followed, because an import may bear the name that it begins with.
     fn resolve(&self, from: &[String], path: &[String], left: usize) -> Option<Found> {
         let mut here = from.to_vec();
@@ -162,7 +162,7 @@ impl Krate {
         Some(Found::Module(here))
     }
 
-    /// What a name means in a module.
+    /// The target of a name in a module.
     fn find(&self, here: &[String], name: &str, left: usize) -> Option<Found> {
         let child = [here, &[name.to_owned()]].concat();
         if self.modules.contains_key(&child) {
@@ -241,7 +241,7 @@ impl Krate {
     }
 }
 
-/// What a `use` declaration binds: each name with its path.
+/// The names that a `use` declaration binds, each with its path.
 fn imports(tokens: &[&str]) -> Vec<(String, Vec<String>)> {
     let (mut found, mut outer) = (Vec::new(), Vec::<Vec<String>>::new());
     let (mut path, mut bound, mut before) = (Vec::new(), None, "");

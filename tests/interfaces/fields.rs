@@ -90,7 +90,7 @@ fn without_null(kinds: &BTreeSet<&'static str>) -> BTreeSet<&'static str> {
     kinds.iter().filter(|kind| only_null || **kind != "null").copied().collect()
 }
 
-/// What programs get in JSON, in groups with titles.
+/// The JSON that programs get, in groups with titles.
 #[derive(Default)]
 pub(crate) struct Groups {
     pub(crate) text: String,

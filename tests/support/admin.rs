@@ -33,7 +33,7 @@ pub fn send(address: &str, request: &[u8]) -> Answer {
     let mut stream = TcpStream::connect_timeout(&address.parse().unwrap(), PATIENCE).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     // Both may be a reset: if the client has lost its place, or the server did not read the whole
-    // request. What there is of an answer counts.
+    // request. A part of an answer counts.
     let _ = stream.write_all(request);
     let mut answer = Vec::new();
     let _ = stream.read_to_end(&mut answer);

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use super::{Agent, Haproxy, admin, directory, haproxy_folder};
 
-/// What an application answers in the shipped file, and with what HAProxy knows of the decision
+/// The answer of an application in the shipped file, and with what HAProxy knows of the decision
 /// added: a request that got no decision passes, too.
 const ANSWER: &str = "string \"Hello from your application.\\n\"";
 const ANSWER_AND_DECISION: &str =
@@ -18,7 +18,7 @@ const ANSWER_AND_DECISION: &str =
 
 /// A machine. Its agent listens on a Unix socket, which it finds again after a restart.
 pub struct Host {
-    /// What the agent has besides its table, its socket and its audit file.
+    /// The arguments of the agent besides its table, its socket and its audit file.
     args: Vec<String>,
     agent: Option<Agent>,
     haproxy: Haproxy,

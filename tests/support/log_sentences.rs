@@ -22,7 +22,7 @@ pub struct Sentence {
     pub text: String,
 }
 
-/// What stands before a sentence that is logged.
+/// The text before a sentence that is logged.
 const CALLS: [(&str, Level); 5] = [
     ("log::error!(", Level::Error),
     (".panicked(", Level::Error),

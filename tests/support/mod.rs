@@ -1,5 +1,5 @@
-//! What the tests and the demo start and talk to: agents, HAProxy, and HTTP clients. Each of them
-//! ends when its value is dropped, even if a test fails.
+//! The programs that the tests and the demo start and talk to: agents, HAProxy, and HTTP clients.
+//! Each of them ends when its value is dropped, even if a test fails.
 #![allow(dead_code, reason = "every user of this module uses a part of it")]
 #![allow(
     clippy::unwrap_used,
@@ -308,8 +308,7 @@ pub fn root() -> &'static Path {
 /// Cargo, as it is started outside of a test.
 pub fn cargo() -> Command {
     let mut command = Command::new(env!("CARGO"));
-    // What Cargo says to a test about its package would be a reason to build some dependencies
-    // again.
+    // Cargo's variables about a test's package would be a reason to build some dependencies again.
     for (name, _) in env::vars_os() {
         let about_it = ["CARGO_PKG_", "CARGO_MANIFEST_"];
         if about_it.iter().any(|it| name.to_string_lossy().starts_with(it)) {
@@ -516,7 +515,7 @@ impl Haproxy {
         wait_until("HAProxy listens", || UnixStream::connect(&socket).is_ok());
     }
 
-    /// What HAProxy answers to a command on the socket with the statistics.
+    /// The answer of HAProxy to a command on the socket with the statistics.
     pub fn say(&self, command: &str) -> String {
         let mut socket =
             UnixStream::connect(self.directory.path().join("stats.sock")).expect("statistics");

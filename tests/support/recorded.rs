@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 /// If this variable is set, the files are written anew.
 pub const WRITE: &str = "GCRA_WRITE_INTERFACES";
 
-/// What a title begins with.
+/// The beginning of a title.
 pub const TITLE: &str = "==== ";
 
 fn path(name: &str) -> PathBuf {
@@ -21,7 +21,7 @@ pub fn is_writing() -> bool {
     env::var_os(WRITE).is_some()
 }
 
-/// What is recorded, without the comments at its top.
+/// The record without the comments at its top.
 pub fn recorded(name: &str) -> String {
     let text = fs::read_to_string(path(name)).unwrap_or_default();
     let (_, content) = text.split_once("\n\n").unwrap_or_default();

@@ -165,7 +165,7 @@ fn an_action_is_done_for_who_has_the_token_and_logged_without_it() {
 
     let done = act("exempt", right, body);
     assert!(done.body.contains("exempt for 1h"), "{done:?}");
-    // What is shown next is what was done: a client that is allowed does not wait.
+    // The page then shows what was done: a client that is allowed does not wait.
     let waiting = || {
         let live: Json = serde_json::from_str(&get(&admin, "/live").body).unwrap();
         let client = &live["status"]["together"]["policies"][0]["top_blocked"][0];
@@ -198,7 +198,7 @@ fn an_action_is_done_for_who_has_the_token_and_logged_without_it() {
     assert!(spop.is_blocked(&key) && Spop::connect(&other.address).is_blocked(&key));
     let forged = "{\"policy\": \"default\", \"at_ns\": 1, \"by\": \"x\", \"proof\": \"00\"}";
     assert_eq!(act("observe?own", "", forged).status, 403);
-    // What an action would not obey is refused, and nothing is done.
+    // A body that an action would not obey is refused, and nothing is done.
     for (action, body, said) in [
         ("observe", "{\"policy\": \"default\", \"key\": \"192.0.2.7\"}", "'key' is not for"),
         ("observe", "[null, \"default\"]", "it is not a JSON object"),
@@ -310,7 +310,8 @@ fn an_order_is_followed_once_by_the_agent_that_it_is_for() {
     drop((first, second));
 }
 
-/// What is not known is not said: an agent that is stopped has the order, and may go on.
+/// The answer does not say more than is known: an agent that is stopped has the order, and may go
+/// on.
 #[test]
 fn an_agent_that_does_not_answer_may_still_follow() {
     let directory = directory();

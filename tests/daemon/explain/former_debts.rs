@@ -1,4 +1,4 @@
-//! What clients owe by former keys, numbers and overrides.
+//! The debts of clients by former keys, numbers and overrides.
 
 use super::*;
 

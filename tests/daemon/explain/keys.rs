@@ -35,8 +35,8 @@ fn a_reset_of_one_address_does_not_clear_its_network() {
     assert_eq!(scene.exhaust("check", &[("ip", ip("2001:db8::2"))]), 5);
 }
 
-/// What is nearly an address, and the names of strings in logs, are refused as in the file. They
-/// would be strings, of which the table knows none.
+/// Strings that are nearly an address, and the names of strings in logs, are refused as in the
+/// file. They would be strings, of which the table knows none.
 #[test]
 fn a_key_that_is_nearly_an_address_is_refused() {
     let mut scene = Scene::new(

@@ -85,7 +85,7 @@ pub(crate) enum Rule {
     Limits(Vec<Limit>),
 }
 
-/// What an override is for.
+/// The values that an override is for.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Whom {
     Net(IpAddr, u8),

@@ -1,5 +1,5 @@
-//! What agents may answer, by intervals of whole nanoseconds: no hashing, no slots, no concurrency
-//! but "one before the other".
+//! The answers that agents may give, by intervals of whole nanoseconds: no hashing, no slots, no
+//! concurrency but "one before the other".
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -88,7 +88,8 @@ type Bucket = String;
 type Tats = HashMap<Bucket, Span>;
 
 pub(crate) struct Model {
-    /// What was in force, and between which moments it began; the last one is in force.
+    /// The configurations that were in force, and between which moments each began; the last one
+    /// is in force.
     configs: Vec<(Config, Span)>,
     tats: Tats,
     /// The model's intervals as parts of a thousand of the true ones.
@@ -96,7 +97,7 @@ pub(crate) struct Model {
     pub(crate) summary: Summary,
 }
 
-/// What one limit says of its key when a message was decided.
+/// The standing of a key under one limit when a message was decided.
 #[derive(Clone, Debug)]
 struct Standing {
     label: String,
@@ -145,7 +146,7 @@ struct Claim<'c> {
 /// to deny.
 type Question<'c> = (&'c Policy, i128, Vec<Claim<'c>>, bool);
 
-/// What one limit may have done.
+/// The choices that one limit may have made.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Choice {
     Pass,
@@ -274,8 +275,8 @@ impl Model {
                     let charged =
                         (cells.min(&claim.limit.burst) + punished) * self.interval(claim.limit);
                     let latest = asked.iter().map(|asked| asked.window.1).max()?;
-                    // What was carried over to it is in the bucket only if it was charged, which
-                    // is not known.
+                    // The debt that was carried over to it is in the bucket only if it was
+                    // charged, which is not known.
                     let tat = tats.get(&claim.bucket).copied().unwrap_or((0, 0));
                     tats.insert(
                         claim.bucket.clone(),
@@ -349,7 +350,7 @@ impl Model {
         self.drain(limit) + limit.max_delay_ns
     }
 
-    /// What is decided about a message in this window: by its policy and by the policy's trial, if
+    /// The questions about a message in this window: by its policy and by the policy's trial, if
     /// it has one and the key has no override.
     fn questions<'m>(&'m self, tats: &Tats, message: &Message, window: Span) -> Vec<Question<'m>> {
         let now = self.configs.len() - 1;
@@ -404,9 +405,9 @@ impl Model {
     /// The TAT of a key under a limit of the configuration in force, between these moments: of its
     /// own bucket, or what it owes by earlier numbers, if that is more.
     ///
-    /// The key has a bucket for each of the numbers that it had before. What it owed in one of
-    /// them when it got those that it has now counts in cells, and is paid off at the faster of
-    /// both rates.
+    /// The key has a bucket for each of the numbers that it had before. Its debt in one of them
+    /// when it got those that it has now counts in cells, and is paid off at the faster of both
+    /// rates.
     fn tat(
         &self,
         tats: &Tats,
@@ -530,7 +531,7 @@ impl Model {
             .collect()
     }
 
-    /// What comes of one choice for each limit, where some moment allows that.
+    /// The outcome of one choice for each limit, where some moment allows that.
     fn outcome(
         &self,
         before: &Outcome,
@@ -661,8 +662,8 @@ impl Model {
         }
     }
 
-    /// What each limit's member of `ratelimit` says: what is left, and in how many seconds all is
-    /// back, and so what is owed.
+    /// For each limit, the cells left by its member of `ratelimit`, and the debt that follows from
+    /// these and from the seconds until all are back.
     fn told_by_members(
         &self,
         way: &Outcome,
@@ -695,7 +696,7 @@ impl Model {
         standings.iter().zip(members).map(told).collect()
     }
 
-    /// What a key owes with so many cells left.
+    /// The debt of a key with so many cells left.
     fn owed_with(&self, limit: &Limit, left: i128) -> Option<Span> {
         let (interval, drain) = (self.interval(limit), self.drain(limit));
         match left {
@@ -743,7 +744,7 @@ impl AskedLimit<'_> {
         }
     }
 
-    /// What the choice at this moment says of the TAT before it.
+    /// The bounds that the choice at this moment sets for the TAT before it.
     fn tat(&self, mut tat: Span, moment: Span) -> Option<Span> {
         match self.choice {
             Choice::Pass if self.cells > 0 => tat.1 = tat.1.min(moment.1 + self.room()),
@@ -755,7 +756,7 @@ impl AskedLimit<'_> {
         (tat.0 <= tat.1).then_some(tat)
     }
 
-    /// What is charged to a key that owes this, in nanoseconds, and what it owes with it.
+    /// The charge to a key that owes this, in nanoseconds, and its debt with that.
     fn charge(&self, owed: Span) -> Option<(Span, i128)> {
         let (owed, cells) = match self.choice {
             Choice::Pass if self.passes => (owed, self.cells),
@@ -862,8 +863,8 @@ impl<'a> Said<'a> {
         self.var(name)?.parse().ok()
     }
 
-    /// What `retry_after_ms` and `retry_after` say. A request that is denied is not told to come
-    /// back.
+    /// The wait that `retry_after_ms` and `retry_after` name. A request that is denied is not told
+    /// to come back.
     fn wait(self, reason: Option<&str>) -> Option<Span> {
         let waits = [("retry_after_ms", MS), ("retry_after", S)].map(|(name, unit)| {
             let number = self.number(name)?;
@@ -876,7 +877,7 @@ impl<'a> Said<'a> {
     }
 }
 
-/// What `ratelimit_policy` says of these limits.
+/// The value of `ratelimit_policy` for these limits.
 fn fields(standings: &[&Standing]) -> String {
     let field = |standing: &&Standing| {
         // The interval was rounded up, by less than a nanosecond for each cell. And a model with
@@ -889,8 +890,8 @@ fn fields(standings: &[&Standing]) -> String {
     standings.iter().map(field).collect::<Vec<_>>().join(", ")
 }
 
-/// What is owed under the limit at this place, if it can be the one that says most, whose numbers
-/// are answered: this wait, and what is owed by `reset`.
+/// The debt under the limit at this place, if it can be the tightest one, whose numbers are
+/// answered: this wait, and the debt by `reset`.
 fn tightest(
     standings: &[&Standing],
     told: &[(i128, Span)],
@@ -919,7 +920,7 @@ fn up_to(number: i128, unit: i128) -> Option<Span> {
     (number > 0).then(|| ((number - 1) * unit + 1, number * unit))
 }
 
-/// What is owed when this many seconds are said until all of a burst is free. They are those of
+/// The debt when this many seconds are answered until all of a burst is free. They are those of
 /// the configuration's numbers, whose interval was rounded up by less than a nanosecond for each
 /// cell.
 fn whole_after(seconds: i128, burst: i128) -> Option<Span> {
@@ -939,7 +940,7 @@ fn later(one: Span, other: Span) -> Span {
     (one.0.max(other.0), one.1.max(other.1))
 }
 
-/// What is possible by one or by the other.
+/// The TATs that are possible by one or by the other.
 fn either(one: &Tats, other: &Tats) -> Tats {
     let mut both = one.clone();
     for bucket in one.keys().chain(other.keys()) {
@@ -958,7 +959,7 @@ fn is_for(policy: &Policy, message: &Message) -> bool {
         })
 }
 
-/// What tells a limit from others of its rule: its name, or its place.
+/// Identifies a limit among others of its rule: its name, or its place.
 fn identity(rule: &Rule, place: usize) -> String {
     rule.limits()[place].name.clone().unwrap_or_else(|| (place + 1).to_string())
 }
