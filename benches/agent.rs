@@ -1,4 +1,4 @@
-//! What a NOTIFY costs the agent: CPU of the real process, from the kernel's accounting, with
+//! The cost of a NOTIFY to the agent: CPU of the real process, from the kernel's accounting, with
 //! every ACK checked.
 //!
 //! `cargo bench -p benches --bench agent [-- PART-OF-A-ROW'S-NAME] [--quick] [--agent PATH]...`.
@@ -74,7 +74,7 @@ const LOADS: [Load; 4] = [
     Load { name: "one at a time", notifies: 30_000, window: 1, connections: 1 },
 ];
 
-/// What is measured.
+/// The agents to measure.
 #[derive(Clone)]
 enum Program {
     Control,

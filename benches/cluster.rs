@@ -1,13 +1,13 @@
-//! What it costs to share a limit: three hosts that hold leases, beside three that have each
-//! request charged in the store, three that call a script of the store for each request, and three
-//! that count by themselves. `make bench-cluster`.
+//! The cost of sharing a limit: three hosts that hold leases, beside three that have each request
+//! charged in the store, three that call a script of the store for each request, and three that
+//! count by themselves. `make bench-cluster`.
 //!
 //! `cargo bench -p benches --bench cluster [-- PART-OF-A-LOAD'S-NAME | away] [--quick]`. Asks, CPU
 //! of the store and of the agents, and latency, each under the same steady load, medians of
 //! interleaved rounds. `--quick` only tries it out.
 //!
-//! What it costs to decide by shares while the store is away is too little to be seen between
-//! agents that were started one after the other: it is measured in short rounds on the same ones.
+//! The cost of deciding by shares while the store is away is too small to be seen between agents
+//! that were started one after the other: it is measured in short rounds on the same ones.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -92,7 +92,7 @@ const fn load(name: &'static str, per_second: u32, is_hot: bool) -> Load {
     Load { name, per_second, is_hot }
 }
 
-/// What one run showed.
+/// The figures of one run.
 #[derive(Clone, Copy)]
 struct Figures {
     allowed_per_second: f64,
@@ -200,14 +200,14 @@ impl Hosts {
         let directories: Vec<_> = (0..HOSTS).map(|_| support::directory()).collect();
         let agents: Vec<_> =
             directories.iter().map(|directory| start(way, directory.path(), &store)).collect();
-        // What the load does not ask about, so that connections and scripts are there.
+        // Requests of keys that are not in the load, so that connections and scripts are there.
         let first = if asked::quick() { 5 } else { 50 };
         run(&agents, |host| vec![1_000_000 + host; first], 100);
         Self { agents, store: Some(store), _directories: directories }
     }
 }
 
-/// What one load shows.
+/// Measures one load.
 fn measure(hosts: &Hosts, load: &Load, milliseconds: u32) -> Figures {
     let agents = &hosts.agents;
     let store = hosts.store.as_ref();

@@ -56,7 +56,7 @@ const PERIOD: Duration = Duration::from_millis(1);
 /// How long a flood runs before the probe begins.
 const WARMING: Duration = Duration::from_millis(500);
 
-/// What a flood sends.
+/// The bytes that a flood sends.
 #[derive(Clone, Copy)]
 enum Sends {
     One,
@@ -98,7 +98,7 @@ impl Sends {
 /// The bytes of a NOTIFY in front of its messages: LENGTH, type, flags, and ids of 4 bytes and 1.
 const HEAD_BYTES: usize = 14;
 
-/// What one round showed.
+/// The figures of one round.
 #[derive(Default)]
 struct Round {
     /// Of the probe's NOTIFYs, and of new connections, in µs.

@@ -1,4 +1,4 @@
-//! What a table that is too small does: `cargo bench -p benches --bench full_table`.
+//! Decisions by a table that is too small: `cargo bench -p benches --bench full_table`.
 //!
 //! Requests of a million clients (Zipf, s = 1), 200 000 per second of simulated time, decided by
 //! our table; by tables of the same shape that forget what was used least recently, or what is

@@ -1,4 +1,4 @@
-//! What the data path costs in instructions, against bounds: `make guard`.
+//! The instructions of the data path, against bounds: `make guard`.
 //!
 //! `cargo bench -p guard [-- --write | --quick]`. Valgrind counts instructions of user space,
 //! so the figures do not depend on how busy the machine is. Each load runs twice, the second time
@@ -193,8 +193,8 @@ fn main() -> ExitCode {
     for (number, row) in ROWS.iter().enumerate() {
         let profile = profile(number);
         let (mut once, mut twice, mut each) = (usize::MAX, usize::MAX, usize::MAX);
-        // What goes by time counts, too, and on a busy machine there is more of it: the least of
-        // several counts has the least of that.
+        // Instructions that depend on time count, too, and on a busy machine there are more of
+        // them: the least of several counts has the fewest of them.
         for _ in 0..3 {
             once = once.min(row.work.instructions(number, row.count, &profile));
             twice = twice.min(row.work.instructions(number, 2 * row.count, &profile));

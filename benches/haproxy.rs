@@ -1,4 +1,4 @@
-//! What limiting costs through a real HAProxy: `cargo bench -p benches --bench haproxy`.
+//! The cost of limiting through a real HAProxy: `cargo bench -p benches --bench haproxy`.
 //!
 //! `cargo bench -p benches --bench haproxy [-- PART-OF-A-ROW'S-NAME]... [--quick] [--write]
 //! [--rounds N] [--seconds N] [--haproxy PATH]... [--peer PATH]`. The HAProxys are those that
@@ -44,7 +44,7 @@ use std::time::{Duration, Instant};
 
 use setups::{Group, Load, Setup, Started};
 
-/// What was measured of one setup in one round.
+/// The figures of one setup in one round.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Figures {
     pub per_second: f64,

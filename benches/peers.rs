@@ -67,7 +67,7 @@ const LOADS: [Load; 7] = [
     Load { name: "one at a time, 64 conn.", connections: 64, offer: Offer::Window(1) },
 ];
 
-/// What negasus gets at most in one burst, on all connections together.
+/// The most NOTIFYs that negasus gets in one burst, on all connections together.
 const NEGASUS_BURST: usize = 200_000;
 
 type Samples = [[Vec<Figures>; PEERS.len()]; LOADS.len()];

@@ -1,4 +1,4 @@
-//! What counting a decision costs: nanoseconds more than the same loop without counting.
+//! The cost of counting a decision: nanoseconds more than the same loop without counting.
 //!
 //! `cargo bench -p benches --bench stats [-- --quick]`. Keys are hashed before the loop, and names
 //! are addresses, as in the daemon. `--quick` only tries it out.

@@ -1,4 +1,4 @@
-//! What a decision costs in the table alone, and in limiters that could be used instead.
+//! The cost of a decision in the table alone, and in limiters that could be used instead.
 //!
 //! `cargo bench -p benches --bench table [-- PART-OF-A-ROW'S-NAME] [--quick] [--write]`.
 //! Nanoseconds per decision and thread, medians of interleaved rounds. `--quick` only tries it

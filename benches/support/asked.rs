@@ -1,4 +1,4 @@
-//! What the arguments of a bench ask for. Cargo adds one of its own, `--bench`.
+//! The arguments of a bench. Cargo adds one of its own, `--bench`.
 #![allow(dead_code, reason = "not every bench has a choice of rows")]
 
 /// Whether a flag was given.

@@ -1,6 +1,6 @@
 //! The least that an agent can do with the same codec and the same table: read, decode, hash,
 //! prefetch, charge, answer, write. It has one policy and one kind of key, and no counters, log,
-//! deadlines, limits or fairness. What our agent costs beyond it is the price of these.
+//! deadlines, limits or fairness. The further cost of our agent is the price of these.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};

@@ -145,7 +145,7 @@ pub(crate) fn text(
     out
 }
 
-/// What wrk saw.
+/// The figures of wrk.
 fn short_table(out: &mut String, rows: &[&Row]) {
     writeln!(
         out,

@@ -1,4 +1,4 @@
-//! What the daemon limits in a bench.
+//! The limit of the daemon in a bench.
 
 /// Its arguments: those in `AGENT_ARGS`, to compare, or the limit that all benches have.
 pub(crate) fn args() -> String {

@@ -21,7 +21,7 @@ pub(crate) const NOTIFY_BYTES: usize = 29;
 /// Stream ids have four bytes from 264 432 on, as in a HAProxy that has run for a while.
 const FIRST_STREAM: u64 = 300_000;
 
-/// What precedes the stream id in a NOTIFY, and in an ACK: LENGTH, type, flags.
+/// The bytes before the stream id in a NOTIFY, and in an ACK: LENGTH, type, flags.
 const HEAD: usize = 9;
 const ACK_HEAD: &[u8; HEAD] = b"\0\0\0\x16\x67\0\0\0\x01";
 const ID: usize = 4;
@@ -53,7 +53,7 @@ pub(crate) enum Check {
     ExceptId,
 }
 
-/// What came of one run.
+/// The figures of one run.
 pub(crate) struct Outcome {
     pub notifies: u64,
     pub elapsed: Duration,
@@ -92,7 +92,7 @@ struct Connection {
 
 const IDLE: u64 = u64::MAX;
 
-/// What was wrong with an agent, as a sentence.
+/// The fault of an agent, as a sentence.
 pub(crate) type Fault = String;
 
 impl Generator {

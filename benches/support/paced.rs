@@ -18,7 +18,7 @@ const FIRST_STREAM: u64 = 300_000;
 /// How long an agent may leave NOTIFYs unanswered before a run has failed.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What came of one run.
+/// The figures of one run.
 pub(crate) struct Outcome {
     pub(crate) requests: u64,
     pub(crate) allowed: u64,

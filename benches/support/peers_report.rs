@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use crate::{LOADS, Load, OURS, PEERS, host};
 
-/// What one run gave, or the medians of several.
+/// The figures of one run, or the medians of several.
 #[derive(Clone, Copy)]
 pub(crate) struct Figures {
     pub per_second: f64,
@@ -17,7 +17,7 @@ pub(crate) struct Figures {
 /// A row for each load of a socket, a column for each peer; `None` where there is no figure.
 pub(crate) type Results = [[Option<Figures>; PEERS.len()]; LOADS.len()];
 
-/// What was measured, and how.
+/// The figures of all peers, and how they were measured.
 pub(crate) struct Report<'a> {
     pub tcp: Results,
     pub unix: Results,
@@ -25,7 +25,7 @@ pub(crate) struct Report<'a> {
     pub seconds: f64,
     /// The share of the machine's cores that other programs took meanwhile.
     pub others: f64,
-    /// What could not be measured, and why.
+    /// The peers that could not be measured, and why.
     pub left_out: &'a [String],
 }
 

@@ -1,5 +1,5 @@
-//! What most limiters that share a limit do: an agent that asks the store about each request, with
-//! a plain GCRA script. It has the same server around it as ours, and the same Redis library.
+//! The way of most limiters that share a limit: an agent that asks the store about each request,
+//! with a plain GCRA script. It has the same server around it as ours, and the same Redis library.
 
 use std::net::IpAddr;
 

@@ -1,4 +1,4 @@
-//! What is compared through HAProxy: rules, agents, and loads.
+//! The setups that are compared through HAProxy: rules, agents, and loads.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 use crate::support::{Agent, Process, directory, free_port, haproxy_folder, wait_until};
 
-/// What rows are compared with each other.
+/// The figure by which rows are compared with each other.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Group {
     /// An agent is asked about every request, and none is denied.
@@ -39,7 +39,7 @@ impl Group {
     }
 }
 
-/// What wrk sends.
+/// The requests that wrk sends.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Load {
     /// From one client, all of whose requests are allowed.
@@ -292,8 +292,8 @@ fn start_agent(setup: &Setup, listen: &str, directory: &Path) -> Option<Agent> {
 /// The client is in a header that wrk sends, so that one wrk can be many clients.
 const KEY: &str = "req.hdr_ip(x-client),ipmask(32,64)";
 
-/// A file of haproxy/, with that key. A connection has no header yet, so what is tracked there is
-/// tracked at the request, as the files themselves recommend for such a key.
+/// A file of haproxy/, with that key. A connection has no header yet, so clients are tracked at
+/// the request instead, as the files themselves recommend for such a key.
 fn shipped(file: &str) -> String {
     let text = fs::read_to_string(haproxy_folder().join(file)).unwrap();
     assert!(text.contains("src,ipmask(32,64)"), "{file}");

@@ -1,4 +1,4 @@
-//! What a process has used, by the kernel's accounting.
+//! The resources that a process has used, by the kernel's accounting.
 
 use std::fs;
 use std::time::Duration;

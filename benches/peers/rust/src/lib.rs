@@ -1,5 +1,5 @@
-//! What the agents here share: they listen at the address in their first argument and answer
-//! `check` with `blocked`.
+//! The parts that the agents here share: they listen at the address in their first argument and
+//! answer `check` with `blocked`.
 
 use std::io;
 use std::pin::Pin;
