@@ -151,7 +151,7 @@ impl Police {
             // A bucket allows cells if afterwards it owes one burst at most.
             let most = now + self.tolerance_ns + self.interval_ns;
             if cost < 0 {
-                // The debt is given back, and no more.
+                // At most the debt is given back.
                 let less = |owed: i128| (owed.max(now) + cost).max(now);
                 (all, conforming) = (less(all), less(conforming));
                 continue;
