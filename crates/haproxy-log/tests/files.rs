@@ -263,6 +263,15 @@ fn gzip_in_members_whole_and_cut_off() {
     // Each line that came is one of the log, none is a part of one.
     let all = naive(&[&text]);
     assert!(requests.iter().all(|request| all.contains(request)));
+    // Damage near the beginning. Few of the lines before it are lost.
+    let mut damaged = gzip(&one);
+    let place = damaged.len() / 20;
+    damaged[place..place + 400].fill(0xff);
+    let (requests, outcome) = run(&[stream(&damaged)], &Options::default());
+    let before = requests.len();
+    assert!((20..400).contains(&before), "{before}");
+    assert!(requests.iter().all(|request| all.contains(request)));
+    assert_eq!(outcome.bad.last().unwrap().kind, BadKind::Damaged);
     // Garbage after the end.
     let (requests, outcome) =
         run(&[stream(&[&gzip(&one), &b"garbage"[..]].concat())], &Options::default());
