@@ -10,6 +10,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64};
 
 use crate::counters::Counters;
 use crate::file::exemptions::{EXEMPTIONS, ExemptionEntry};
+use crate::file::open_error::OpenErrorKind;
 use crate::file::profile::ProfileEntry;
 use crate::file::register::{ENTRIES, Entry};
 use crate::hash::SipHasher;
@@ -41,14 +42,6 @@ pub(crate) struct Header {
     /// By how much CLOCK_BOOTTIME is ahead of the machine's in the time namespace of all
     /// processes that use the table.
     pub(crate) clock_offset_ns: i64,
-}
-
-/// Why bytes are not a header that this build can use.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum HeaderError {
-    Foreign,
-    Layout { found: u32 },
-    Hash,
 }
 
 impl Header {
@@ -87,20 +80,20 @@ impl Header {
         self.hash_key == old.hash_key && old.generation.checked_add(1) == Some(self.generation)
     }
 
-    pub(crate) fn from_bytes(bytes: &[u8; FIXED_BYTES]) -> Result<Self, HeaderError> {
+    pub(crate) fn from_bytes(bytes: &[u8; FIXED_BYTES]) -> Result<Self, OpenErrorKind> {
         let mut rest = &bytes[..];
         if take(&mut rest) != MAGIC {
-            return Err(HeaderError::Foreign);
+            return Err(OpenErrorKind::Foreign);
         }
-        let layout = u32::from_ne_bytes(take(&mut rest));
-        if layout != LAYOUT {
-            return Err(HeaderError::Layout { found: layout });
+        let found = u32::from_ne_bytes(take(&mut rest));
+        if found != LAYOUT {
+            return Err(OpenErrorKind::Layout { found, expected: LAYOUT });
         }
         let _: [u8; 4] = take(&mut rest);
         let slots = u64::from_ne_bytes(take(&mut rest));
         let hash_key = take(&mut rest);
         if u64::from_ne_bytes(take(&mut rest)) != hash_check(&hash_key) {
-            return Err(HeaderError::Hash);
+            return Err(OpenErrorKind::Hash);
         }
         let generation = u64::from_ne_bytes(take(&mut rest));
         Ok(Self {
@@ -250,7 +243,7 @@ mod tests {
 
     #[test]
     fn a_header_comes_back_as_it_was_written() {
-        assert_eq!(Header::from_bytes(&header().to_bytes()), Ok(header()));
+        assert_eq!(Header::from_bytes(&header().to_bytes()).unwrap(), header());
     }
 
     #[test]
@@ -258,13 +251,18 @@ mod tests {
         let with = |at: usize| {
             let mut bytes = header().to_bytes();
             bytes[at] ^= 1;
-            Header::from_bytes(&bytes)
+            Header::from_bytes(&bytes).unwrap_err()
         };
-        assert_eq!(with(0), Err(HeaderError::Foreign));
-        assert_eq!(with(8), Err(HeaderError::Layout { found: LAYOUT ^ 1 }));
-        assert_eq!(with(24), Err(HeaderError::Hash), "the key");
-        assert_eq!(with(40), Err(HeaderError::Hash), "the check");
-        assert_eq!(Header::from_bytes(&[0; FIXED_BYTES]), Err(HeaderError::Foreign));
+        let layout = LAYOUT ^ 1;
+        assert!(matches!(with(0), OpenErrorKind::Foreign));
+        assert!(matches!(
+            with(8),
+            OpenErrorKind::Layout { found, expected: LAYOUT } if found == layout
+        ));
+        assert!(matches!(with(24), OpenErrorKind::Hash), "the key");
+        assert!(matches!(with(40), OpenErrorKind::Hash), "the check");
+        let zeros = Header::from_bytes(&[0; FIXED_BYTES]);
+        assert!(matches!(zeros, Err(OpenErrorKind::Foreign)));
     }
 
     /// Tables in use depend on this value. (That it is SipHash-1-3 is tested in `hash.rs`.)

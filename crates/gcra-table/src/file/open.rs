@@ -12,7 +12,7 @@ use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
 use crate::clock;
-use crate::file::header::{FIXED_BYTES, HEADER_BYTES, Header, HeaderError, SHARED_AT, Shared};
+use crate::file::header::{FIXED_BYTES, HEADER_BYTES, Header, SHARED_AT, Shared};
 use crate::file::open_error::{OpenError, OpenErrorKind};
 use crate::file::{
     self, FileId, Role, failed, lock, must_allow_files_of, must_be_of_user, must_be_private, open,
@@ -358,18 +358,14 @@ fn examine(file: File, role: Role) -> Result<TableFile, OpenErrorKind> {
     let mut bytes = [0; FIXED_BYTES];
     let header = match file.read_exact_at(&mut bytes, 0) {
         Ok(()) => Header::from_bytes(&bytes),
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Err(HeaderError::Foreign),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Err(OpenErrorKind::Foreign),
         Err(error) => return Err(failed("read its header")(error)),
     };
-    if header == Err(HeaderError::Foreign) {
+    if let Err(OpenErrorKind::Foreign) = header {
         return Err(OpenErrorKind::Foreign);
     }
     must_be_private(&metadata)?;
-    let header = header.map_err(|error| match error {
-        HeaderError::Foreign => OpenErrorKind::Foreign,
-        HeaderError::Layout { found } => OpenErrorKind::layout(found),
-        HeaderError::Hash => OpenErrorKind::Hash,
-    })?;
+    let header = header?;
     let Some(slots) = Slots::exactly(header.slots) else {
         return Err(damaged("no table can have its number of slots"));
     };

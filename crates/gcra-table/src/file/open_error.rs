@@ -4,7 +4,6 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::file::header::LAYOUT;
 use crate::sentences::sentences;
 use crate::slots::Slots;
 use crate::time::Nanos;
@@ -107,12 +106,6 @@ impl std::error::Error for OpenError {
             OpenErrorKind::Io { source, .. } | OpenErrorKind::Proc { source, .. } => Some(source),
             _ => None,
         }
-    }
-}
-
-impl OpenErrorKind {
-    pub(crate) const fn layout(found: u32) -> Self {
-        Self::Layout { found, expected: LAYOUT }
     }
 }
 
