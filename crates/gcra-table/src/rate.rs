@@ -55,16 +55,12 @@ impl Rate {
     ///
     /// The burst is zero or above [`MAX_BURST`], or takes too long to drain.
     pub fn quota(&self, burst: Option<u64>) -> Result<Quota, RateError> {
-        let burst = burst.unwrap_or_else(|| self.own_count());
+        let burst = burst.unwrap_or(self.whole_count().max(1));
         let burst = u32::try_from(burst)
             .ok()
             .filter(|burst| (1..=MAX_BURST).contains(burst))
             .ok_or(RateError::Burst(burst))?;
         Quota::new(self.emission_interval, burst).map_err(RateError::Quota)
-    }
-
-    fn own_count(&self) -> u64 {
-        self.whole_count().max(1)
     }
 
     fn whole_count(&self) -> u64 {
@@ -123,7 +119,7 @@ impl Rate {
         let units = NonZeroU64::new(units).ok_or(RateProblem::Period)?;
         let unit = Unit::parse(unit).ok_or(RateProblem::Unit)?;
 
-        let period_ns = units.get().checked_mul(unit.ns()).ok_or(RateProblem::Period)?;
+        let period_ns = units.get().checked_mul(unit.length.0).ok_or(RateProblem::Period)?;
         let interval_ns =
             (u128::from(period_ns) * u128::from(scale)).div_ceil(u128::from(mantissa.get()));
         let emission_interval =
@@ -138,7 +134,7 @@ impl Rate {
 
 impl fmt::Display for Rate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.mantissa.get() / self.scale)?;
+        write!(f, "{}", self.whole_count())?;
         if self.scale > 1 {
             let places = self.scale.ilog10() as usize;
             let fraction = format!("{:0places$}", self.mantissa.get() % self.scale);
@@ -154,51 +150,29 @@ impl fmt::Display for Rate {
 impl fmt::Display for Period {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.units.get() {
-            1 => f.write_str(self.unit.name()),
-            units => write!(f, "{units} {}s", self.unit.name()),
+            1 => f.write_str(self.unit.name),
+            units => write!(f, "{units} {}s", self.unit.name),
         }
     }
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Unit {
-    Millisecond,
-    Second,
-    Minute,
-    Hour,
-    Day,
+struct Unit {
+    name: &'static str,
+    length: Nanos,
 }
 
 impl Unit {
     fn parse(text: &str) -> Option<Self> {
-        Some(match text {
-            "ms" => Self::Millisecond,
-            "s" | "sec" | "second" | "seconds" => Self::Second,
-            "m" | "min" | "minute" | "minutes" => Self::Minute,
-            "h" | "hr" | "hour" | "hours" => Self::Hour,
-            "d" | "day" | "days" => Self::Day,
+        let (name, length) = match text {
+            "ms" => ("millisecond", Nanos::from_millis(1)),
+            "s" | "sec" | "second" | "seconds" => ("second", Nanos::from_secs(1)),
+            "m" | "min" | "minute" | "minutes" => ("minute", Nanos::from_secs(60)),
+            "h" | "hr" | "hour" | "hours" => ("hour", Nanos::from_secs(3_600)),
+            "d" | "day" | "days" => ("day", Nanos::from_secs(86_400)),
             _ => return None,
-        })
-    }
-
-    const fn ns(self) -> u64 {
-        match self {
-            Self::Millisecond => 1_000_000,
-            Self::Second => 1_000_000_000,
-            Self::Minute => 60 * 1_000_000_000,
-            Self::Hour => 3_600 * 1_000_000_000,
-            Self::Day => 86_400 * 1_000_000_000,
-        }
-    }
-
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Millisecond => "millisecond",
-            Self::Second => "second",
-            Self::Minute => "minute",
-            Self::Hour => "hour",
-            Self::Day => "day",
-        }
+        };
+        Some(Self { name, length })
     }
 }
 
