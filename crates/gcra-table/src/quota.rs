@@ -1,9 +1,9 @@
 //! GCRA: how many cells may come, and when. Pure arithmetic on times.
 
-use core::fmt;
 use core::num::{NonZeroU32, NonZeroU64};
 
 use crate::class::Class;
+use crate::sentences::sentences;
 use crate::time::{Nanos, Time};
 
 /// The longest time that a quota may take to drain, and the largest debt: four years of 365 days.
@@ -12,6 +12,8 @@ use crate::time::{Nanos, Time};
 pub const MAX_DRAIN: Nanos = Nanos::from_secs(4 * 365 * DAY_S);
 
 const DAY_S: u64 = 86_400;
+const DAY_NS: u64 = Nanos::from_secs(DAY_S).0;
+const MOST_DAYS: u64 = MAX_DRAIN.0 / DAY_NS;
 
 /// A rate and a burst in the terms of GCRA: one cell every emission interval, and how many may
 /// come at once.
@@ -373,50 +375,22 @@ pub enum Admission {
     Oversize,
 }
 
-/// Why numbers are not a quota.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-#[non_exhaustive]
-pub enum QuotaError {
-    /// The emission interval is zero.
-    ZeroInterval,
-    /// The burst is zero.
-    ZeroBurst,
-    /// A full burst takes longer than [`MAX_DRAIN`] to drain.
-    DrainTooLong {
-        /// The time for a cell.
-        emission_interval: Nanos,
-        /// The cells of a full burst.
-        burst: u32,
-    },
-    /// A key could owe more than [`MAX_DRAIN`].
-    DebtTooLarge {
-        /// The cap that was asked for.
-        most_owed: Nanos,
-    },
-}
-
-impl fmt::Display for QuotaError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const DAY_NS: u64 = DAY_S * 1_000_000_000;
-        let most = MAX_DRAIN.0 / DAY_NS;
-        match self {
-            Self::ZeroInterval => f.write_str("the time between two cells is zero"),
-            Self::ZeroBurst => f.write_str("a burst of 0 allows nothing; the smallest is 1"),
-            Self::DrainTooLong { emission_interval, burst } => {
-                let drain_ns = u128::from(emission_interval.0) * u128::from(*burst);
-                write!(
-                    f,
-                    "a burst of {burst} takes {} days to pay off at this rate; at most {most} \
-                     days can be counted, so lower the burst or raise the rate",
-                    drain_ns / u128::from(DAY_NS)
-                )
-            }
-            Self::DebtTooLarge { most_owed } => write!(
-                f,
-                "a debt of {} days is too large; at most {most} days can be counted",
-                most_owed.0.div_ceil(DAY_NS)
-            ),
-        }
+sentences! {
+    /// Why numbers are not a quota.
+    #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+    #[non_exhaustive]
+    pub enum QuotaError {
+        ZeroInterval => "the time between two cells is zero";
+        ZeroBurst => "a burst of 0 allows nothing; the smallest is 1";
+        /// That is [`MAX_DRAIN`].
+        DrainTooLong { emission_interval: Nanos, burst: u32 }
+            => "a burst of {burst} takes {} days to pay off at this rate; at most {MOST_DAYS} \
+                days can be counted, so lower the burst or raise the rate",
+                u128::from(emission_interval.0) * u128::from(*burst) / u128::from(DAY_NS);
+        /// That is [`MAX_DRAIN`], too.
+        DebtTooLarge { most_owed: Nanos }
+            => "a debt of {} days is too large; at most {MOST_DAYS} days can be counted",
+                most_owed.0.div_ceil(DAY_NS);
     }
 }
 

@@ -9,6 +9,7 @@ use core::sync::atomic::AtomicU64;
 use crate::file::checked::{Checked, Checksum, printable};
 use crate::hash::SipHasher;
 use crate::key::KeyHash;
+use crate::sentences::sentences;
 use crate::time::{Nanos, Time};
 
 /// How many exemptions a table can hold at a time.
@@ -40,22 +41,14 @@ pub struct Exemption {
     pub client: String,
 }
 
-/// Why an exemption could not be written down.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-#[non_exhaustive]
-pub enum ExemptError {
-    /// There are 128 exemptions already.
-    Full,
-    /// The table is being resized, and the exemption could be lost in the move.
-    BeingResized,
-}
-
-impl core::fmt::Display for ExemptError {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        match self {
-            Self::Full => f.write_str("there are 128 exemptions already"),
-            Self::BeingResized => f.write_str("the table is being resized; try again"),
-        }
+sentences! {
+    /// Why an exemption could not be written down.
+    #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+    #[non_exhaustive]
+    pub enum ExemptError {
+        Full => "there are 128 exemptions already";
+        /// The exemption could be lost in the move.
+        BeingResized => "the table is being resized; try again";
     }
 }
 
