@@ -78,8 +78,8 @@ impl Table {
                 thread::sleep(notice);
             }
             carried = old.carry_all_to(&next);
-            next.take_over_register(&old);
-            next.take_over_exemptions(&old);
+            next.register().take_over(&old.register());
+            next.exemption_entries().take_over(old.exemption_entries());
             next.shared().inherited.raise_to(old.counted_until_here());
         }
         open::adopt_clock(path, &next_file)?;

@@ -532,11 +532,6 @@ impl Table {
         self.register().all().collect()
     }
 
-    /// Copies what the register of the table before this one says.
-    pub(crate) fn take_over_register(&self, old: &Self) {
-        self.register().take_over(&old.register());
-    }
-
     /// The register, to look up or put in force several limits.
     pub fn register(&self) -> Register<'_> {
         Register::new(self.region.register(), self.hash_key.hasher(), self.now())
@@ -644,12 +639,7 @@ impl Table {
         self.exemption_entries().all().collect()
     }
 
-    /// Copies the exemptions of the table before this one.
-    pub(crate) fn take_over_exemptions(&self, old: &Self) {
-        self.exemption_entries().take_over(old.exemption_entries());
-    }
-
-    fn exemption_entries(&self) -> Exemptions<'_> {
+    pub(crate) fn exemption_entries(&self) -> Exemptions<'_> {
         Exemptions::new(self.region.exemptions(), self.hash_key.hasher(), self.now())
     }
 
