@@ -46,25 +46,22 @@ pub(crate) struct Header {
 
 impl Header {
     pub(crate) fn to_bytes(&self) -> [u8; FIXED_BYTES] {
+        let fields: [&[u8]; 12] = [
+            &MAGIC,
+            &LAYOUT.to_ne_bytes(),
+            &[0; 4],
+            &self.slots.to_ne_bytes(),
+            &self.hash_key,
+            &hash_check(&self.hash_key).to_ne_bytes(),
+            &self.generation.to_ne_bytes(),
+            &self.created_wall_ns.to_ne_bytes(),
+            &self.creator,
+            &self.boot_id,
+            &self.base_ns.to_ne_bytes(),
+            &self.clock_offset_ns.to_ne_bytes(),
+        ];
         let mut bytes = [0; FIXED_BYTES];
-        let mut rest = &mut bytes[..];
-        let mut put = |field: &[u8]| {
-            let (here, after) = core::mem::take(&mut rest).split_at_mut(field.len());
-            here.copy_from_slice(field);
-            rest = after;
-        };
-        put(&MAGIC);
-        put(&LAYOUT.to_ne_bytes());
-        put(&[0; 4]);
-        put(&self.slots.to_ne_bytes());
-        put(&self.hash_key);
-        put(&hash_check(&self.hash_key).to_ne_bytes());
-        put(&self.generation.to_ne_bytes());
-        put(&self.created_wall_ns.to_ne_bytes());
-        put(&self.creator);
-        put(&self.boot_id);
-        put(&self.base_ns.to_ne_bytes());
-        put(&self.clock_offset_ns.to_ne_bytes());
+        bytes.copy_from_slice(&fields.concat());
         bytes
     }
 

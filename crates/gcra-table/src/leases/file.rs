@@ -88,7 +88,6 @@ pub(super) struct LeasesHeader {
 
 impl LeasesHeader {
     fn to_bytes(self) -> [u8; FIXED_BYTES] {
-        let mut bytes = [0; FIXED_BYTES];
         let fields: [&[u8]; 14] = [
             &MAGIC,
             &LAYOUT.to_ne_bytes(),
@@ -105,13 +104,10 @@ impl LeasesHeader {
             &self.id.device.to_ne_bytes(),
             &self.id.inode.to_ne_bytes(),
         ];
-        let mut at = 0;
-        for field in fields {
-            bytes[at..at + field.len()].copy_from_slice(field);
-            at += field.len();
-        }
-        let check = self.check(&bytes[..at]);
-        bytes[at..].copy_from_slice(&check.to_ne_bytes());
+        let fields = fields.concat();
+        let mut bytes = [0; FIXED_BYTES];
+        bytes[..fields.len()].copy_from_slice(&fields);
+        bytes[fields.len()..].copy_from_slice(&self.check(&fields).to_ne_bytes());
         bytes
     }
 
