@@ -27,6 +27,9 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::clock::Unreadable;
 use crate::file::open_error::OpenErrorKind;
+/// The pause after each attempt to take a lock.
+pub(crate) const LOCK_PAUSE: Duration = Duration::from_millis(10);
+
 
 /// Which file it is, whatever its name.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -173,10 +176,15 @@ pub(crate) fn must_be_private(metadata: &Metadata) -> Result<(), OpenErrorKind> 
 /// Takes the lock under which processes attach. Decisions do not need it, so it is held only for
 /// moments.
 pub(crate) fn lock(file: &File) -> Result<(), OpenErrorKind> {
-    for _ in 0..500 {
+    if try_lock(file, 500)? { Ok(()) } else { Err(OpenErrorKind::Locked) }
+}
+
+/// Tries so often to take the lock. False if another process has it.
+pub(crate) fn try_lock(file: &File, attempts: u32) -> Result<bool, OpenErrorKind> {
+    for _ in 0..attempts {
         match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => return Ok(()),
-            Err(Errno::WOULDBLOCK | Errno::INTR) => thread::sleep(Duration::from_millis(10)),
+            Ok(()) => return Ok(true),
+            Err(Errno::WOULDBLOCK | Errno::INTR) => thread::sleep(LOCK_PAUSE),
             Err(errno) => return Err(failed("lock it")(errno.into())),
         }
     }

@@ -9,14 +9,13 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::fs::FlockOperation;
-use rustix::io::Errno;
 
 use crate::clock;
 use crate::file::header::{FIXED_BYTES, HEADER_BYTES, Header, SHARED_AT, Shared};
 use crate::file::open_error::{OpenError, OpenErrorKind};
 use crate::file::{
-    self, FileId, Role, failed, lock, must_allow_files_of, must_be_of_user, must_be_private, open,
-    proc, read_at, write_at,
+    self, FileId, LOCK_PAUSE, Role, failed, lock, must_allow_files_of, must_be_of_user,
+    must_be_private, open, proc, read_at, try_lock, write_at,
 };
 use crate::slots::Slots;
 
@@ -71,7 +70,6 @@ const ATTEMPTS: u32 = 16;
 
 /// How often the lock of a resize is tried, and the pause after each attempt.
 const LOCK_ATTEMPTS: u32 = 10;
-const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
 /// Opens the table at `path`, or makes it with `slots` slots. Without `slots`, a table that exists
 /// may have any size.
@@ -187,24 +185,11 @@ pub(crate) fn hold_successor(path: &Path, old: &TableFile) -> Result<TableFile, 
     if !next.header.follows(&old.header) || next.id == old.id {
         return Err(no_successor(path));
     }
-    if !is_free(&next.file).map_err(error)? {
+    if !try_lock(&next.file, LOCK_ATTEMPTS).map_err(error)? {
         return Err(OpenError::new(path, OpenErrorKind::ResizeRuns { to: next.slots }));
     }
     next.header.take_clock_of(&old.header);
     reserved(next).map_err(error)
-}
-
-/// Takes the lock of the process that resizes. False if another process has it.
-fn is_free(file: &File) -> Result<bool, OpenErrorKind> {
-    // A process that looks whether a resize was interrupted has it for a moment.
-    for _ in 0..LOCK_ATTEMPTS {
-        match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => return Ok(true),
-            Err(Errno::WOULDBLOCK | Errno::INTR) => thread::sleep(LOCK_PAUSE),
-            Err(errno) => return Err(failed("lock it")(errno.into())),
-        }
-    }
-    Ok(false)
 }
 
 /// The number of slots to which a resize of this table was interrupted: its successor is there,
