@@ -7,6 +7,7 @@ use std::{fs, io};
 
 use rustix::time::{ClockId, clock_gettime};
 
+use crate::file::open_error::OpenErrorKind;
 use crate::time::{Nanos, Time};
 
 /// What a table measures time with.
@@ -108,26 +109,18 @@ pub(crate) fn wall_ns() -> u64 {
 }
 
 /// A file of /proc on which the clock depends could not be read.
-#[derive(Debug)]
-pub(crate) struct Unreadable {
-    pub(crate) file: &'static str,
-    pub(crate) source: io::Error,
-}
-
-impl Unreadable {
-    fn because(file: &'static str) -> impl FnOnce(io::Error) -> Self {
-        move |source| Self { file, source }
-    }
+fn unreadable(file: &'static str) -> impl FnOnce(io::Error) -> OpenErrorKind {
+    move |source| OpenErrorKind::Proc { file, source }
 }
 
 /// The random name that the kernel gives each boot.
-pub(crate) fn boot_id() -> Result<[u8; 16], Unreadable> {
+pub(crate) fn boot_id() -> Result<[u8; 16], OpenErrorKind> {
     const FILE: &str = "/proc/sys/kernel/random/boot_id";
-    let text = fs::read_to_string(FILE).map_err(Unreadable::because(FILE))?;
+    let text = fs::read_to_string(FILE).map_err(unreadable(FILE))?;
     let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
-    u128::from_str_radix(&digits, 16).map(u128::to_be_bytes).map_err(|_| {
-        Unreadable::because(FILE)(invalid(format!("'{}' is not a boot id", text.trim())))
-    })
+    u128::from_str_radix(&digits, 16)
+        .map(u128::to_be_bytes)
+        .map_err(|_| unreadable(FILE)(invalid(format!("'{}' is not a boot id", text.trim()))))
 }
 
 /// By how many nanoseconds CLOCK_BOOTTIME of the time namespace of this process is ahead of the
@@ -136,7 +129,7 @@ pub(crate) fn boot_id() -> Result<[u8; 16], Unreadable> {
 /// The kernel says it, so it is exact. It cannot be measured: CLOCK_MONOTONIC has an offset of its
 /// own in a time namespace, the difference of the two changes with each suspend, and the wall
 /// clock can be set.
-pub(crate) fn namespace_offset_ns() -> Result<i64, Unreadable> {
+pub(crate) fn namespace_offset_ns() -> Result<i64, OpenErrorKind> {
     const OURS: &str = "/proc/self/ns/time";
     const CHILDRENS: &str = "/proc/self/ns/time_for_children";
     const OFFSETS: &str = "/proc/self/timens_offsets";
@@ -149,18 +142,17 @@ pub(crate) fn namespace_offset_ns() -> Result<i64, Unreadable> {
         {
             return Ok(0);
         }
-        Err(error) => return Err(Unreadable::because(OURS)(error)),
+        Err(error) => return Err(unreadable(OURS)(error)),
     };
     // The offsets that the kernel shows are those of the children's namespace.
-    if fs::read_link(CHILDRENS).map_err(Unreadable::because(CHILDRENS))? != ours {
+    if fs::read_link(CHILDRENS).map_err(unreadable(CHILDRENS))? != ours {
         let message = "it is not the time namespace of this process itself; start it by a fork \
                        (unshare --fork)";
-        return Err(Unreadable::because(CHILDRENS)(io::Error::other(message)));
+        return Err(unreadable(CHILDRENS)(io::Error::other(message)));
     }
-    let text = fs::read_to_string(OFFSETS).map_err(Unreadable::because(OFFSETS))?;
-    boottime_offset_ns(&text).ok_or_else(|| {
-        Unreadable::because(OFFSETS)(invalid("it has no offset for boottime".to_owned()))
-    })
+    let text = fs::read_to_string(OFFSETS).map_err(unreadable(OFFSETS))?;
+    boottime_offset_ns(&text)
+        .ok_or_else(|| unreadable(OFFSETS)(invalid("it has no offset for boottime".to_owned())))
 }
 
 /// The offset in a line such as "boottime 3600 0": seconds, and nanoseconds to add to them.

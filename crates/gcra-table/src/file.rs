@@ -25,11 +25,10 @@ use rustix::fs::{AtFlags, CWD, FallocateFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
-use crate::clock::Unreadable;
 use crate::file::open_error::OpenErrorKind;
+
 /// The pause after each attempt to take a lock.
 pub(crate) const LOCK_PAUSE: Duration = Duration::from_millis(10);
-
 
 /// Which file it is, whatever its name.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -188,7 +187,7 @@ pub(crate) fn try_lock(file: &File, attempts: u32) -> Result<bool, OpenErrorKind
             Err(errno) => return Err(failed("lock it")(errno.into())),
         }
     }
-    Err(OpenErrorKind::Locked)
+    Ok(false)
 }
 
 pub(crate) fn read_at(file: &File, at: usize) -> Result<u64, OpenErrorKind> {
@@ -203,8 +202,4 @@ pub(crate) fn write_at(file: &File, at: usize, value: u64) -> Result<(), OpenErr
 
 pub(crate) fn failed(doing: &'static str) -> impl FnOnce(io::Error) -> OpenErrorKind {
     move |source| OpenErrorKind::Io { doing, source }
-}
-
-pub(crate) fn proc(Unreadable { file, source }: Unreadable) -> OpenErrorKind {
-    OpenErrorKind::Proc { file, source }
 }

@@ -76,8 +76,8 @@
 //! * one bucket: `ticket`, `look`, `bucket`, `counters`, `context`, `seal`, `opening`, `carry`,
 //!   `charge`, `give_back`, `window`, and `reset` (in `bucket/`, each of which begins with the
 //!   argument for why its step is correct);
-//! * the file: `hash`, `slots`, `key`, `clock`, and, in `file/`, `checked`, `register`, `profile`,
-//!   `exemptions`, `open_error`, `header`, `region`, `cgroup`, `file`, and `open`;
+//! * the file: `hash`, `slots`, `key`, and, in `file/`, `checked`, `register`, `profile`,
+//!   `exemptions`, `open_error`, `header`, `region`, `cgroup`; then `clock`, `file`, and `open`;
 //! * the table: `processes`, `table` with `succession`, `resize`, and `inspect`;
 //! * beside the table, what a store has lent to this machine: `leases`.
 //!

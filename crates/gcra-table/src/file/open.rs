@@ -15,7 +15,7 @@ use crate::file::header::{FIXED_BYTES, HEADER_BYTES, Header, SHARED_AT, Shared};
 use crate::file::open_error::{OpenError, OpenErrorKind};
 use crate::file::{
     self, FileId, LOCK_PAUSE, Role, failed, lock, must_allow_files_of, must_be_of_user,
-    must_be_private, open, proc, read_at, try_lock, write_at,
+    must_be_private, open, read_at, try_lock, write_at,
 };
 use crate::slots::Slots;
 
@@ -68,7 +68,8 @@ impl Drop for TableFile {
 /// than that, another program keeps replacing the file.
 const ATTEMPTS: u32 = 16;
 
-/// How often the lock of a resize is tried, and the pause after each attempt.
+/// How often the lock of the process that resizes is tried. A process that looks whether a resize
+/// was interrupted has it for a moment.
 const LOCK_ATTEMPTS: u32 = 10;
 
 /// Opens the table at `path`, or makes it with `slots` slots. Without `slots`, a table that exists
@@ -307,9 +308,9 @@ fn fill(file: &File, slots: Slots, old: Option<&TableFile>) -> Result<(), OpenEr
         generation: 0,
         created_wall_ns: clock::wall_ns(),
         creator,
-        boot_id: clock::boot_id().map_err(proc)?,
+        boot_id: clock::boot_id()?,
         base_ns: 0,
-        clock_offset_ns: clock::namespace_offset_ns().map_err(proc)?,
+        clock_offset_ns: clock::namespace_offset_ns()?,
     };
     if let Some(old) = old {
         header.hash_key = old.header.hash_key;
@@ -372,8 +373,8 @@ const MAX_GENERATION: u64 = 1 << 32;
 /// written. In the same boot, refuses a clock that differs from that of the other processes.
 fn bring_to_this_boot(table: &mut TableFile) -> Result<(), OpenErrorKind> {
     let TableFile { file, header, .. } = table;
-    let boot_id = clock::boot_id().map_err(proc)?;
-    let offset_ns = clock::namespace_offset_ns().map_err(proc)?;
+    let boot_id = clock::boot_id()?;
+    let offset_ns = clock::namespace_offset_ns()?;
     let (last_ns, last_wall_ns) = (read_at(file, SHARED_AT)?, read_at(file, SHARED_AT + 8)?);
     let out_of_range = damaged("its time is out of range");
     if last_ns > clock::MAX_NS || last_wall_ns > i64::MAX.unsigned_abs() {
