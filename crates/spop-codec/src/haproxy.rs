@@ -7,16 +7,7 @@ use crate::value::Value;
 use crate::wire::{self, FrameId, kind};
 use crate::writer::{BufferFull, Writer};
 
-pub use crate::hello::HelloFields;
-
-/// Writes a HAPROXY-HELLO. Returns the length of the frame.
-///
-/// # Errors
-///
-/// `out` is too short.
-pub fn encode_hello(out: &mut [u8], hello: &HelloFields<'_>) -> Result<usize, BufferFull> {
-    crate::hello::encode_haproxy_hello(out, hello)
-}
+pub use crate::hello::{HelloFields, encode_hello};
 
 /// Writes a HAPROXY-DISCONNECT. Returns the length of the frame.
 ///

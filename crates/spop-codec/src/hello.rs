@@ -213,10 +213,12 @@ impl Default for HelloFields<'_> {
     }
 }
 
-pub(crate) fn encode_haproxy_hello(
-    out: &mut [u8],
-    hello: &HelloFields<'_>,
-) -> Result<usize, BufferFull> {
+/// Writes a HAPROXY-HELLO. Returns the length of the frame.
+///
+/// # Errors
+///
+/// `out` is too short.
+pub fn encode_hello(out: &mut [u8], hello: &HelloFields<'_>) -> Result<usize, BufferFull> {
     let mut writer = wire::begin(out, kind::HAPROXY_HELLO, FrameId::default())?;
     writer.string(SUPPORTED_VERSIONS.as_bytes())?;
     writer.value(hello.versions.into())?;
