@@ -13,14 +13,11 @@ const MAX_SOCKETS: usize = 1024;
 /// What a .socket unit must say. It is the advice for every mistake.
 const REMEDY: &str = "the .socket unit needs ListenStream= and Accept=no";
 
-/// A socket that listens.
-pub(crate) enum Inherited {
-    Tcp(TcpListener),
-    Unix(UnixListener),
-}
-
 /// All sockets that systemd has handed over.
-pub(crate) fn listeners() -> io::Result<Vec<Inherited>> {
+pub(crate) fn listeners<L>() -> io::Result<Vec<L>>
+where
+    L: From<TcpListener> + From<UnixListener>,
+{
     let none = |why: String| {
         io::Error::new(io::ErrorKind::NotFound, format!("no sockets are inherited: {why}"))
     };
@@ -60,7 +57,10 @@ pub(crate) fn listeners() -> io::Result<Vec<Inherited>> {
 }
 
 /// The socket at this index, or what is wrong with it.
-fn listener(sockets: &mut ListenFd, index: usize) -> Result<Inherited, String> {
+fn listener<L>(sockets: &mut ListenFd, index: usize) -> Result<L, String>
+where
+    L: From<TcpListener> + From<UnixListener>,
+{
     let failed = |error: io::Error| format!("cannot be used: {error}");
     let listens = |socket: SockRef<'_>| match socket.is_listener() {
         Ok(true) => Ok(()),
@@ -70,12 +70,12 @@ fn listener(sockets: &mut ListenFd, index: usize) -> Result<Inherited, String> {
     if let Ok(Some(listener)) = sockets.take_tcp_listener(index) {
         listens(SockRef::from(&listener))?;
         listener.set_nonblocking(true).map_err(failed)?;
-        return TcpListener::from_std(listener).map(Inherited::Tcp).map_err(failed);
+        return TcpListener::from_std(listener).map(L::from).map_err(failed);
     }
     if let Ok(Some(listener)) = sockets.take_unix_listener(index) {
         listens(SockRef::from(&listener))?;
         listener.set_nonblocking(true).map_err(failed)?;
-        return UnixListener::from_std(listener).map(Inherited::Unix).map_err(failed);
+        return UnixListener::from_std(listener).map(L::from).map_err(failed);
     }
     let others = [
         (Domain::IPV4, Type::DGRAM, "is a UDP socket"),

@@ -8,7 +8,7 @@ use std::{fmt, io};
 
 use tokio::net::{TcpListener, TcpSocket, UnixListener};
 
-use crate::inherited::{self, Inherited};
+use crate::inherited;
 use crate::socket_file::{self, SocketAccess, SocketFile};
 use crate::stream::Stream;
 
@@ -61,10 +61,7 @@ impl ListenAddress {
     /// As [`bind`](Self::bind), or the process may not set these permissions.
     pub fn bind_with(&self, access: SocketAccess) -> io::Result<Vec<Listener>> {
         let listener = match self {
-            Self::Inherited => {
-                let inherited = inherited::listeners()?;
-                return Ok(inherited.into_iter().map(Listener::from).collect());
-            }
+            Self::Inherited => return inherited::listeners(),
             Self::Tcp(address) => {
                 let socket =
                     if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
@@ -160,15 +157,6 @@ impl From<TcpListener> for Listener {
 impl From<UnixListener> for Listener {
     fn from(listener: UnixListener) -> Self {
         Self(Kind::Unix { _file: None, listener })
-    }
-}
-
-impl From<Inherited> for Listener {
-    fn from(inherited: Inherited) -> Self {
-        match inherited {
-            Inherited::Tcp(listener) => listener.into(),
-            Inherited::Unix(listener) => listener.into(),
-        }
     }
 }
 
