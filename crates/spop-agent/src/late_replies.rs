@@ -80,8 +80,16 @@ impl LateReplies {
         if !share.resize(bytes, limit) {
             return Err(answer);
         }
-        let requests = self.requests.get_or_insert_default();
-        requests.push(WaitingRequest::new(answer, request, counters, share));
+        counters.waits();
+        self.requests.get_or_insert_default().push(WaitingRequest {
+            answer: Some(answer),
+            deadline: Box::pin(sleep(request.deadline)),
+            fallback: request.fallback.to_vec(),
+            asked: request.asked,
+            more_messages: request.request.more_messages(),
+            counters: counters.clone(),
+            _share: share,
+        });
         Ok(())
     }
 
@@ -116,24 +124,6 @@ struct WaitingRequest {
 }
 
 impl WaitingRequest {
-    fn new(
-        answer: LateFuture,
-        request: &Waiting<'_>,
-        counters: &Arc<Counters>,
-        share: Share,
-    ) -> Self {
-        counters.waits();
-        Self {
-            answer: Some(answer),
-            deadline: Box::pin(sleep(request.deadline)),
-            fallback: request.fallback.to_vec(),
-            asked: request.asked,
-            more_messages: request.request.more_messages(),
-            counters: counters.clone(),
-            _share: share,
-        }
-    }
-
     fn answered(&self, ack: Vec<u8>, source: Source) -> Answered {
         Answered { ack, asked: self.asked, more_messages: self.more_messages, source }
     }
