@@ -304,16 +304,12 @@ impl<H: Handler> Agent<H> {
     }
 }
 
-fn new_runtime() -> Result<tokio::runtime::Runtime, RunError> {
+fn new_runtime() -> Result<Runtime, RunError> {
     // tokio would panic without the pair of sockets by which it learns of signals.
     let pair = std::os::unix::net::UnixStream::pair();
-    pair.map_err(|error| RunError::Runtime(named("socketpair", &error)))?;
+    let named = |error: io::Error| io::Error::new(error.kind(), format!("socketpair: {error}"));
+    pair.map_err(|error| RunError::Runtime(named(error)))?;
     Builder::new_current_thread().enable_all().build().map_err(RunError::Runtime)
-}
-
-/// An error that says which system call was refused.
-fn named(call: &str, error: &io::Error) -> io::Error {
-    io::Error::new(error.kind(), format!("{call}: {error}"))
 }
 
 /// The ending of a noun behind this number.
