@@ -18,7 +18,7 @@ pub struct SeldomCounts {
     /// What messages said about limits whose numbers are in an arg.
     pub limit_args: Counters<{ ArgValue::ALL.len() }>,
     /// Messages that have settled requests, by how.
-    pub settled: Counters<{ Settlement::NAMES.len() }>,
+    pub settled: Counters<{ Settlement::ALL.len() }>,
     /// The cells that these have settled.
     pub settled_cells: Counters<{ SettledCells::NAMES.len() }>,
 }
@@ -29,7 +29,7 @@ impl Default for SeldomCounts {
             without_store: Counters::of(std::array::from_fn(|place| OUTCOMES[place])),
             delayed: Counters::of(["delayed"]),
             limit_args: Counters::of(ArgValue::ALL.map(ArgValue::as_str)),
-            settled: Counters::of(Settlement::NAMES),
+            settled: Counters::of(Settlement::ALL.map(Settlement::as_str)),
             settled_cells: Counters::of(SettledCells::NAMES),
         }
     }

@@ -1,30 +1,26 @@
 //! How a message has settled what its request had reserved, and how many cells that were.
 
-/// How a message has settled what its request had reserved.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Settlement {
-    /// The request has cost more, and that was charged as far as possible.
-    Charged,
-    /// It has cost less, and the rest was given back as far as possible.
-    GivenBack,
-    /// It has cost what was reserved.
-    Equal,
-    /// It has cost less, and it is too late to give the rest back, or its window is over.
-    Late,
-    /// It has cost less, and this agent does not know the buckets that were charged: another one
-    /// has reserved the cells by other numbers. They stay charged there.
-    Unknown,
-    /// The message does not say what it has cost. What was reserved stays charged.
-    NoCost,
-    /// The limits are shared, and the store has not answered. What was reserved stays charged,
-    /// unless the store has settled it and only the reply was lost.
-    NoStore,
-}
-
-impl Settlement {
-    /// Their names, in this order.
-    pub(crate) const NAMES: [&str; 7] =
-        ["charged", "given_back", "equal", "late", "unknown", "no_cost", "no_store"];
+gcra_text::words! {
+    /// How a message has settled what its request had reserved.
+    #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+    pub(crate) enum Settlement {
+        /// The request has cost more, and that was charged as far as possible.
+        Charged = "charged",
+        /// It has cost less, and the rest was given back as far as possible.
+        GivenBack = "given_back",
+        /// It has cost what was reserved.
+        Equal = "equal",
+        /// It has cost less, and it is too late to give the rest back, or its window is over.
+        Late = "late",
+        /// It has cost less, and this agent does not know the buckets that were charged: another
+        /// one has reserved the cells by other numbers. They stay charged there.
+        Unknown = "unknown",
+        /// The message does not say what it has cost. What was reserved stays charged.
+        NoCost = "no_cost",
+        /// The limits are shared, and the store has not answered. What was reserved stays charged,
+        /// unless the store has settled it and only the reply was lost.
+        NoStore = "no_store",
+    }
 }
 
 /// The cells that a message has settled. With several limits, those of the limit with the most.
