@@ -221,37 +221,7 @@ impl Lines {
     }
 
     /// Adds what was decided about a message at `now`, or when it may go on if it is delayed.
-    /// `outcome` is `None` for a client that is exempt.
     pub fn add(
-        &mut self,
-        table: &Table,
-        now: Moment,
-        policy: &Policy,
-        cells: u32,
-        outcome: Option<Outcome>,
-        message: &Message<'_>,
-    ) {
-        self.add_line(table, now, policy, cells, outcome.into(), message);
-    }
-
-    /// Adds that a response has charged cells, or has given some back, at `now`.
-    pub(crate) fn add_settled(
-        &mut self,
-        table: &Table,
-        now: Moment,
-        policy: &Policy,
-        (charged, given_back): (u32, u32),
-        message: &Message<'_>,
-    ) {
-        let settled = [(charged, AuditOutcome::Charged), (given_back, AuditOutcome::GivenBack)];
-        for (cells, outcome) in settled {
-            if cells > 0 {
-                self.add_line(table, now, policy, cells, outcome, message);
-            }
-        }
-    }
-
-    fn add_line(
         &mut self,
         table: &Table,
         now: Moment,

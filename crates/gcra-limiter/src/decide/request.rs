@@ -7,7 +7,7 @@ use gcra_table::{Leases, Reading, Table};
 use spop_agent::{Message, Messages};
 
 use crate::answer::Standings;
-use crate::audit_lines::{Lines, Moment};
+use crate::audit_lines::{AuditOutcome, Lines, Moment};
 use crate::borrower::Borrower;
 use crate::counting::{count, count_tried, count_undecided};
 use crate::decide::attempt::{Attempt, MustWait, Patience, SharedDecision};
@@ -141,7 +141,11 @@ impl<'p> Deciding<'p, '_> {
                 if let Some(lines) = audit {
                     let policy = &in_force.policies.list[policy];
                     let at = store_ns.map_or(Moment::Table(now.time()), Moment::Store);
-                    lines.add_settled(table, at, policy, (charged, given_back), message);
+                    let settled =
+                        [(charged, AuditOutcome::Charged), (given_back, AuditOutcome::GivenBack)];
+                    for (cells, outcome) in settled.into_iter().filter(|(cells, _)| *cells > 0) {
+                        lines.add(table, at, policy, cells, outcome, message);
+                    }
                 }
             }
             None => {
@@ -300,7 +304,7 @@ impl<'p> Asked<'p, '_, '_> {
 
     fn write(&self, at: Moment, audit: Option<&mut Lines>, verdict: Option<Verdict>) {
         if let Some(lines) = audit {
-            let outcome = verdict.map(|verdict| verdict.outcome);
+            let outcome = verdict.map(|verdict| verdict.outcome).into();
             let cells = self.question.cells;
             lines.add(self.deciding.table, at, self.policy(), cells, outcome, self.message);
         }
