@@ -372,15 +372,16 @@ impl PolicyChanges {
         // had the limits of the policy itself, and not those of an override.
         let mut keys = ArrayVec::<(KeyHash, Time), MOST_CHANGES>::new();
         let mut own_until = if rule.is_override() { None } else { Some(Time(u64::MAX)) };
-        for (Former { ended, .. }, old) in self.former.iter().filter_map(with_policy) {
+        let with_policies = self.former.iter().filter_map(|it| Some((it.ended, it.policy()?)));
+        for (ended, old) in with_policies {
             let Some((key, is_override, old)) = under(old, asked) else { continue };
             let before = LimitBucket::of(table, old, key, Some(message));
-            found.add(before.key, before.quota, Some(*ended));
+            found.add(before.key, before.quota, Some(ended));
             if !is_override {
-                own_until = own_until.max(Some(*ended));
+                own_until = own_until.max(Some(ended));
             }
             if before.key != current.key && !keys.iter().any(|(key, _)| *key == before.key) {
-                let _ = keys.try_push((before.key, *ended));
+                let _ = keys.try_push((before.key, ended));
             }
         }
         let keys = || iter::once((current.key, Time(u64::MAX))).chain(keys.iter().copied());
@@ -486,11 +487,6 @@ fn have_same_buckets(policies: &Policies, others: &Policies) -> bool {
     policies.limits_digest == others.limits_digest
         && policies.list.len() == others.list.len()
         && both.all(|(one, other)| one.name == other.name && one.has_buckets_of(other))
-}
-
-/// What was in force, with its policy, if this process had it.
-fn with_policy(former: &Former) -> Option<(&Former, &Policy)> {
-    former.policy().map(|policy| (former, policy))
 }
 
 /// What is done with the table's register.
