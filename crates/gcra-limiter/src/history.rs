@@ -32,17 +32,6 @@ const POLICIES: usize = 64;
 /// The name for the policies beyond these. No policy can have it.
 const OTHERS: &str = "(other policies)";
 
-/// What was counted since the start.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct TotalCounts {
-    /// By name, in the order of [`OUTCOMES`](crate::verdict::OUTCOMES), and what was
-    /// [`NEWLY_BLOCKED`].
-    pub policies: Vec<(String, [u64; COUNTS])>,
-    pub notifies: u64,
-    pub unmatched: u64,
-    pub latency: [u64; Latency::BUCKETS],
-}
-
 /// The ring of one agent.
 #[derive(Debug, Default)]
 pub struct History {
@@ -51,38 +40,41 @@ pub struct History {
     /// The number of the first of them.
     first: u64,
     /// What was counted at the last beat, by policy, and when that was.
-    last: Option<(Duration, Counts)>,
+    last: Option<(Duration, PastCounts)>,
 }
 
 #[derive(Debug, Default)]
 struct Slot {
-    counts: Counts,
+    counts: PastCounts,
     /// For how much of the slot there are counts.
     covered: Duration,
 }
 
+/// What was counted since the start, or in a part of that time.
 #[derive(Clone, Debug, Default)]
-struct Counts {
-    policies: BTreeMap<Arc<str>, [u64; COUNTS]>,
-    notifies: u64,
-    unmatched: u64,
-    latency: [u64; Latency::BUCKETS],
+pub struct PastCounts {
+    /// By name, in the order of [`OUTCOMES`](crate::verdict::OUTCOMES), and what was
+    /// [`NEWLY_BLOCKED`].
+    pub(crate) policies: BTreeMap<Arc<str>, [u64; COUNTS]>,
+    pub(crate) notifies: u64,
+    pub(crate) unmatched: u64,
+    pub(crate) latency: [u64; Latency::BUCKETS],
 }
 
-impl Counts {
-    fn of(counted: &TotalCounts) -> Self {
+impl PastCounts {
+    /// Those of these policies, and nothing else.
+    pub(crate) fn of_policies<'a>(each: impl Iterator<Item = (&'a str, [u64; COUNTS])>) -> Self {
         let mut policies: BTreeMap<Arc<str>, _> = BTreeMap::new();
-        for (place, (name, counts)) in counted.policies.iter().enumerate() {
+        for (place, (name, counts)) in each.enumerate() {
             let (name, counts) = match place < POLICIES {
-                true => (&**name, *counts),
+                true => (name, counts),
                 // What a trial has decided about is counted under its policy, too.
-                false if is_trial_name(name) => (OTHERS, only_new(counts)),
-                false => (OTHERS, *counts),
+                false if is_trial_name(name) => (OTHERS, only_new(&counts)),
+                false => (OTHERS, counts),
             };
             add(policies.entry(name.into()).or_default(), &counts);
         }
-        let TotalCounts { policies: _, notifies, unmatched, latency } = *counted;
-        Self { policies, notifies, unmatched, latency }
+        Self { policies, ..Self::default() }
     }
 
     /// Takes `part` of `whole` of these counts out, rounded down.
@@ -142,10 +134,9 @@ fn add<const N: usize>(sums: &mut [u64; N], more: &[u64; N]) {
 
 impl History {
     /// Takes note of what was counted until now, `now` after the start of the machine.
-    pub fn beat(&mut self, now: Duration, counted: &TotalCounts) {
-        let counts = Counts::of(counted);
-        let Some((last, before)) = self.last.replace((now, counts.clone())) else { return };
-        let mut rest = counts.since(&before);
+    pub fn beat(&mut self, now: Duration, counted: &PastCounts) {
+        let Some((last, before)) = self.last.replace((now, counted.clone())) else { return };
+        let mut rest = counted.since(&before);
         // If nothing was noted for longer than the ring, the latest part of that is kept.
         let longest = Duration::from_secs(STEP * SLOTS as u64);
         let mut from = last.max(now.saturating_sub(longest));
@@ -194,7 +185,8 @@ impl History {
         let mut past = Past { first: self.first + from as u64, ..Past::default() };
         for (place, slot) in self.slots.range(from..full).enumerate() {
             past.agents.push((slot.covered >= Duration::from_secs(STEP)).into());
-            let counts = if past.agents[place] > 0 { &slot.counts } else { &Counts::default() };
+            let counts =
+                if past.agents[place] > 0 { &slot.counts } else { &PastCounts::default() };
             past.notifies.push(counts.notifies);
             past.unmatched.push(counts.unmatched);
             let used = counts.latency.iter().rposition(|count| *count > 0).map_or(0, |at| at + 1);
@@ -339,12 +331,9 @@ impl Past {
 mod tests {
     use super::*;
 
-    fn counted(allowed: u64, blocked: u64) -> TotalCounts {
-        TotalCounts {
-            policies: vec![("api".to_owned(), [allowed, 0, blocked, 0, 0])],
-            notifies: allowed + blocked,
-            ..TotalCounts::default()
-        }
+    fn counted(allowed: u64, blocked: u64) -> PastCounts {
+        let policies = [("api", [allowed, 0, blocked, 0, 0])];
+        PastCounts { notifies: allowed + blocked, ..PastCounts::of_policies(policies.into_iter()) }
     }
 
     fn ms(ms: u64) -> Duration {

@@ -18,7 +18,7 @@ use gcra_policy::policy::is_trial_name;
 use spop_agent::Snapshot;
 
 use crate::heaviest::{Clients, Heaviest, HeavyClients, Minutes};
-use crate::history::{History, Past, TotalCounts};
+use crate::history::{History, Past, PastCounts};
 use crate::minute::Minute;
 use crate::seldom_counts::SeldomCounts;
 use crate::undecided::PrintableName;
@@ -323,12 +323,13 @@ impl Stats {
     /// Takes note of what was counted until now, for [`past`](Self::past). `since_boot` is how long
     /// the machine has been running, and `unmatched` how many messages had no policy.
     pub fn remember(&self, since_boot: Duration, snapshot: &Snapshot, unmatched: u64) {
-        let each = self.policies().into_iter();
-        let counted = TotalCounts {
-            policies: each.map(|(name, policy)| (name, policy.counts())).collect(),
+        let policies = self.policies();
+        let each = policies.iter().map(|(name, policy)| (name.as_str(), policy.counts()));
+        let counted = PastCounts {
             notifies: snapshot.notifies,
             unmatched,
             latency: snapshot.latency.buckets,
+            ..PastCounts::of_policies(each)
         };
         lock(&self.history).beat(since_boot, &counted);
     }
