@@ -9,7 +9,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
 use std::num::NonZeroUsize;
-use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -232,9 +232,8 @@ pub struct Stats {
     started_wall: SystemTime,
     /// When the last full window of the heaviest clients began, and when the current one did.
     windows: Mutex<(Instant, Instant)>,
-    readiness: AtomicU8,
-    /// In milliseconds after the start.
-    last_beat: AtomicU64,
+    readiness: Mutex<Readiness>,
+    last_beat: Mutex<Instant>,
     pub reloads: ReloadCounts,
     /// How many agents of the table have other limits than this one.
     pub differing: AtomicU64,
@@ -261,8 +260,8 @@ impl Stats {
             started: now,
             started_wall: SystemTime::now(),
             windows: Mutex::new((now, now)),
-            readiness: AtomicU8::new(Readiness::Starting as u8),
-            last_beat: AtomicU64::new(0),
+            readiness: Mutex::new(Readiness::Starting),
+            last_beat: Mutex::new(now),
             reloads: ReloadCounts::default(),
             wrong_tokens: AtomicU64::new(0),
             differing: AtomicU64::new(0),
@@ -273,12 +272,8 @@ impl Stats {
     /// The counters of the policy with this name. They are always the same ones.
     pub fn policy(&self, name: &str) -> Arc<PolicyStats> {
         let mut policies = lock(&self.policies);
-        if let Some(policy) = policies.get(name) {
-            return policy.clone();
-        }
-        let policy = Arc::new(PolicyStats::new(self.lanes));
-        policies.insert(name.to_owned(), policy.clone());
-        policy
+        let new = || Arc::new(PolicyStats::new(self.lanes));
+        policies.entry(name.to_owned()).or_insert_with(new).clone()
     }
 
     /// The counters of all policies that were in force since the start, by name.
@@ -354,34 +349,25 @@ impl Stats {
 
     /// Notes that the thread of the housekeeping works.
     pub fn beat(&self) {
-        let now = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
-        self.last_beat.store(now, Ordering::Relaxed);
-        let _ = self.readiness.compare_exchange(
-            Readiness::Starting as u8,
-            Readiness::Serving as u8,
-            Ordering::Relaxed,
-            Ordering::Relaxed,
-        );
+        *lock(&self.last_beat) = Instant::now();
+        let mut readiness = lock(&self.readiness);
+        if *readiness == Readiness::Starting {
+            *readiness = Readiness::Serving;
+        }
     }
 
     /// How long ago that was noted last.
     pub fn silent(&self) -> Duration {
-        self.started
-            .elapsed()
-            .saturating_sub(Duration::from_millis(self.last_beat.load(Ordering::Relaxed)))
+        lock(&self.last_beat).elapsed()
     }
 
     /// From now on the process is leaving.
     pub fn leave(&self) {
-        self.readiness.store(Readiness::Leaving as u8, Ordering::Relaxed);
+        *lock(&self.readiness) = Readiness::Leaving;
     }
 
     pub fn readiness(&self) -> Readiness {
-        match self.readiness.load(Ordering::Relaxed) {
-            0 => Readiness::Starting,
-            1 => Readiness::Serving,
-            _ => Readiness::Leaving,
-        }
+        *lock(&self.readiness)
     }
 }
 
