@@ -48,13 +48,13 @@ impl WaitingRequest {
                 // The first one that waits for a key asks, and the others wait for it. One that
                 // is charged in the store asks by itself.
                 let asks = waits.is_first() || progress.attempt.at_once.is_some();
-                let is_new = looked_for.replace(waits.key()) != Some(waits.key());
+                let is_new = looked_for.replace(waits.key) != Some(waits.key);
                 if asks && is_new {
                     tokio::task::yield_now().await;
                 } else {
                     let next_look = asks.then(|| Instant::now() + waits.next_look());
                     let at = next_look.map_or(until, |next_look| next_look.min(until));
-                    let _ = timeout_at(at, waits.woken().notified()).await;
+                    let _ = timeout_at(at, waits.woken.notified()).await;
                 }
                 is_over = Instant::now() >= until;
             }

@@ -74,9 +74,10 @@ pub(crate) enum News {
 pub struct Waits {
     of: Arc<Waiting>,
     queue: Arc<Queue>,
-    key: LeaseKey,
+    pub(crate) key: LeaseKey,
     place: u64,
-    woken: Arc<Notify>,
+    /// Has a permit when the request can go on, or is the first by now.
+    pub(crate) woken: Arc<Notify>,
 }
 
 impl Waiting {
@@ -185,19 +186,10 @@ impl Places {
 }
 
 impl Waits {
-    pub(crate) fn key(&self) -> LeaseKey {
-        self.key
-    }
-
     /// Whether no other request of this process has waited for the key for longer. The first one
     /// sees to it that the store is asked.
     pub(crate) fn is_first(&self) -> bool {
         self.queue.places().is_first(self.place)
-    }
-
-    /// Has a permit when the request can go on, or is the first by now.
-    pub(crate) fn woken(&self) -> Arc<Notify> {
-        self.woken.clone()
     }
 
     /// How long the first request waits before it looks again.

@@ -54,7 +54,7 @@ impl Attempt {
     /// The cells of a key that were free in the store when it answered last, as far as the request
     /// has waited for that.
     pub(super) fn free_of(&self, key: LeaseKey) -> u32 {
-        match self.waits.as_ref().filter(|waits| waits.key() == key) {
+        match self.waits.as_ref().filter(|waits| waits.key == key) {
             Some(waits) => waits.free(),
             None => self.free.iter().rfind(|(of, _)| *of == key).map_or(0, |(_, free)| *free),
         }

@@ -120,11 +120,11 @@ impl<'p> SharedQuestion<'p, '_, '_> {
             return false;
         }
         attempt.sharing = Some(self.sharing);
-        if attempt.waits.as_ref().is_none_or(|waits| waits.key() != claim.key) {
+        if attempt.waits.as_ref().is_none_or(|waits| waits.key != claim.key) {
             let waits = self.borrower.join(claim.key, self.question.cells);
             if let Some(before) = attempt.waits.replace(waits) {
                 // When there is no space, it has waited for one of them twice.
-                let _ = attempt.free.try_push((before.key(), before.free()));
+                let _ = attempt.free.try_push((before.key, before.free()));
             }
         }
         let Step::Ask { limit, least } = step else { return true };
