@@ -84,7 +84,7 @@ pub struct Borrower {
     /// How long a request waits for the store at most (`--store-wait`).
     wait: Micros,
     /// An ask that is as old as this counts as lost: no reply to it is used.
-    patience: Micros,
+    pub(crate) patience: Micros,
     /// The asks that this process has sent, and that have no answer.
     asked: Mutex<AHashMap<AskNumber, Loan>>,
     waiting: Arc<Waiting>,
@@ -246,12 +246,6 @@ impl Borrower {
     /// wait for it, too.
     pub(crate) fn is_starting(&self, loan: &Loan) -> bool {
         self.outage(loan).is_some_and(Outage::is_starting) && self.opened.elapsed() < STARTING
-    }
-
-    /// For how long an ask counts as under way.
-    #[inline]
-    pub fn patience(&self) -> Micros {
-        self.patience
     }
 
     /// Counts what the host holds, one entry after the other.

@@ -206,7 +206,7 @@ impl Limiter {
             return None;
         }
         let lease_key = usual.lease_key(key);
-        let taken = leases.take(lease_key, HostTime::from(now), cells, borrower.patience());
+        let taken = leases.take(lease_key, HostTime::from(now), cells, borrower.patience);
         let reason = match taken {
             Ok(spent) => {
                 let left = spent.left();

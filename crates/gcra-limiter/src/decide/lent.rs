@@ -61,7 +61,7 @@ impl<'p> SharedQuestion<'p, '_, '_> {
             .map(|claim| LeaseNeed { key: claim.key, cells, burst: claim.quota.burst() })
             .collect();
         let at = HostTime::from(now.time());
-        let step = self.leases.decide(at, &needs, self.borrower.patience());
+        let step = self.leases.decide(at, &needs, self.borrower.patience);
         let (reason, standings_of) = match step {
             Step::Allow => {
                 self.spent(&claims);
