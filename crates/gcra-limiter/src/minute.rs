@@ -9,30 +9,16 @@ use crate::verdict::Outcome;
 pub(crate) struct Minute {
     pub(crate) outcome: Outcome,
     words: &'static str,
-    requests: u64,
+    pub(crate) requests: u64,
     /// A client that several policies have counted is one client.
-    clients: Clients,
-    /// The policies, each with its clients.
-    policies: Vec<(String, HeavyClients)>,
+    pub(crate) clients: Clients,
+    /// The policies with such requests, each with its clients.
+    pub(crate) policies: Vec<(String, HeavyClients)>,
 }
 
 impl Minute {
     pub(crate) fn new(outcome: Outcome, words: &'static str) -> Self {
         Self { outcome, words, requests: 0, clients: Clients::default(), policies: Vec::new() }
-    }
-
-    /// Adds what a policy has counted. `look` adds its clients to those of all, and returns them.
-    pub(crate) fn add(
-        &mut self,
-        policy: &str,
-        requests: u64,
-        look: impl FnOnce(&mut Clients) -> HeavyClients,
-    ) {
-        if requests > 0 {
-            self.requests += requests;
-            let found = look(&mut self.clients);
-            self.policies.push((policy.to_owned(), found));
-        }
     }
 
     pub(crate) fn in_words(&self) -> Option<String> {

@@ -305,11 +305,12 @@ impl Stats {
                     Outcome::WouldBlock if is_trial_name(name) => NEWLY_BLOCKED,
                     outcome => outcome.index(),
                 };
-                let outcome = minute.outcome;
-                minute.add(name, counts[place], |clients| {
-                    policy.add_to(clients, outcome, Minutes::Last);
-                    policy.heaviest(outcome, Minutes::Last)
-                });
+                if counts[place] > 0 {
+                    minute.requests += counts[place];
+                    policy.add_to(&mut minute.clients, minute.outcome, Minutes::Last);
+                    let clients = policy.heaviest(minute.outcome, Minutes::Last);
+                    minute.policies.push((name.clone(), clients));
+                }
             }
         }
         minutes.iter().filter_map(Minute::in_words).collect()
