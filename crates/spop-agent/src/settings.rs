@@ -15,17 +15,11 @@ pub(crate) const MOST_CONNECTIONS: usize = Semaphore::MAX_PERMITS / 2;
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) limits: Limits,
-    /// How long a request may wait for its late reply.
     pub(crate) deadline: Duration,
-    /// How many requests of one connection may wait for late replies.
     pub(crate) max_in_flight: NonZeroUsize,
-    /// How many bytes all connections together may keep between their rounds.
     pub(crate) max_buffered_bytes: usize,
-    /// How many connections may use the handler at once.
     pub(crate) max_connections: usize,
-    /// How long a stopping agent continues to serve.
     pub(crate) drain: Duration,
-    /// How long a worker stays awake after a read; zero for not at all.
     pub(crate) busy_poll: Duration,
     pub(crate) socket_access: SocketAccess,
 }
