@@ -127,18 +127,18 @@ impl Table {
 
     /// How often the table was resized.
     pub fn generation(&self) -> u64 {
-        self.origin().map_or(0, |origin| origin.header.generation)
+        self.file.as_ref().map_or(0, |origin| origin.header.generation)
     }
 
     /// How long ago the file was made, by the wall clock. `None` for a table in memory.
     pub fn age(&self) -> Option<Nanos> {
-        let created_ns = self.origin()?.header.created_wall_ns;
+        let created_ns = self.file.as_ref()?.header.created_wall_ns;
         Some(Nanos(clock::wall_ns().saturating_sub(created_ns)))
     }
 
     /// The name and version of the crate that made the file. Empty for a table in memory.
     pub fn creator(&self) -> String {
-        let creator = self.origin().map(|origin| origin.header.creator).unwrap_or_default();
+        let creator = self.file.as_ref().map(|origin| origin.header.creator).unwrap_or_default();
         // It is printed, and anything can be in a damaged file.
         let is_plain = |byte: &u8| byte.is_ascii_graphic() || *byte == b' ';
         let plain: Vec<u8> = creator.into_iter().filter(is_plain).collect();
@@ -155,7 +155,7 @@ impl Table {
     /// [`resize`](Self::resize) to this number has finished the work. This takes a tenth of a
     /// second.
     pub fn interrupted_resize(&self) -> Option<Slots> {
-        let origin = self.origin().filter(|_| self.is_superseded())?;
+        let origin = self.file.as_ref().filter(|_| self.is_superseded())?;
         open::interrupted_resize(&origin.path, &origin.header)
     }
 
@@ -163,7 +163,7 @@ impl Table {
     /// Without that file the keys whose slots have moved are denied, and that does not heal.
     pub fn successor_fault(&self) -> Option<TableFault> {
         // A table in memory has no file to lose.
-        self.origin().filter(|_| self.is_superseded())?;
+        self.file.as_ref().filter(|_| self.is_superseded())?;
         let why = self.open_successor().err()?;
         let kind = match why.kind() {
             OpenErrorKind::NoSuccessor => FaultKind::SuccessorGone,

@@ -32,7 +32,7 @@ use crate::leases::set::{Memory, Place, SET_ENTRIES, Set};
 use crate::quota::scramble;
 use crate::sentences::sentences;
 use crate::slots::Slots;
-use crate::table::Table;
+use crate::table::{Origin, Table};
 use crate::time::{Nanos, Time};
 
 pub use file::{Replaced, StoreId};
@@ -237,13 +237,8 @@ impl Leases {
     }
 
     fn owner(table: &Table) -> Option<Owner<'_>> {
-        let origin = table.origin()?;
-        Some(Owner {
-            path: &origin.path,
-            header: &origin.header,
-            clock: table.clock(),
-            store: None,
-        })
+        let Origin { path, header, .. } = table.file.as_ref()?;
+        Some(Owner { path, header, clock: &table.clock, store: None })
     }
 
     fn map(owner: Owner<'_>, file: &LeasesFile) -> Result<Self, OpenError> {

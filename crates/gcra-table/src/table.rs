@@ -43,13 +43,13 @@ use crate::time::{Nanos, Reading, Time};
 pub struct Table {
     region: Region,
     hash_key: SipKey,
-    clock: Clock,
+    pub(crate) clock: Clock,
     /// Kept here, because each decision needs it.
     pub(crate) loads: Loads,
     announcer: Announcer,
     /// How this process is listed as one that uses the table. An inspector is not listed.
     attachment: Option<Attachment>,
-    file: Option<Origin>,
+    pub(crate) file: Option<Origin>,
     successor: OnceLock<Arc<Table>>,
     /// When a successor that could not be opened is tried again, by the table's clock.
     retry_ns: AtomicU64,
@@ -688,14 +688,6 @@ impl Table {
     /// For the checksums in the header.
     pub(crate) fn sip_hasher(&self) -> SipHasher {
         self.hash_key.hasher()
-    }
-
-    pub(crate) fn clock(&self) -> &Clock {
-        &self.clock
-    }
-
-    pub(crate) fn origin(&self) -> Option<&Origin> {
-        self.file.as_ref()
     }
 
     pub(crate) fn context<'a>(

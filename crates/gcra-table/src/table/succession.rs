@@ -100,8 +100,7 @@ impl Table {
 
     /// Whether all buckets of the table before this one are here.
     pub(super) fn is_complete(&self) -> bool {
-        let generation = self.origin().map_or(0, |origin| origin.header.generation);
-        generation == 0 || self.shared().complete.load(Ordering::Acquire) != 0
+        self.generation() == 0 || self.shared().complete.load(Ordering::Acquire) != 0
     }
 
     /// Whether another table is taking over.
