@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 
-use crate::file::checked::printable;
+use crate::file::checked::{text_in_words, text_to_words};
 use crate::file::header::{ProcessEntry, TEXT_WORDS};
 use crate::file::profile::{Profile, ProfileEntry};
 use crate::hash::SipHasher;
@@ -138,22 +138,20 @@ impl Attachment {
         let Some(mine) = self.entry(entries) else { return };
         let (outcome, text) = match answer {
             ReloadAnswer::InForce => (IN_FORCE, ""),
-            ReloadAnswer::Warned(warning) => (WARNED, beginning(warning)),
-            ReloadAnswer::Refused(why) => (REFUSED, beginning(why)),
+            ReloadAnswer::Warned(warning) => (WARNED, &**warning),
+            ReloadAnswer::Refused(why) => (REFUSED, &**why),
             ReloadAnswer::NothingToReload => (NOTHING_TO_RELOAD, ""),
         };
+        let (words, length) = text_to_words::<TEXT_WORDS>(text);
         // A reader that finds the same number before and after reading has a whole answer.
         mine.answered.store(0, Ordering::Relaxed);
         fence(Ordering::Release);
         mine.outcome.store(outcome, Ordering::Relaxed);
-        let words = text.as_bytes().chunks(8).zip(&mine.text);
-        for (bytes, word) in words {
-            let mut padded = [0; 8];
-            padded[..bytes.len()].copy_from_slice(bytes);
-            word.store(u64::from_ne_bytes(padded), Ordering::Relaxed);
+        for (word, bytes) in mine.text.iter().zip(words).take(length.div_ceil(8)) {
+            word.store(bytes, Ordering::Relaxed);
         }
         // This is at most 192.
-        mine.length.store(u32::try_from(text.len()).unwrap_or(0), Ordering::Relaxed);
+        mine.length.store(u32::try_from(length).unwrap_or(0), Ordering::Relaxed);
         mine.answered.store(asked, Ordering::Release);
     }
 
@@ -218,11 +216,6 @@ const REFUSED: u32 = 2;
 const NOTHING_TO_RELOAD: u32 = 3;
 const WARNED: u32 = 4;
 
-/// As much of a string as an entry has space for.
-fn beginning(text: &str) -> &str {
-    &text[..text.floor_char_boundary(8 * TEXT_WORDS)]
-}
-
 /// All processes whose entries were not taken by others, including those that have left.
 pub(crate) fn listed(entries: &[ProcessEntry], now: Time) -> Vec<Process> {
     let ours = our_pid_namespace();
@@ -238,11 +231,8 @@ fn look_at(entry: &ProcessEntry, place: usize, now: Time, ours: u64) -> Process 
     let answer = match entry.outcome.load(Ordering::Relaxed) {
         IN_FORCE => Some(ReloadAnswer::InForce),
         outcome @ (REFUSED | WARNED) => {
-            let text: [u64; TEXT_WORDS] =
-                core::array::from_fn(|at| entry.text[at].load(Ordering::Relaxed));
-            let bytes: Vec<u8> = text.iter().flat_map(|word| word.to_ne_bytes()).collect();
-            let length = entry.length.load(Ordering::Relaxed) as usize;
-            let text = printable(&bytes[..length.min(bytes.len())]);
+            let words = entry.text.each_ref().map(|word| word.load(Ordering::Relaxed));
+            let text = text_in_words(&words, entry.length.load(Ordering::Relaxed) as usize);
             Some(match outcome {
                 WARNED => ReloadAnswer::Warned(text),
                 _ => ReloadAnswer::Refused(text),

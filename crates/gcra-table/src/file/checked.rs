@@ -103,9 +103,28 @@ impl<const WORDS: usize> Checked<WORDS> {
     }
 }
 
+/// The beginning of a text, as much as there is space for, in words of 8 bytes; and how many bytes
+/// that is.
+pub(crate) fn text_to_words<const WORDS: usize>(text: &str) -> ([u64; WORDS], usize) {
+    let text = &text[..text.floor_char_boundary(8 * WORDS)];
+    let mut words = [0; WORDS];
+    for (word, bytes) in words.iter_mut().zip(text.as_bytes().chunks(8)) {
+        let mut padded = [0; 8];
+        padded[..bytes.len()].copy_from_slice(bytes);
+        *word = u64::from_ne_bytes(padded);
+    }
+    (words, text.len())
+}
+
+/// The text of so many bytes in these words, as [`printable`].
+pub(crate) fn text_in_words(words: &[u64], length: usize) -> String {
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+    printable(&bytes[..length.min(bytes.len())])
+}
+
 /// Text that another process wrote, with a question mark in the place of each character that a
 /// terminal would not show.
-pub(crate) fn printable(bytes: &[u8]) -> String {
+fn printable(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     let is_printable = |c: char| "\\'\"".contains(c) || c.escape_debug().len() == 1;
     text.chars().map(|c| if is_printable(c) { c } else { '?' }).collect()

@@ -6,7 +6,7 @@
 
 use core::sync::atomic::AtomicU64;
 
-use crate::file::checked::{Checked, Checksum, printable};
+use crate::file::checked::{Checked, Checksum, text_in_words, text_to_words};
 use crate::hash::SipHasher;
 use crate::key::KeyHash;
 use crate::sentences::sentences;
@@ -136,25 +136,16 @@ impl<'a> Exemptions<'a> {
 
 impl Exemption {
     fn to_words(&self, until: Time) -> [u64; 4 + NAME_WORDS] {
+        let (name, length) = text_to_words::<NAME_WORDS>(&self.client);
         let mut words = [0; 4 + NAME_WORDS];
-        let name = &self.client[..self.client.floor_char_boundary(8 * NAME_WORDS)];
-        // This is at most 80.
-        let length = name.len() as u64;
-        let head = [self.policy, self.key.0, until.0, length];
-        words[..4].copy_from_slice(&head);
-        for (word, bytes) in words[4..].iter_mut().zip(name.as_bytes().chunks(8)) {
-            let mut padded = [0; 8];
-            padded[..bytes.len()].copy_from_slice(bytes);
-            *word = u64::from_ne_bytes(padded);
-        }
+        words[..4].copy_from_slice(&[self.policy, self.key.0, until.0, length as u64]);
+        words[4..].copy_from_slice(&name);
         words
     }
 
     fn from_words(words: [u64; 4 + NAME_WORDS]) -> Self {
         let [policy, key, until, length, name @ ..] = words;
-        let bytes: Vec<u8> = name.iter().flat_map(|word| word.to_ne_bytes()).collect();
-        let length = usize::try_from(length).unwrap_or(usize::MAX).min(bytes.len());
-        let client = printable(&bytes[..length]);
+        let client = text_in_words(&name, usize::try_from(length).unwrap_or(usize::MAX));
         Self { policy, key: KeyHash(key), until: Time(until), client }
     }
 }
