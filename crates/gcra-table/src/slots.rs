@@ -47,13 +47,6 @@ impl Slots {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct SlotsError(u64);
 
-impl SlotsError {
-    /// The number that was asked for.
-    pub const fn asked(self) -> u64 {
-        self.0
-    }
-}
-
 impl fmt::Display for SlotsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(

@@ -2,7 +2,7 @@
 //! [`Reading`], the moment that decisions are made at.
 
 use core::fmt;
-use core::ops::{Add, Sub};
+use core::ops::Add;
 
 /// A length of time, in nanoseconds.
 ///
@@ -90,15 +90,6 @@ impl Add for Nanos {
     }
 }
 
-impl Sub for Nanos {
-    type Output = Self;
-
-    #[inline]
-    fn sub(self, other: Self) -> Self {
-        Self(self.0 - other.0)
-    }
-}
-
 impl From<Nanos> for core::time::Duration {
     fn from(nanos: Nanos) -> Self {
         Self::from_nanos(nanos.0)
@@ -118,12 +109,6 @@ pub struct Time(pub u64);
 impl Time {
     /// When the table's time began. As a TAT it means "owes nothing".
     pub const ZERO: Self = Self(0);
-
-    /// The nanoseconds since the table's time began.
-    #[inline]
-    pub const fn get(self) -> u64 {
-        self.0
-    }
 
     /// How long after `earlier` this is; [`Nanos::ZERO`] if it is not after it. For a TAT and the
     /// present moment, this is what the key owes.
