@@ -101,7 +101,7 @@ pub(crate) struct Connected {
 }
 
 /// When a part of the store was away. Times are of the table's clock, in nanoseconds.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Outage {
     /// When it was lost for the first time.
     since: AtomicU64,
@@ -132,14 +132,8 @@ impl Outage {
         Self {
             since: AtomicU64::new(now.0),
             lost: AtomicU64::new(now.0),
-            until: AtomicU64::new(0),
-            bound: AtomicU64::new(0),
-            server: AtomicU64::new(0),
-            ask_from: AtomicU64::new(0),
-            owed_at: AtomicU64::new(0),
-            longest: AtomicU64::new(0),
-            hosts: AtomicU32::new(0),
             is_starting: AtomicBool::new(true),
+            ..Self::default()
         }
     }
 
