@@ -73,7 +73,6 @@ const SAID_EARLIER: Nanos = Nanos::from_millis(300);
 /// What waits for nobody and lasts no longer than this goes back at once.
 const SHORT_LEASE: Micros = Micros::from_millis(200);
 
-/// The limits that this host shares with others.
 #[derive(Debug)]
 pub struct Borrower {
     /// What the host holds. A file that was replaced gives way to another one.

@@ -18,7 +18,6 @@ use crate::known_shapes::KnownShapes;
 use crate::limit_bucket::lease_numbers;
 use crate::stats::{PolicyStats, Stats};
 
-/// The policies that decide now.
 #[derive(Debug)]
 pub struct InForce {
     pub policies: Arc<Policies>,

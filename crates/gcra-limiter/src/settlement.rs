@@ -1,7 +1,6 @@
 //! How a message has settled what its request had reserved, and how many cells that were.
 
 gcra_text::words! {
-    /// How a message has settled what its request had reserved.
     #[derive(Clone, Copy, Debug, Eq, PartialEq)]
     pub(crate) enum Settlement {
         /// The request has cost more, and that was charged as far as possible.

@@ -2,7 +2,6 @@
 
 use std::mem::take;
 
-/// Bytes received and not yet answered, kept between two rounds.
 #[derive(Debug, Default)]
 pub(crate) enum Inbox {
     /// No bytes, and no memory: this is the state of a connection at rest.

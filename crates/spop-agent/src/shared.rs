@@ -10,7 +10,6 @@ use crate::counters::Counters;
 use crate::log_limit::LogLimit;
 use crate::settings::Settings;
 
-/// What all connections of an agent share.
 #[derive(Debug)]
 pub(crate) struct Shared<H> {
     pub(crate) handler: H,
