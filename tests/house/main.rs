@@ -33,6 +33,10 @@ const FLOORS: [&[Room]; 8] = [
     ],
 ];
 
+/// The most lines of all crates, without tests. It only goes down, unless a commit says what more
+/// lines are for, and what else could not go for them: see ADR 50.
+const MOST_LINES_IN_ALL: usize = 64_800;
+
 /// The most lines of a file, without its tests.
 const MOST_LINES: usize = 900;
 
@@ -86,6 +90,12 @@ fn crates_use_only_what_stands_below_them() {
 fn nothing_is_too_large() {
     let whole: usize = crates().iter().map(Krate::lines).sum();
     let mut wrong = Vec::new();
+    if whole > MOST_LINES_IN_ALL {
+        wrong.push(format!(
+            "the crates have {whole} product lines, more than {MOST_LINES_IN_ALL}: let something \
+             go for the new lines, or raise the bound in a commit that says why nothing can"
+        ));
+    }
     for krate in crates() {
         if krate.lines() > whole / 4 {
             let (name, lines) = (&krate.name, krate.lines());
