@@ -42,7 +42,7 @@ impl LimitStanding {
         if self.window_ends > Nanos::ZERO { self.window_ends } else { self.owed }
     }
 
-    /// The same in seconds, rounded up. What is owed within the burst takes no longer than a whole
+    /// The same in seconds, rounded up. A debt within the burst takes no longer than a whole
     /// burst, of which [`window`] says the seconds.
     fn whole_after_s(&self, limit: &Limit) -> u64 {
         let seconds = self.whole_after().secs_ceil();
@@ -87,7 +87,7 @@ impl LimitStanding {
     }
 }
 
-/// What the limits of a request said, in the order in which they were asked.
+/// The standings of the limits of a request, in the order in which they were asked.
 ///
 /// A policy that only observes must not change the answer of one that is enforced. So what its
 /// limits said is kept only as long as no limit of another policy was asked.
@@ -104,7 +104,7 @@ pub struct Standings {
 }
 
 impl Standings {
-    /// What each limit said, as far as the header fields list it.
+    /// The standing of each limit, as far as the header fields list it.
     pub fn listed(&self) -> &[LimitStanding] {
         &self.listed
     }
@@ -232,7 +232,7 @@ fn set_decided(
         }
         // Those of an earlier answer for the same request would be wrong now.
         (Var::Headers, None) => None,
-        // What other policies say does not help a client that is denied in any case.
+        // The standings of other policies do not help a client that is denied in any case.
         (Var::RetryAfter | Var::RetryAfterMs, Some(_)) if verdict.is_denied() => None,
         (Var::RetryAfter, Some(standing)) => Some(standing.wait.secs_ceil().into()),
         (Var::RetryAfterMs, Some(standing)) => Some(standing.wait.millis_ceil().into()),
@@ -458,7 +458,7 @@ mod tests {
             .prop_map(|(observes, reason)| Verdict::new(0, observes, reason))
     }
 
-    /// What the limit at this place in the first policy says.
+    /// The standing of the limit at this place in the first policy.
     fn standing(limit: u32, of: &Limit, owed: Nanos, wait: Nanos) -> LimitStanding {
         let limit = LimitPlace { policy: 0, rule: RuleAt::new(None), limit };
         LimitStanding::of_rate(limit, of.quota(None), owed, wait)

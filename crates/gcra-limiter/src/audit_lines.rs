@@ -37,7 +37,7 @@ pub const MAGIC: &str = "# gcra-spoa audit 1";
 pub const GAP: &str = "# missing";
 
 gcra_text::words! {
-    /// What came of the cells of a line, by its last word.
+    /// The outcome for the cells of a line, by its last word.
     #[derive(Clone, Copy, Debug, Eq, PartialEq)]
     pub enum AuditOutcome {
         Allowed = "allowed",
@@ -205,7 +205,7 @@ pub enum Moment {
     Store(u64),
 }
 
-/// What a time begins with that is by the clock of the store.
+/// The first character of a time that is by the clock of the store.
 pub const BY_STORE: char = '@';
 
 /// The lines of one burst of requests. They are written when this is dropped.

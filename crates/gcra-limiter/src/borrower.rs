@@ -1,6 +1,6 @@
 //! [`Borrower`]: the limits that this host shares with others, as this process takes part.
 //!
-//! The cells that the host holds are in [`Leases`], which all its agents share. What is here
+//! The cells that the host holds are in [`Leases`], which all its agents share. The state here
 //! belongs to one process: the asks that it has sent, the requests that wait for them, and what it
 //! has to do later about keys that it asked for. A process that is killed loses nothing else.
 
@@ -41,7 +41,7 @@ const STARTING: Duration = Duration::from_secs(1);
 /// Penalties are reported this long after the first of them, several together.
 const REPORT_AFTER: Micros = Micros::from_millis(50);
 
-/// What hosts ask for to be counted. No name of a limit begins with a dot.
+/// The name under which hosts ask to be counted. No name of a limit begins with a dot.
 const HOSTS: &str = ".hosts";
 
 /// How often to look whether the store is away.
@@ -70,12 +70,12 @@ const RESTARTED_WITHIN: Micros = Micros::from_millis(10_000);
 /// The other processes of the host learn that much earlier that this one will ask the store.
 const SAID_EARLIER: Nanos = Nanos::from_millis(300);
 
-/// What waits for nobody and lasts no longer than this goes back at once.
+/// Cells that nobody waits for and that last no longer than this go back at once.
 const SHORT_LEASE: Micros = Micros::from_millis(200);
 
 #[derive(Debug)]
 pub struct Borrower {
-    /// What the host holds. A file that was replaced gives way to another one.
+    /// The leases of the host. A file that was replaced gives way to another one.
     leases: ArcSwap<Leases>,
     asker: Asker,
     pub names: Names,
@@ -106,7 +106,7 @@ pub enum Asking {
     Away,
 }
 
-/// What has happened so far.
+/// Counters since the start.
 #[derive(Debug, Default)]
 pub struct Counts {
     /// Requests that waited for the store.
@@ -118,7 +118,7 @@ pub struct Counts {
     pub open: AtomicU64,
 }
 
-/// What a [`Borrower`] does in the background, for ever.
+/// The work of a [`Borrower`] in the background, for ever.
 pub type Background = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 impl Borrower {

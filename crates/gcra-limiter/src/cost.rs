@@ -1,4 +1,4 @@
-//! What a request costs, or has cost, as a message says it.
+//! The cost of a request, before its response or after it, as a message says it.
 
 use spop_agent::Value;
 

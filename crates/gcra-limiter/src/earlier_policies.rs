@@ -1,4 +1,4 @@
-//! What was in force before, so that a client keeps its debt when limits change.
+//! The earlier policies, so that a client keeps its debt when limits change.
 //!
 //! A bucket belongs to a key and to the numbers of a limit, so after a change every key has new
 //! buckets. For a while the earlier ones are read beside them, each once. A client owes as many
@@ -42,7 +42,7 @@ pub struct Earlier {
     each: Vec<PolicyChanges>,
     /// For policies that are not in force now, by their names. They may come back.
     gone: Vec<(Box<str>, PolicyChanges)>,
-    /// What was in force before, each until a moment, the earliest first.
+    /// The earlier policies, each until a moment, the earliest first.
     history: Vec<(Arc<Policies>, Time)>,
     /// Since when limits that machines share have their numbers.
     shared_since: HashMap<Numbers, Time>,
@@ -53,7 +53,7 @@ type Numbers = (u64, bool, Quota);
 
 #[derive(Clone, Debug, Default)]
 pub struct PolicyChanges {
-    /// What was in force, the latest first.
+    /// The former policies, numbers and overrides, the latest first.
     former: Vec<Former>,
     /// From then on no client can owe anything because of them, if nothing changes again: the
     /// longest drain time of the limits in force after the latest change, each with its longest
@@ -66,7 +66,7 @@ pub struct PolicyChanges {
     only_here: bool,
 }
 
-/// What was in force until a change.
+/// A policy, numbers or overrides that were in force until a change.
 #[derive(Clone, Debug)]
 struct Former {
     ended: Time,
@@ -104,14 +104,14 @@ pub struct FormerBucket {
 }
 
 impl Earlier {
-    /// What is earlier when a process starts with these policies: the numbers that the table's
+    /// The earlier numbers when a process starts with these policies: those that the table's
     /// register has of their limits. The limits are registered with their new numbers.
     pub(crate) fn at_start(policies: &Policies, table: &Table) -> Self {
         Self::default().after(None, policies, table, RegisterUse::Write, table.now())
     }
 
-    /// What is earlier for a process with these policies and this [history](Self::history).
-    /// Without any, it is what would be earlier if it started now. Registers nothing.
+    /// The earlier policies for a process with these policies and this [history](Self::history).
+    /// Without any, those for a process that starts now. Registers nothing.
     pub(crate) fn of_history(
         history: &[(Arc<Policies>, Time)],
         policies: &Policies,
@@ -128,8 +128,8 @@ impl Earlier {
         earlier
     }
 
-    /// What is earlier once `new` has taken the place of `old`. The limits are registered with
-    /// their new numbers, so processes that start later find what is owed.
+    /// The earlier policies once `new` has taken the place of `old`. The limits are registered
+    /// with their new numbers, so processes that start later find what is owed.
     pub(crate) fn after_change(&self, old: &Arc<Policies>, new: &Policies, table: &Table) -> Self {
         self.clone().after(Some(old), new, table, RegisterUse::Write, table.now())
     }
@@ -252,7 +252,7 @@ impl Earlier {
         self.each.get(policy)
     }
 
-    /// What was in force before and may still matter, each until a moment, the earliest first.
+    /// The earlier policies that may still matter, each until a moment, the earliest first.
     pub fn history(&self) -> &[(Arc<Policies>, Time)] {
         &self.history
     }
@@ -489,7 +489,7 @@ fn have_same_buckets(policies: &Policies, others: &Policies) -> bool {
         && both.all(|(one, other)| one.name == other.name && one.has_buckets_of(other))
 }
 
-/// What is done with the table's register.
+/// The use of the table's register.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum RegisterUse {
     Read,
@@ -612,8 +612,8 @@ fn overrides_id(policy: &Policy) -> u64 {
     limit_id(&[b"overrides", policy.name.as_bytes()])
 }
 
-/// What tells overrides apart in the register, which has space for quotas: one whose numbers are a
-/// digest. Nobody owes anything by it, and it allows no long debt, so that its loss is not taken
+/// A quota that tells overrides apart in the register, which has space for quotas: its numbers are
+/// a digest. Nobody owes anything by it, and it allows no long debt, so that its loss is not taken
 /// for that of one.
 fn version_of(overrides: &Overrides) -> Option<Quota> {
     let digest = overrides.digest();
@@ -633,7 +633,7 @@ fn registered(policies: &Policies) -> impl Iterator<Item = (usize, u64, Quota)> 
 }
 
 /// The id and the quota of a limit. Where messages say the numbers, nothing is known of them here.
-/// What is counted in windows is found without the register.
+/// A count in windows is found without the register.
 fn to_register(limit: &Limit) -> Option<(u64, Quota)> {
     Some((limit.id, limit.fixed()?))
 }

@@ -1,22 +1,22 @@
 //! The clients with the most requests in the last minutes: a bounded sketch of the decisions of
 //! one thread.
 //!
-//! This is Space-Saving (Metwally, Agrawal, El Abbadi 2005): there are `COUNTERS` counters, and
-//! a client without one takes over the smallest counter, with the count that stood there as its
-//! possible error. A client with more than one in `COUNTERS` of the requests always has a
-//! counter. What is reported is the count without the possible error.
+//! This is Space-Saving (Metwally, Agrawal, El Abbadi 2005): there are `COUNTERS` counters, and a
+//! client without one takes over the smallest counter, with the count that stood there as its
+//! possible error. A client with more than one in `COUNTERS` of the requests always has a counter.
+//! The count without the possible error is reported.
 //!
 //! **Sampling.** The first `UNTIL_RARER` requests of a minute are all counted, so that small
 //! numbers are exact. After each further `UNTIL_RARER` samples only half as many requests are
 //! sampled, and each sample stands for twice as many requests. So the work has an upper bound that
 //! does not grow with the load (about 60 000 samples a minute at a million requests a second).
 //!
-//! **What a sample says.** A sample that stands for 1024 requests proves only that there was one:
-//! of a million clients that each sent one request, a thousand are sampled. The estimate for a
-//! client is the sum over its samples, and the variance of that sum is the sum of
-//! `weight * (weight - 1)`. What is reported is the sum less two standard deviations, so the
-//! number is too large for at most one client in 40. A client with four samples of one large
-//! weight has almost nothing left, and is not named.
+//! **The evidence of a sample.** A sample that stands for 1024 requests proves only that there was
+//! one: of a million clients that each sent one request, a thousand are sampled. The estimate for
+//! a client is the sum over its samples, and the variance of that sum is the sum of
+//! `weight * (weight - 1)`. The sum less two standard deviations is reported, so the number is too
+//! large for at most one client in 40. A client with four samples of one large weight has almost
+//! nothing left, and is not named.
 //!
 //! **The window** is the current minute and the one before: there are two sketches, and once a
 //! minute the older one is cleared.
@@ -111,7 +111,7 @@ pub struct HeavyClients {
     pub complete: bool,
 }
 
-/// What several sketches have counted, by the name of the client. (A client has other hashes under
+/// The counts of several sketches, by the name of the client. (A client has other hashes under
 /// policies with other keys, but the same name.)
 pub struct Clients {
     by_name: HashMap<String, (KeyHash, Under, Estimate)>,
@@ -263,8 +263,8 @@ struct Sketch {
     clients: Vec<KeyHash>,
     entries: Vec<Entry>,
     complete: bool,
-    /// What the smallest entry had when one was last taken over, and where to look for the next
-    /// with as much: those before are larger, because counts only grow.
+    /// The count of the smallest entry when one was last taken over, and where to look for the
+    /// next with as much: those before are larger, because counts only grow.
     smallest: (u64, usize),
 }
 
@@ -349,7 +349,7 @@ mod tests {
 
     use super::*;
 
-    /// What a sketch says about requests from clients with these numbers, and what is true.
+    /// The counts of a sketch after requests from clients with these numbers, and the true ones.
     fn observe(
         requests: impl IntoIterator<Item = u64>,
     ) -> (HashMap<u64, u64>, HashMap<u64, u64>, bool) {

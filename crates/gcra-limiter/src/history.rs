@@ -1,4 +1,4 @@
-//! What the last minutes were like: a ring of sums, one for each two seconds, so that a page that
+//! The counts of the last minutes: a ring of sums, one for each two seconds, so that a page that
 //! was just opened can draw what came before.
 //!
 //! The housekeeping adds to it with each beat, from the counters that exist, so requests pay
@@ -39,7 +39,7 @@ pub struct History {
     slots: VecDeque<Slot>,
     /// The number of the first of them.
     first: u64,
-    /// What was counted at the last beat, by policy, and when that was.
+    /// The counts at the last beat, by policy, and when that was.
     last: Option<(Duration, PastCounts)>,
 }
 
@@ -50,7 +50,7 @@ struct Slot {
     covered: Duration,
 }
 
-/// What was counted since the start, or in a part of that time.
+/// The counts since the start, or of a part of that time.
 #[derive(Clone, Debug, Default)]
 pub struct PastCounts {
     /// By name, in the order of [`OUTCOMES`](crate::verdict::OUTCOMES), and what was
@@ -68,7 +68,7 @@ impl PastCounts {
         for (place, (name, counts)) in each.enumerate() {
             let (name, counts) = match place < POLICIES {
                 true => (name, counts),
-                // What a trial has decided about is counted under its policy, too.
+                // Requests that a trial has decided about are counted under its policy, too.
                 false if is_trial_name(name) => (OTHERS, only_new(&counts)),
                 false => (OTHERS, counts),
             };
@@ -107,7 +107,7 @@ impl PastCounts {
         add(&mut self.latency, &more.latency);
     }
 
-    /// What was counted after `before`.
+    /// The counts after `before`.
     fn since(&self, before: &Self) -> Self {
         let policy = |(name, counts): (&Arc<str>, &[u64; COUNTS])| {
             let before = before.policies.get(name).copied().unwrap_or_default();
@@ -200,7 +200,7 @@ impl History {
     }
 }
 
-/// What was counted in each slot, by one agent or by several.
+/// The counts of each slot, by one agent or by several.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct Past {
     /// The number of the first slot. The others follow.
@@ -273,12 +273,12 @@ impl Past {
         }
     }
 
-    /// Adds up what several agents have counted: the last `most` slots until the latest of all.
-    /// What other processes say may be anything, so every list is bounded.
+    /// Adds up the counts of several agents: the last `most` slots until the latest of all. Other
+    /// processes may say anything, so every list is bounded.
     pub fn sum<'a>(agents: impl Iterator<Item = &'a Self> + Clone, most: usize) -> Self {
         let end = |past: &Self| past.first.saturating_add(past.agents.len().min(SLOTS) as u64);
         // The first agent is this one. A number that is far from its own is wrong, unless it has
-        // none yet.
+        // none.
         let mut ends = agents.clone().filter(|past| !past.agents.is_empty()).map(end);
         let Some(own) = ends.next() else { return Self::default() };
         // The beats of agents differ by a second, and one slot later all of them have the slot.

@@ -8,7 +8,7 @@ use spop_agent::Shape;
 /// an IPv4 address at one time and an IPv6 address at another.
 pub(crate) const MOST_SHAPES: usize = 8;
 
-/// What was learned about shapes since the policies came into force. The first ones stay.
+/// The shapes that were learned since the policies came into force. The first ones stay.
 #[derive(Debug, Default)]
 pub(crate) struct KnownShapes(pub(crate) [OnceLock<KnownShape>; MOST_SHAPES]);
 

@@ -32,8 +32,8 @@ impl LimitBucket {
         Self { key: key.under(limit.salt(table)), quota: limit.quota(message) }
     }
 
-    /// What stands for this bucket of a limit; of a limit that counts in windows, for that of the
-    /// window of this moment.
+    /// A number that stands for this bucket of a limit; of a limit that counts in windows, for
+    /// that of the window of this moment.
     pub fn mark(self, table: &Table, limit: &Limit) -> u32 {
         match limit.calendar() {
             None => self.key.mark(self.quota),
@@ -65,7 +65,7 @@ pub(crate) fn lease_numbers(limit: &Limit, quota: Quota) -> LeaseNumbers {
     match limit.calendar() {
         // Counts are not lent.
         Some(_) => LeaseNumbers::new(&[]),
-        // What the store cannot compute, it does not lend.
+        // A limit that the store cannot compute is not lent.
         None => LeaseNumbers::new(&lent(quota).map_or([0; 5], |limit| limit.numbers())),
     }
 }

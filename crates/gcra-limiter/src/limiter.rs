@@ -41,7 +41,7 @@ pub struct Limiter {
     borrower: Option<Arc<Borrower>>,
 }
 
-/// What is read once for all requests of a round.
+/// The values that are read once for all requests of a round.
 pub struct Round {
     pub(crate) table: Guard<Arc<Table>>,
     pub(crate) in_force: Guard<Arc<InForce>>,
@@ -51,7 +51,7 @@ pub struct Round {
     pub(crate) audit: Option<Box<Lines>>,
     /// Whether a request of the round has shown its shape.
     has_learned: bool,
-    /// What this host holds, if there is a store.
+    /// The leases of this host, if there is a store.
     pub(crate) leases: Option<Guard<Arc<Leases>>>,
 }
 
@@ -176,14 +176,14 @@ impl Handler for Limiter {
     }
 }
 
-/// What the spending of lent cells needs.
+/// The values that the spending of lent cells needs.
 #[derive(Clone, Copy)]
 pub(crate) struct Lent<'r> {
     pub(crate) table: &'r Table,
     pub(crate) in_force: &'r InForce,
     pub(crate) usual: &'r Usual,
     pub(crate) lane: Lane,
-    /// What this host holds, if there is a store.
+    /// The leases of this host, if there is a store.
     pub(crate) leases: Option<&'r Leases>,
     pub(crate) now: Time,
 }
@@ -201,7 +201,7 @@ impl Limiter {
         let Lent { table, in_force, usual, lane, leases, now } = lent;
         let (borrower, leases) = (self.borrower.as_ref()?, leases?);
         let Question { policy: place, key, cells, .. } = question;
-        // What can never be allowed, and what costs nothing, is decided elsewhere.
+        // A request that can never be allowed, or that costs nothing, is decided elsewhere.
         if cells == 0 || cells > usual.quota.burst() {
             return None;
         }

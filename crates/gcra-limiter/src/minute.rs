@@ -1,11 +1,11 @@
-//! What the log says once a minute about the clients that were blocked.
+//! The sentences of the log, once a minute, about the clients that were blocked.
 
 use gcra_text::count::Count;
 
 use crate::heaviest::{Clients, HeavyClient, HeavyClients};
 use crate::verdict::Outcome;
 
-/// What happened in a minute with one outcome, under all policies.
+/// The requests of a minute with one outcome, under all policies.
 pub(crate) struct Minute {
     pub(crate) outcome: Outcome,
     words: &'static str,

@@ -21,7 +21,7 @@ use crate::stats::{PolicyStats, Stats};
 #[derive(Debug)]
 pub struct InForce {
     pub policies: Arc<Policies>,
-    /// What was in force before, as long as a key may owe something under it.
+    /// The earlier policies, as long as a key may owe something under them.
     pub earlier: Earlier,
     /// The clients that are not limited for a while, as the table has them.
     pub exemptions: Vec<Exemption>,
@@ -34,7 +34,7 @@ pub struct InForce {
     pub(crate) shapes: KnownShapes,
 }
 
-/// What belongs to one of the policies in force.
+/// The state of one of the policies in force.
 #[derive(Debug)]
 pub struct Each {
     pub(crate) hashing: Hashing,
@@ -267,7 +267,7 @@ impl InForce {
         Self::new(None, Arc::new(policies), earlier, table.exemptions(), stats, table.now())
     }
 
-    /// What is in force for a process with these policies and with this
+    /// The policies in force for a process with these policies and with this
     /// [history](Earlier::history); without any, for one that starts now. It changes nothing in
     /// the table, and only looks at clients.
     pub fn of_history(
@@ -286,7 +286,7 @@ impl InForce {
         Self::new(None, Arc::new(policies), earlier, table.exemptions(), &stats, table.now())
     }
 
-    /// What is in force after a reload has read these policies. Clients keep their debts.
+    /// The policies in force after a reload has read these. Clients keep their debts.
     pub fn replaced_by(&self, mut policies: Policies, stats: &Stats, table: &Table) -> Self {
         policies.come_into_force(table);
         let policies = Arc::new(policies);

@@ -1,4 +1,4 @@
-//! What has to be decided about a message: by which rule, for which key, for how many cells.
+//! The decision that a message asks for: by which rule, for which key, for how many cells.
 
 use gcra_policy::{LimitPlace, Policies, Policy, RuleAt};
 use gcra_table::{KeyHash, Table};
@@ -9,7 +9,7 @@ use crate::limit_bucket::{lacks_a_key, note_said};
 use crate::message_key::{hash_exact, hash_key};
 use crate::policies_in_force::{Hashing, InForce};
 
-/// What has to be decided about a message.
+/// The decision that a message asks for.
 #[derive(Clone, Copy, Debug)]
 pub struct Question {
     /// The index of the policy.
@@ -42,10 +42,10 @@ impl Unanswerable {
 /// Which question about a message this is.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Occasion {
-    /// The first one. What the message says about numbers is counted and written down.
+    /// The first one. The numbers that the message says are counted and written down.
     First,
-    /// One more about a request that has waited. What the message says is written down, because
-    /// the table may be another one by now, and was counted before.
+    /// One more about a request that has waited. The numbers that the message says are written
+    /// down, because the table may be another one by now, and were counted before.
     Again,
     /// No client has sent the message.
     IfSent,
@@ -169,7 +169,7 @@ fn mapped(
 fn cells(cost: Value<'_>, without: u32) -> Option<u32> {
     match cost {
         Value::Null => Some(without),
-        // What is larger is still more than the largest burst of a rate (`gcra_table::MAX_BURST`).
+        // A larger one is still more than the largest burst of a rate (`gcra_table::MAX_BURST`).
         cost => cost::cells(cost),
     }
 }

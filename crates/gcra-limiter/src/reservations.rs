@@ -16,7 +16,7 @@ use gcra_policy::{MAX_LIMITS, Policies};
 /// The longest value of the variable. The name of a policy has at most 64 bytes.
 const LONGEST: usize = MOST_RESERVED * (64 + LONGEST_NUMBERS);
 
-/// What stands for the buckets that were charged, one for each limit.
+/// The marks of the buckets that were charged, one for each limit.
 pub(crate) type Marks = ArrayVec<u32, MAX_LIMITS>;
 
 #[derive(Clone, Debug, Default)]
@@ -68,8 +68,8 @@ impl Reserved {
     }
 }
 
-/// What was reserved under the policy with this name, according to this value; `None` if it
-/// does not say that.
+/// The reservation under the policy with this name, according to this value; `None` if it says
+/// none.
 pub fn read(text: &[u8], policy: &str) -> Option<Reservation> {
     let entries = std::str::from_utf8(text).ok()?.split(", ");
     let read = |entry: &str| {

@@ -1,5 +1,5 @@
-//! What is counted for a policy beside its decisions. It happens seldom, or in requests that can
-//! spare some nanoseconds, so all workers share one of each counter.
+//! The counters of a policy beside its decisions. They count seldom, or in requests that can spare
+//! some nanoseconds, so all workers share one of each counter.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -15,7 +15,7 @@ pub struct SeldomCounts {
     pub without_store: Counters<DECISIONS>,
     /// Messages that were allowed with a delay. They are decisions, too.
     pub delayed: Counters<1>,
-    /// What messages said about limits whose numbers are in an arg.
+    /// Messages about limits whose numbers are in an arg, by what the arg said.
     pub limit_args: Counters<{ ArgValue::ALL.len() }>,
     /// Messages that have settled requests, by how.
     pub settled: Counters<{ Settlement::ALL.len() }>,

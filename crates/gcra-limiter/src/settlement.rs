@@ -14,9 +14,9 @@ gcra_text::words! {
         /// It has cost less, and this agent does not know the buckets that were charged: another
         /// one has reserved the cells by other numbers. They stay charged there.
         Unknown = "unknown",
-        /// The message does not say what it has cost. What was reserved stays charged.
+        /// The message does not say what it has cost. The reservation stays charged.
         NoCost = "no_cost",
-        /// The limits are shared, and the store has not answered. What was reserved stays charged,
+        /// The limits are shared, and the store has not answered. The reservation stays charged,
         /// unless the store has settled it and only the reply was lost.
         NoStore = "no_store",
     }

@@ -3,8 +3,8 @@
 //!
 //! This is the path of nearly all requests of nearly all installations, and it takes a third of
 //! the instructions of the way through [`Question`] and [`Reply`](spop_agent::Reply). It decides
-//! and counts by the same functions. What it knows in advance is what the other way has found out
-//! about an earlier request of the same shape: see docs/internals/SHAPES.md.
+//! and counts by the same functions. It knows in advance what the other way has found out about an
+//! earlier request of the same shape: see docs/internals/SHAPES.md.
 
 use std::sync::OnceLock;
 
@@ -30,8 +30,8 @@ impl KnownShape {
         Question { policy: self.policy, rule, cells: self.cells, key }
     }
 
-    /// What is known of the shape of a request whose question came out as this one. `None` if the
-    /// next request of the shape may have another policy, or a key that is not made of the arg.
+    /// The known shape of a request whose question came out as this one. `None` if the next
+    /// request of the shape may have another policy, or a key that is not made of the arg.
     fn of(
         in_force: &InForce,
         shape: &Shape<&[u8]>,

@@ -239,7 +239,7 @@ pub struct Stats {
     pub differing: AtomicU64,
     /// Requests for actions that were refused because their token was wrong.
     pub wrong_tokens: AtomicU64,
-    /// What the last minutes were like.
+    /// The counts of the last minutes.
     history: Mutex<History>,
 }
 
@@ -301,7 +301,7 @@ impl Stats {
             let counts = policy.since_last_call();
             for minute in &mut minutes {
                 let place = match minute.outcome {
-                    // What its policy has blocked is counted there.
+                    // Requests that its policy has blocked are counted there.
                     Outcome::WouldBlock if is_trial_name(name) => NEWLY_BLOCKED,
                     outcome => outcome.index(),
                 };
@@ -330,7 +330,7 @@ impl Stats {
         lock(&self.history).beat(since_boot, &counted);
     }
 
-    /// What was counted in the last `most` slots of the last minutes.
+    /// The counts of the last `most` slots of the last minutes.
     pub fn past(&self, since_boot: Duration, most: usize) -> Past {
         lock(&self.history).past(since_boot, most)
     }
@@ -562,7 +562,7 @@ mod tests {
         assert_eq!(policy.counts(), [1, 1, 3, 0, 0], "and counted for ever");
     }
 
-    /// What its policy has blocked is no news about a trial.
+    /// A request that its policy has blocked is no news about a trial.
     #[test]
     fn of_a_trial_the_minute_has_only_what_has_passed() {
         let stats = stats();

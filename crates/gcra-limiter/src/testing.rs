@@ -1,4 +1,4 @@
-//! What benches use of the inside. It may change or go at any time.
+//! The parts of the inside that benches use. They may change or go at any time.
 
 use std::fmt::Write as _;
 use std::net::Ipv4Addr;

@@ -1,4 +1,4 @@
-//! What comes of a message: whether its request may pass, by which policy, and why.
+//! The verdict on a message: whether its request may pass, by which policy, and why.
 
 use gcra_table::Nanos;
 use serde::{Serialize, Serializer};
@@ -129,7 +129,7 @@ impl Verdict {
         (self.delays || self.is_blocked()).then(|| self.delay_ms())
     }
 
-    /// How long the request has to wait, in milliseconds, rounded up. What is blocked does not
+    /// How long the request has to wait, in milliseconds, rounded up. A blocked request does not
     /// wait.
     pub fn delay_ms(self) -> u32 {
         let delay = if self.is_blocked() { Nanos::ZERO } else { self.delay_in_force() };

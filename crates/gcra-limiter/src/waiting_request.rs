@@ -27,7 +27,7 @@ pub(crate) struct WaitingRequest {
     pub in_force: Arc<InForce>,
     pub request: OwnedRequest,
     pub progress: Progress,
-    /// What limits have said so far.
+    /// The standings of limits so far.
     pub standings: Standings,
 }
 

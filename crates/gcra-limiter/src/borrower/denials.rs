@@ -8,8 +8,8 @@ use ahash::AHashMap;
 use gcra_lease::{Charge, Charged, HostTime, Limit, Micros, Window};
 use gcra_table::LeaseKey;
 
-/// How long a denial is used. What another process gives back by then, or a reset, has an effect
-/// that much later.
+/// How long a denial is used. Cells that another process gives back by then, or a reset, have an
+/// effect that much later.
 const USED_FOR: Micros = Micros::from_millis(1_000);
 
 /// The most denials that are remembered. About further keys the store is asked each time.
@@ -51,7 +51,7 @@ impl Denials {
         now: HostTime,
     ) {
         let Some(needs) = needs(charge) else { return };
-        // What is counted in a window stays until it ends.
+        // A count in a window stays until the window ends.
         let used_for = match limit.window() {
             None => charged.wait(limit, charge).min(USED_FOR),
             Some(_) => USED_FOR,

@@ -11,26 +11,26 @@ use tokio::sync::Notify;
 
 use crate::borrower::loan::Loan;
 
-/// The most keys that are remembered. What is held of others is not given back: it expires, and
-/// the limit is too strict by it.
+/// The most keys that are remembered. Cells of others are not given back: they expire, and the
+/// limit is too strict by them.
 const MOST_KEYS: usize = 65_536;
 
-/// What to do about keys, in the order of time.
+/// The duties for keys, in the order of time.
 #[derive(Debug, Default)]
 pub(crate) struct Due {
     inner: Mutex<Inner>,
-    /// What is first has changed.
+    /// The first duty has changed.
     changed: Notify,
 }
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// What to do about each key, and when. An entry of `times` with another time is over.
+    /// The duty for each key, and when it is due. An entry of `times` with another time is over.
     keys: AHashMap<LeaseKey, (HostTime, Duty, Loan)>,
     times: BinaryHeap<Reverse<(HostTime, LeaseKey)>>,
 }
 
-/// What to do about a key.
+/// The step that is due for a key.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Duty {
     /// Give back the cells that are held, before they expire.

@@ -12,8 +12,8 @@
 //! * Each host knows since when at the earliest another one can be without the store: since the
 //!   **bound**. A store that is there for [`FOUND_WITHIN`] without a break is found by all hosts,
 //!   so those that are without it later have lost it again.
-//! * What the store lends is valid until [`SPENT_AFTER`] after the bound at the longest: by then
-//!   no share begins.
+//! * Cells that the store lends are valid until [`SPENT_AFTER`] after the bound at the longest: by
+//!   then no share begins.
 //! * An outage that is over soon after the bound ([`SHORT`]) is short: no share has begun, and all
 //!   hosts find the store before one would. It is asked at once. If it is lost again before the
 //!   bound has moved, the bound says for how long that goes on.
@@ -37,8 +37,8 @@ const SEEN_AWAY_FOR: Nanos = Nanos::from_millis(1_300);
 pub(crate) const HOST_USES_IT_FOR: Nanos = Nanos::from_millis(2_500);
 
 /// How long after it has found the store again a host asks. An attempt that begins when the store
-/// is back does not fail, so from `SEEN_AWAY_FOR` after that, no host uses its share. (What is
-/// more is for a store that goes once more between two looks of this host.)
+/// is back does not fail, so from `SEEN_AWAY_FOR` after that, no host uses its share. (The rest is
+/// for a store that goes once more between two looks of this host.)
 const ASK_AFTER: Nanos = Nanos::from_millis(1_500);
 
 /// When all is over that the store has lent, after a host has lost it: other hosts notice the loss
@@ -71,7 +71,7 @@ enum Rule {
     FoundByAll,
     /// A short outage does not make the time shorter that is waited after a long one.
     StaysLater,
-    /// What is lent is over before a share can begin.
+    /// Lent cells are over before a share can begin.
     OverBefore,
     /// A share that has not begun when the store is found does not begin.
     NotBegun,
@@ -80,7 +80,7 @@ enum Rule {
     /// The time until it is asked counts from when it was last found, also if it was lost
     /// unnoticed.
     FoundAgain,
-    /// What shares may have allowed is owed, also after the next outage.
+    /// Cells that shares may have allowed are owed, also after the next outage.
     StaysOwed,
 }
 
@@ -516,7 +516,7 @@ mod tests {
 
         use super::*;
 
-        /// What a host knows and does. Times are in milliseconds.
+        /// The state of a host. Times are in milliseconds.
         struct Host {
             outage: Outage,
             is_away: bool,
@@ -587,7 +587,7 @@ mod tests {
             said: u64,
         }
 
-        /// What hosts did.
+        /// The actions of hosts.
         #[derive(Default)]
         struct Done {
             grants: Vec<Grant>,
@@ -598,7 +598,7 @@ mod tests {
         }
 
         impl Done {
-            /// What went wrong, if anything did.
+            /// Describes the first fault, if there is one.
             fn fault(&self) -> Option<String> {
                 let mut grants = self.grants.iter().peekable();
                 let (mut lent, mut shares) = (None::<Grant>, self.shares.iter().peekable());

@@ -21,7 +21,7 @@ use tokio::sync::Notify;
 const MOST_PASSED_OVER: usize = 64;
 
 /// How often the first request that waits for a key looks whether another process of this host has
-/// got cells. (What this process gets wakes it at once.)
+/// got cells. (Cells that this process gets wake it at once.)
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
 /// With more keys than this, each looks less often, so that looking does not take all the time.
@@ -38,7 +38,7 @@ pub(crate) struct Waiting {
 #[derive(Debug, Default)]
 struct Queue {
     places: Mutex<Places>,
-    /// What the store last said about this key.
+    /// The store's last news about this key.
     is_away: AtomicBool,
     free: AtomicU32,
 }
@@ -48,7 +48,7 @@ struct Queue {
 struct Places {
     requests: BTreeMap<u64, Place>,
     next: u64,
-    /// What all of them cost.
+    /// The cost of all of them.
     cells: u32,
 }
 
@@ -58,7 +58,7 @@ struct Place {
     woken: Arc<Notify>,
 }
 
-/// What has come of an ask.
+/// The outcome of an ask.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum News {
     /// The store has answered: the host holds this now, and so many cells are free in the store.
@@ -94,7 +94,7 @@ impl Waiting {
         Waits { of: self.clone(), queue, key, place, woken }
     }
 
-    /// What all requests cost that wait for this key.
+    /// The cost of all requests that wait for this key.
     pub(crate) fn cells(&self, key: LeaseKey) -> u32 {
         self.keys().get(&key).map_or(0, |queue| queue.places().cells)
     }
@@ -255,8 +255,8 @@ mod tests {
         (waiting, waits)
     }
 
-    /// What the store has answered to an ask for `least`: so many cells are granted, and others
-    /// may be asked for in `come_back_ms`.
+    /// The answer of the store to an ask for `least`: so many cells are granted, and others may be
+    /// asked for in `come_back_ms`.
     fn answered(least: u32, granted: u32, come_back_ms: u64) -> News {
         let limit = Limit::new(Duration::from_secs(1), 1_000).unwrap();
         let (mut holding, validity) = (Holding::new(), Micros::from_millis(500));

@@ -1,5 +1,5 @@
 //! Limits whose requests are charged in the store at once: those of policies with `max_delay`,
-//! with `settle`, with `bandwidth`, or with a count in windows. What all machines owe at this
+//! with `settle`, with `bandwidth`, or with a count in windows. The debt over all machines at this
 //! moment matters there, so no cells are lent.
 //!
 //! The limits of a request are charged one after the other. When one of them denies it, those
@@ -27,10 +27,10 @@ struct Step {
     charge: StoreCharge,
 }
 
-/// What is to be done about a message, one after the other.
+/// The steps for a message, one after the other.
 type Steps = ArrayVec<Step, MOST_STEPS>;
 
-/// What a limit says after a response has settled it: what was to be done, and what came of it.
+/// A limit after a response has settled it: its standing, the charge, and the outcome.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SettledInStore {
     /// `None` for a bucket from before a change.
@@ -39,7 +39,7 @@ pub(crate) struct SettledInStore {
     pub charged: Charged,
 }
 
-/// What each limit of a message says, after its response has settled it.
+/// Each limit of a message after its response has settled it.
 pub(crate) type AllSettled = ArrayVec<SettledInStore, MAX_LIMITS>;
 
 /// A charge of nothing, which is always allowed: what is owed now?
@@ -76,7 +76,7 @@ impl<'p> SharedQuestion<'p, '_, '_> {
         let is_new = attempt.at_once.is_none();
         let Some(at_once) = self.begin(&claims, attempt) else { return Ok(denied(Reason::Store)) };
         let is_oversize = claims.iter().any(|claim| self.is_too_large(claim));
-        // What can never be allowed is a stronger reason; and a penalty is charged for each
+        // A cost that can never be allowed is a stronger reason; and a penalty is charged for each
         // request.
         if is_new
             && !is_oversize
@@ -127,8 +127,8 @@ impl<'p> SharedQuestion<'p, '_, '_> {
         self.question.cells > claim.quota.burst()
     }
 
-    /// What each limit says after the last charge. Where one denies the message, its penalty is
-    /// charged.
+    /// The standing of each limit after the last charge. Where one denies the message, its penalty
+    /// is charged.
     fn said_after(
         &self,
         claims: &[Claim<'p>],
@@ -246,8 +246,8 @@ impl<'p> SharedQuestion<'p, '_, '_> {
         claims
     }
 
-    /// What is to be done about a request: each limit is charged. If requests wait for several of
-    /// them, these are looked at before that, because a place in a queue cannot be given back.
+    /// The steps for a request: each limit is charged. If requests wait for several of them, these
+    /// are looked at before that, because a place in a queue cannot be given back.
     fn steps(&self, claims: &[Claim<'p>]) -> Steps {
         let charges = claims.iter().enumerate();
         let charges = charges.map(|(place, claim)| Step { place, charge: self.request(claim) });
@@ -263,13 +263,13 @@ impl<'p> SharedQuestion<'p, '_, '_> {
         looks.chain(charges).collect()
     }
 
-    /// What is to be done about a request that costs more than a limit ever allows: each limit
-    /// says what the client owes.
+    /// The steps for a request that costs more than a limit ever allows: each limit says what the
+    /// client owes.
     fn looks(&self, claims: &[Claim<'p>]) -> Steps {
         (0..claims.len()).map(|place| Step { place, charge: LOOK }).collect()
     }
 
-    /// What a request is charged under a limit.
+    /// The charge for a request under a limit.
     fn request(&self, claim: &Claim<'p>) -> StoreCharge {
         // One that its response will charge needs a cell, whatever it reserves.
         let needs = u32::from(self.policy().settle().is_some());
@@ -277,7 +277,7 @@ impl<'p> SharedQuestion<'p, '_, '_> {
         StoreCharge::Take { cells: self.question.cells, needs, max_delay }
     }
 
-    /// What the store has said of a limit that has denied such a request not long ago, if one has.
+    /// The reply about a limit that has denied such a request not long ago, if one has.
     fn denied_before(&self, claims: &[Claim<'p>], at_once: &AtOnce, now: Time) -> Option<Done> {
         let of_each = claims.iter().zip(&at_once.loans).enumerate();
         of_each.into_iter().find_map(|(place, (claim, loan))| {
@@ -338,7 +338,7 @@ impl<'p> SharedQuestion<'p, '_, '_> {
         let is_sent = attempt.at_once.as_ref().is_some_and(|it| !it.under_way.is_empty());
         if !is_sent {
             for step in steps {
-                // What cannot be sent stays as it is.
+                // A step that cannot be sent stays as it is.
                 if self.send(claims, *step, attempt, patience) == Err(Stop::Wait) {
                     return Err(MustWait);
                 }
@@ -462,8 +462,8 @@ impl<'p> SharedQuestion<'p, '_, '_> {
         }
     }
 
-    /// What a limit says after a charge, at the moment `now`. `began` says in which window that
-    /// was.
+    /// The standing of a limit after a charge, at the moment `now`. `began` says in which window
+    /// that was.
     fn standing(
         &self,
         claim: &Claim<'p>,
@@ -504,7 +504,7 @@ impl<'p> SharedQuestion<'p, '_, '_> {
     }
 }
 
-/// What is decided at `now`, after the last charge of a message that costs so many cells.
+/// The decision at `now`, after the last charge of a message that costs so many cells.
 fn after_charges(at_once: &AtOnce, is_oversize: bool, cells: u32, now: Time) -> SharedDecision {
     let denied = at_once.is_denied().then_some(Reason::Limit);
     let reason = denied.max(is_oversize.then_some(Reason::Oversize));

@@ -15,9 +15,9 @@ pub(crate) struct Attempt {
     /// The limits that cells were asked for.
     pub(super) asked: [bool; MAX_LIMITS],
     pub(crate) waits: Option<Waits>,
-    /// What it waited for before that, and the cells that were free in the store then.
+    /// The keys that it waited for before that, and the cells that were free in the store then.
     pub(super) free: ArrayVec<(LeaseKey, u32), MAX_LIMITS>,
-    /// What the store has said so far, if it is asked about each request.
+    /// The replies of the store so far, if it is asked about each request.
     pub(crate) at_once: Option<Box<AtOnce>>,
     /// How the policy is shared for which it waits.
     pub(crate) sharing: Option<Sharing>,
@@ -34,7 +34,7 @@ pub(crate) enum Patience {
     Over,
 }
 
-/// What was decided about a message.
+/// The decision about a message.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SharedDecision {
     pub reason: Option<Reason>,
@@ -46,7 +46,7 @@ pub(crate) struct SharedDecision {
     pub(crate) store_ns: Option<u64>,
 }
 
-/// The request has to wait for the store. What for is in its [`Attempt`].
+/// The request has to wait for the store. Its [`Attempt`] says for what.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct MustWait;
 

@@ -20,9 +20,9 @@ pub(crate) struct AtOnce {
     pub(super) began: WallReading,
     /// The records of its limits, in the order of the claims.
     pub(super) loans: ArrayVec<Loan, MAX_LIMITS>,
-    /// What the store has said, in the order of the steps.
+    /// The steps that the store has replied to, in their order.
     pub(super) done: ArrayVec<Done, MOST_STEPS>,
-    /// What it still has to say.
+    /// The charges that it still has to reply to.
     pub(super) under_way: ArrayVec<UnderWay, MAX_LIMITS>,
     /// Whether the message is denied, and what it was charged is being given back.
     pub(super) is_undone: bool,
@@ -91,7 +91,7 @@ impl UnderWay {
 }
 
 impl Done {
-    /// What of the cells that were owed and lent is still owed.
+    /// The part of the cells that were owed and lent that is still owed.
     pub(super) fn taken(&self, now: Time) -> Units {
         let passed = Micros(now.saturating_since(self.at).0 / 1_000);
         self.charged.taken.saturating_sub(self.limit.drained_in(passed))

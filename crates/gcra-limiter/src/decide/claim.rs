@@ -1,5 +1,5 @@
-//! What a message claims of the limits that this host shares with others: each limit with the key
-//! that it counts by, and its records in the store.
+//! The claims of a message on the limits that this host shares with others: each limit with the
+//! key that it counts by, and its records in the store.
 
 use std::iter;
 use std::time::Instant;
@@ -26,7 +26,7 @@ const OPEN_IS_OVER_EARLIER: Nanos = Nanos::from_millis(1_500);
 /// The most buckets from before changes that are looked for.
 const MOST_FORMER: usize = 16;
 
-/// What is needed to decide about a message under shared limits.
+/// The values that a decision about a message under shared limits needs.
 #[derive(Clone, Copy)]
 pub struct SharedQuestion<'p, 't, 'm> {
     pub borrower: &'t Borrower,
@@ -71,7 +71,7 @@ impl<'p> SharedQuestion<'p, '_, '_> {
         Claim { limit, place, quota, local, key: bucket.lease_key(limit) }
     }
 
-    /// What the borrower has to know about a key.
+    /// The facts about a key that the borrower needs.
     pub(super) fn loan(&self, claim: Claim<'_>) -> Option<Loan> {
         self.loan_at(claim, self.table.wall_reading().second())
     }
@@ -102,7 +102,7 @@ impl<'p> SharedQuestion<'p, '_, '_> {
         LimitedClient { table, rule: question.rule, limit, current, message }
     }
 
-    /// What the borrower has to know about the buckets that the client of a claim had before a
+    /// The facts that the borrower needs about the buckets that the client of a claim had before a
     /// change.
     pub(crate) fn former_loans(
         &self,

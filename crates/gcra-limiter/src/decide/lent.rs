@@ -195,7 +195,7 @@ impl<'p> SharedQuestion<'p, '_, '_> {
         if self.borrower.punish(self.table, loan, penalty.cells) { longer } else { wait }
     }
 
-    /// What each limit says: an estimate, because only the store knows what all hosts owe.
+    /// The standing of each limit: an estimate, because only the store knows what all hosts owe.
     /// `denied` is the limit that denies the request, and how long to wait for it.
     fn standings(
         &self,

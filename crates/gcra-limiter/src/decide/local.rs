@@ -23,8 +23,8 @@ pub(crate) const MOST_WINDOWS: usize = 4;
 
 /// Decides about one message, and charges its cells to the buckets of its key.
 ///
-/// `now` is the reading of the table's clock that a round shares; the table brings it forward
-/// when it had to read the clock again. What each limit said is added to `standings`, where an
+/// `now` is the reading of the table's clock that a round shares; the table brings it forward when
+/// it had to read the clock again. The standing of each limit is added to `standings`, where an
 /// answer needs it. `goes_on` becomes the moment at which the message may go on by the limits, for
 /// the audit. `message` is called only while changes may matter.
 #[inline(always)]
@@ -81,22 +81,22 @@ pub(crate) fn decide_usual(
     Verdict::new(question.policy, usual.observes, reason)
 }
 
-/// What a limit would say about a message now.
+/// A limit, as it would decide about a message now.
 #[derive(Clone, Copy, Debug)]
 pub struct Foreseen<'p> {
     pub limit: &'p Limit,
-    /// What the client owes and how long it has to wait, as long as it sends no request.
+    /// The debt of the client and its wait, as long as it sends no request.
     pub standing: LimitStanding,
     /// The wait in the answer to the message, which has the penalty in it.
     pub wait_if_asked: Nanos,
-    /// What the key's bucket owes; `None` if there is no bucket. The client owes more than its
+    /// The debt of the key's bucket; `None` if there is no bucket. The client owes more than its
     /// bucket where a debt is carried over from earlier policies.
     pub bucket: Option<Nanos>,
     /// When the window ends, in seconds after 1970, if the limit counts in windows.
     pub window_end: Option<i64>,
 }
 
-/// What [`decide`] would say about a message now, and what each limit would. Charges nothing.
+/// The verdict of [`decide`] if it were called now, and that of each limit. Charges nothing.
 pub fn foresee<'p>(
     table: &Table,
     in_force: &'p InForce,
@@ -163,7 +163,7 @@ struct LocalClaim<'p> {
     least_tat: Time,
 }
 
-/// What was charged for a claim, so that it can be taken back.
+/// The charge for a claim, so that it can be taken back.
 #[derive(Clone, Copy, Debug)]
 enum Undo {
     Bucket(Decision),
@@ -257,7 +257,7 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
         if self.question.cells == 0 { Nanos::ZERO } else { quota.delay(owed) }
     }
 
-    /// What a client with this standing would owe with the cells of the message.
+    /// The debt of a client with this standing, with the cells of the message added.
     fn owed_with_cells(&self, standing: &LimitStanding) -> Nanos {
         let interval = standing.quota.emission_interval();
         standing.owed.saturating_add(interval.saturating_mul(self.question.cells.into()))
@@ -379,7 +379,7 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
         (standings, None)
     }
 
-    /// What charges of these claims would say now.
+    /// The outcome of charges of these claims, if they were made now.
     fn look_at(
         &self,
         claims: &[LocalClaim<'p>],
@@ -393,7 +393,7 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
         (claims.iter().take(MAX_LIMITS).map(look).collect(), reason)
     }
 
-    /// What a charge would say now.
+    /// The outcome of a charge, if it were made now.
     fn look(&self, claim: LocalClaim<'p>) -> (LimitStanding, Option<Reason>) {
         if let Some(calendar) = claim.limit.calendar() {
             return self.look_in_window(claim, calendar);
@@ -409,7 +409,7 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
         self.ask(claim, owed)
     }
 
-    /// What a count in the window of this moment would say now.
+    /// The outcome of a count in the window of this moment, if it were made now.
     fn look_in_window(
         &self,
         claim: LocalClaim<'p>,
@@ -433,7 +433,7 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
         self.question.cells > 0 || self.policy.settle().is_some()
     }
 
-    /// What a limit says about the cells of a key that owes this much.
+    /// The standing of a limit for the cells of a key that owes this much, and why it denies them.
     ///
     /// No cells are always allowed, unless the response charges. The wait is the one for a single
     /// cell then, which is what a request that costs something has to wait.
@@ -467,7 +467,7 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
         }
     }
 
-    /// What a client with this standing would owe after its penalty, if one would be charged.
+    /// The debt of a client with this standing after its penalty, if one would be charged.
     fn owed_when_punished(&self, limit: &Limit, standing: &LimitStanding) -> Option<Nanos> {
         let penalty = self.policy.penalty_under(limit)?;
         let (now, tat) = (Time::ZERO, Time::ZERO.saturating_add(standing.owed));
@@ -478,7 +478,7 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
     }
 }
 
-/// What a share of a limit says, as if the limit said it, whose quota is `whole`: as many cells
+/// The standing of a share of a limit, as that of the limit, whose quota is `whole`: as many cells
 /// are left as the share has.
 fn of_share(standing: LimitStanding, whole: Quota) -> LimitStanding {
     let LimitStanding { limit, quota: share, owed, wait, window_ends } = standing;
@@ -498,7 +498,7 @@ fn reason_of(decision: &Decision) -> Option<Reason> {
     }
 }
 
-/// What a limit says after a charge.
+/// The standing of a limit after a charge.
 fn standing_of(limit: LimitPlace, quota: Quota, decision: &Decision) -> LimitStanding {
     // A cost above the burst is never allowed. One burst later it still is not.
     let never = if decision.is_allowed() { Nanos::ZERO } else { quota.drain_time() };
@@ -506,7 +506,7 @@ fn standing_of(limit: LimitPlace, quota: Quota, decision: &Decision) -> LimitSta
     LimitStanding::of_rate(limit, quota, decision.owed(), wait)
 }
 
-/// What a limit says that counts in windows, if so many cells are counted in this one.
+/// The standing of a limit that counts in windows, if so many cells are counted in this one.
 pub(crate) fn in_window(
     limit: LimitPlace,
     quota: Quota,

@@ -22,12 +22,12 @@ use crate::stats::Lane;
 use crate::undecided::Undecided;
 use crate::verdict::{Reason, Verdict};
 
-/// What is needed to decide about a request.
+/// The values that a decision about a request needs.
 #[derive(Clone, Copy)]
 pub(crate) struct Deciding<'p, 't> {
     pub in_force: &'p InForce,
     pub table: &'t Table,
-    /// What this host holds of shared limits, if there is a store.
+    /// The borrower and the leases of this host, if there is a store.
     pub borrowing: Option<(&'t Borrower, &'t Leases)>,
     pub undecided: &'t Undecided,
     pub lane: Lane,
@@ -62,7 +62,7 @@ impl<'p> Deciding<'p, '_> {
     ///
     /// # Errors
     ///
-    /// The request has to wait. What was decided before that stays decided.
+    /// The request has to wait. Decisions before that stay.
     pub(crate) fn go_on(
         self,
         messages: Messages<'_>,
@@ -274,7 +274,7 @@ impl<'p> Asked<'p, '_, '_> {
         Ok(verdict)
     }
 
-    /// What the message reserves if it is allowed now.
+    /// The reservation of the message if it is allowed now.
     fn reservation(&self) -> Reservation {
         let Self { question: Question { rule, key, cells, .. }, message, .. } = *self;
         let table = self.deciding.table;

@@ -24,8 +24,8 @@ use crate::reservations::{Marks, Reservation, read, wall_clock};
 use crate::settlement::{SettledCells, Settlement};
 use crate::stats::PolicyStats;
 
-/// Settles a request of the policy with this index, as the message of its response says. What each
-/// limit says then is added to `standings`, where an answer needs it. Returns how many cells were
+/// Settles a request of the policy with this index, as the message of its response says. Adds the
+/// standing of each limit to `standings`, where an answer needs it. Returns how many cells were
 /// charged, and how many were to be given back; `None` when an arg of the key has no value.
 pub(crate) fn settle(
     table: &Table,
@@ -169,9 +169,9 @@ impl InWindow<'_> {
         (most, calendar.ends_in(at))
     }
 
-    /// Gives back what a request has cost less, if it was reserved in the window of this moment.
-    /// What was counted in an earlier one is over. Returns whether it was, how many cells are
-    /// counted then, and how much longer the window lasts.
+    /// Gives back what a request has cost less, if it was reserved in the window of this moment. A
+    /// count in an earlier one is over. Returns whether it was, how many cells are counted then,
+    /// and how much longer the window lasts.
     fn give_back(
         &self,
         less: u32,
@@ -196,7 +196,7 @@ impl InWindow<'_> {
 pub(crate) struct SettlingInStore<'p, 't, 'm> {
     pub table: &'t Table,
     pub in_force: &'p InForce,
-    /// What this host holds of shared limits, if there is a store.
+    /// The borrower and the leases of this host, if there is a store.
     pub borrowing: Option<(&'t Borrower, &'t Leases)>,
     pub sharing: Sharing,
     pub message: &'m Message<'m>,
@@ -280,7 +280,7 @@ impl<'p> SettlingInStore<'p, '_, '_> {
     }
 }
 
-/// What the request has cost more than was reserved for it, or less, in cells.
+/// The cells that the request has cost more than was reserved for it, or less.
 struct Difference {
     outcome: Settlement,
     more: u32,

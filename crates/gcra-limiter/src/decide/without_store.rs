@@ -1,4 +1,4 @@
-//! What is decided about a request under shared limits while the store cannot be asked.
+//! Decisions about a request under shared limits while the store cannot be asked.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::decide::claim::SharedQuestion;
 use crate::decide::local::LocalCharge;
 use crate::verdict::Reason;
 
-/// What is done with a request instead of asking the store.
+/// The treatment of a request instead of asking the store.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Instead {
     /// It is blocked.
@@ -25,7 +25,7 @@ pub enum Instead {
 }
 
 impl Instead {
-    /// What a policy does after the store has been away for this time.
+    /// The treatment under a policy after the store has been away for this time.
     pub fn of(Sharing { without_store, at_once }: Sharing, away: Nanos) -> Self {
         match without_store {
             WithoutStore::Closed => Self::Closed,
@@ -39,7 +39,7 @@ impl Instead {
     }
 }
 
-/// What would be decided about a request without the store.
+/// The decision that would be made about a request without the store.
 #[derive(Clone, Copy, Debug)]
 pub struct ForeseenWithoutStore {
     /// For how long the store has been away.
@@ -76,7 +76,7 @@ impl<'p> SharedQuestion<'p, '_, '_> {
             .by_share(limits, share, true)
     }
 
-    /// What would be decided now about a request that has to ask the store about this one of the
+    /// Foresees the decision about a request that has to ask the store about this one of the
     /// limits. `None` if the store can be asked. Nothing is charged.
     pub fn foresee_without_store(
         &self,

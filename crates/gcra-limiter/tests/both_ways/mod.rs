@@ -1,5 +1,5 @@
 //! The same connection for two agents: one answers requests by their shapes, and the other asks
-//! about each. What they write must be the same bytes. Made of any bytes: of random ones by the
+//! about each. Their answers must be the same bytes. Made of any bytes: of random ones by the
 //! test, of chosen ones by the fuzz target.
 
 use std::io;
@@ -49,7 +49,7 @@ const ARGS: [&[u8]; 4] = [b"src", b"ip", b"", b"an-arg-whose-name-is-longer-than
 const STREAMS: [u64; 10] = [0, 1, 127, 239, 240, 2287, 2288, 3_000_000, 1 << 45, u64::MAX];
 const FRAMES: [u64; 5] = [1, 2, 127, 128, 240];
 
-/// What happens when the peer's next bytes are read.
+/// The event of a read of the peer's next bytes.
 enum Step {
     Bytes(Vec<u8>),
     /// So many nanoseconds pass.
@@ -58,7 +58,7 @@ enum Step {
     Reload(usize),
 }
 
-/// What both agents are sent.
+/// The configuration and the steps for both agents.
 struct Script {
     configuration: usize,
     steps: Vec<Step>,
@@ -223,10 +223,10 @@ impl Handler for Either {
     }
 }
 
-/// What a peer sends, a step at a time, and what it was sent.
+/// The bytes that a peer sends, a step at a time, and those that it was sent.
 struct Peer<'s> {
     steps: std::slice::Iter<'s, Step>,
-    /// What did not fit into the last read.
+    /// The bytes that did not fit into the last read.
     rest: &'s [u8],
     clock: ManualClock,
     table: Arc<ArcSwap<Table>>,
@@ -286,7 +286,7 @@ fn policies(configuration: usize) -> gcra_policy::Policies {
         .unwrap_or_else(|mistakes| panic!("{mistakes:#?}"))
 }
 
-/// What came of a script.
+/// The outcome of a script.
 struct Served {
     output: Vec<u8>,
     /// How the connection ended.

@@ -1,4 +1,4 @@
-//! What is in an answer where several limits and policies decide: the reason, and the wait.
+//! The content of an answer where several limits and policies decide: the reason, and the wait.
 
 use super::*;
 

@@ -215,7 +215,7 @@ async fn what_comes_back_with_an_override_has_its_debts() {
     }
 }
 
-/// What a process has learned of earlier numbers when it was started, it still knows after a
+/// The earlier numbers that a process has learned when it was started are still known after a
 /// reload under which the client is found by another key or in another rule.
 #[tokio::test]
 async fn a_reload_keeps_what_a_start_has_found() {
@@ -244,8 +244,8 @@ async fn a_reload_keeps_what_a_start_has_found() {
     }
 }
 
-/// What a client has paid off does not come back because another client gets or loses an override,
-/// also one with the numbers that the limit had before.
+/// A debt that a client has paid off does not come back because another client gets or loses an
+/// override, also one with the numbers that the limit had before.
 #[tokio::test]
 async fn an_override_of_another_client_changes_nothing() {
     let ip = "192.0.2.1";
@@ -273,8 +273,8 @@ async fn an_override_of_another_client_changes_nothing() {
     }
 }
 
-/// A client gets an override and with it a key of its own. What others owe together from then on,
-/// by the key that the client had and by numbers that come at the same time, is not its debt:
+/// A client gets an override and with it a key of its own. The debt of others together from then
+/// on, by the key that the client had and by numbers that come at the same time, is not its debt:
 /// neither for an agent that reloads a little later nor for `explain`.
 #[tokio::test]
 async fn what_a_former_group_owes_later_is_not_owed_by_a_client_that_left_it() {

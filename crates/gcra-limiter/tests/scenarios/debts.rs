@@ -1,4 +1,4 @@
-//! What a client owes goes along when limits change and when agents are started again.
+//! The debt of a client goes along when limits change and when agents are started again.
 
 use super::*;
 

@@ -43,7 +43,7 @@ struct Both {
 }
 
 impl Both {
-    /// What it owes at least because of the other numbers.
+    /// The least debt because of the other numbers.
     fn least_tat(&self) -> Time {
         let (quota, now) = (self.quotas[self.now], self.table.now());
         let others =
@@ -100,7 +100,7 @@ proptest! {
             let quota = Quota::new(Nanos(cell_us * 1_000), burst).unwrap();
             in_whole_cells(quota.with_max_delay(Nanos(delay_us * 1_000)).unwrap())
         };
-        // What is rounded under a fast limit counts for more under a slow one.
+        // Rounding under a fast limit counts for more under a slow one.
         let cells = || numbers.iter().map(|(cell_us, ..)| *cell_us);
         let ratio = cells().max().unwrap() / cells().min().unwrap();
         let slack_ns = 50_000 + 1_000 * ratio;

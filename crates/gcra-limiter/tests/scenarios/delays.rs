@@ -227,8 +227,8 @@ async fn an_answer_leaves_the_delay_of_another_policy_as_it_is() {
     }
 }
 
-/// HAProxy may agree to frames of 256 bytes. What does not fit then is left out whole, and never
-/// the delay, without which the limit would be exceeded.
+/// HAProxy may agree to frames of 256 bytes. A variable that does not fit then is left out whole,
+/// and never the delay, without which the limit would be exceeded.
 #[tokio::test]
 async fn the_delay_is_in_the_smallest_answer() {
     let [one, two] = ["api", "more"].map(|name| {
@@ -277,7 +277,7 @@ async fn the_delay_is_in_the_smallest_answer() {
                 }
             }
             delayed += u32::from(number(&small, "delay_ms") > 0);
-            // What comes after a list that does not fit is in the answer all the same.
+            // The variables after a list that does not fit are in the answer all the same.
             if small.var(Scope::Transaction, "headers").is_none() {
                 left_out += 1;
                 let next = small.var(Scope::Transaction, "policy");

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// What a file can say in the property below: limits, and everything that changes what they do.
+/// The settings of a file in the property below: limits, and everything that changes what they do.
 #[derive(Clone, Debug)]
 struct Shape {
     limits: Vec<(u32, u32)>,
@@ -79,8 +79,8 @@ impl Shape {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
-    /// What `explain` says about a request before it is sent is what the agent answers then:
-    /// whatever the policies, after reloads, and for clients that are exempt.
+    /// The agent answers as `explain` said about the request before it was sent: whatever the
+    /// policies, after reloads, and for clients that are exempt.
     #[test]
     fn explain_predicts_the_answer(
         shapes in prop::collection::vec(shape(), 1..4),
@@ -151,7 +151,7 @@ fn explain_predicts(
     })
 }
 
-/// What an explanation and the answer to its message say differently.
+/// The first difference between an explanation and the answer to its message.
 fn difference(explanation: &Explanation, answer: &Answer) -> Option<&'static str> {
     let decided = explanation.decided.as_ref().expect("all args are there");
     let var = |name: &str| answer.var(Scope::Transaction, name);

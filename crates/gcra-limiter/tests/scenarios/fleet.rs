@@ -129,7 +129,7 @@ impl Knows {
     }
 }
 
-/// What is known of a client under one limit, written down without buckets.
+/// The known facts about a client under one limit, written down without buckets.
 #[derive(Default)]
 struct Ledger {
     put: Vec<Put>,

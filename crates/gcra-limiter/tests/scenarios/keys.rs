@@ -187,7 +187,7 @@ async fn the_log_says_why_the_last_message_had_no_decision() {
     }
 }
 
-/// Prefixes and overrides are for addresses, so a text that is one is noticed.
+/// Prefixes and overrides are for addresses, so a string that is an address is noticed.
 #[tokio::test]
 async fn an_address_that_is_sent_as_a_text_is_noticed() {
     let text = "[policy.api]\nlimits = \"1/h\"\nkey = [\"ip\"]\n[policy.all]\nlimits = \"1/h\"\n";

@@ -6,7 +6,7 @@ use gcra_policy::limit_from_arg::ArgValue;
 
 use super::*;
 
-/// What the requests of one bucket owe, in nanoseconds, and since when.
+/// The debt of the requests of one bucket, in nanoseconds, and since when.
 #[derive(Clone, Copy, Debug, Default)]
 struct Naive {
     owed: u64,

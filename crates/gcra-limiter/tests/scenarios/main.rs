@@ -140,7 +140,7 @@ impl Scenario {
         Some(Question::under(&in_force, &table, at, &message.message().unwrap()).unwrap().key)
     }
 
-    /// What is in force, as a command makes it of what the agent keeps in a file.
+    /// The policies in force, as a command makes them of the file that the agent keeps.
     fn told(&self) -> InForce {
         let (in_force, table) = (self.policies.load(), self.table.load());
         let made =
@@ -150,7 +150,7 @@ impl Scenario {
         InForce::of_history(history, made(&in_force.policies), &table)
     }
 
-    /// What `explain` says about a message with these args.
+    /// The explanation of a message with these args.
     fn explain(&self, args: &[(&str, Value<'_>)]) -> Explanation {
         let named = |(name, value): &(&str, Value<'_>)| NamedValue {
             name: (*name).to_owned(),
@@ -213,7 +213,7 @@ fn limits(limits: &str) -> String {
     format!("[policy.api]\nlimits = {limits}\nkey = [\"ip\"]\n")
 }
 
-/// What the answer says about a request with these args: `None` is no decision.
+/// Whether the answer blocks a request with these args: `None` is no decision.
 async fn blocked(scenario: &mut Scenario, args: &[(&str, Value<'_>)]) -> Option<bool> {
     match scenario.ask(args).await.var(Scope::Transaction, "blocked") {
         Some(Value::Bool(blocked)) => Some(blocked),
@@ -260,7 +260,7 @@ impl Scenario {
         answer.var(Scope::Transaction, "blocked") == Some(Value::Bool(true))
     }
 
-    /// What the answer has reserved.
+    /// The reservation in the answer.
     fn reserved(answer: &Answer) -> Option<String> {
         let reserved = answer.var(Scope::Transaction, "reserved")?;
         Some(String::from_utf8(reserved.as_bytes()?.to_vec()).unwrap())
@@ -291,7 +291,7 @@ impl Scenario {
     }
 }
 
-/// What is due at this time, in nanoseconds after 1970.
+/// This time, in nanoseconds after 1970.
 fn wall(time: &str) -> u64 {
     let time: jiff::Timestamp = time.parse().unwrap();
     u64::try_from(time.as_nanosecond()).unwrap()

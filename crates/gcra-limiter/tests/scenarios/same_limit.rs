@@ -1,4 +1,4 @@
-//! What makes a limit the same one: the table, what is lent, and the store agree about it.
+//! The identity of a limit: the table, the leases, and the store agree about it.
 
 use gcra_limiter::decide::claim::bucket_of;
 use gcra_limiter::limit_bucket::LimitBucket;

@@ -1,4 +1,4 @@
-//! What settings of a file do to the requests of a client, one setting after the other.
+//! The effect of settings of a file on the requests of a client, one setting after the other.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -46,7 +46,7 @@ async fn a_debt_stays_when_the_numbers_change_and_a_name_is_what_counts() {
     assert_eq!(scenario.passing(&client, 9).await, 4);
 }
 
-/// What a key owed before a change is compared with what it owes now, and never added to it.
+/// The debt of a key before a change is compared with its debt now, and never added to it.
 #[tokio::test]
 async fn a_charge_costs_one_cell_where_numbers_come_back() {
     const INTERVAL: u64 = 8640;

@@ -157,7 +157,7 @@ async fn settling_knows_overrides_modes_and_exemptions() {
     let reserved = Scenario::reserved(&answer).unwrap();
     let answer = scenario.settle("large", 100_i32.into(), Some(&reserved)).await;
     assert_eq!(Scenario::integer(&answer, "remaining"), Some(900));
-    // What would be blocked goes on, and its response is charged.
+    // A request that would be blocked goes on, and its response is charged.
     scenario.estimate("a", 100_i32.into()).await;
     let answer = scenario.estimate("a", 10_i32.into()).await;
     assert!(!Scenario::is_blocked(&answer));
@@ -198,8 +198,8 @@ async fn what_responses_charged_and_what_is_reserved_survive_a_reload() {
     assert!(!Scenario::is_blocked(&scenario.estimate("a", Value::Null).await));
 }
 
-/// What another request has carried into the bucket of the new numbers stays there: of what is in
-/// it nobody knows any more where it was charged.
+/// Cells that another request has carried into the bucket of the new numbers stay there: nobody
+/// knows any more where those in it were charged.
 #[tokio::test]
 async fn what_was_carried_over_is_not_given_back() {
     let mut scenario = Scenario::new(TOKENS).await;
@@ -286,7 +286,7 @@ async fn all_cells_that_come_back_in_max_debt_can_be_owed() {
         scenario.client.ask(&[("usage", &args)]).await.unwrap();
         let [charged, _, beyond, _] = scenario.settled("api").1;
         if limit.starts_with('{') {
-            // What counts is the limit with the most.
+            // The limit with the most is the one that counts.
             assert_eq!(charged, 19, "{limit}");
             let words = scenario.explain(&[("key", "a".into())]).in_words();
             assert!(words.contains("all 2 again in 1667 ms"), "{words}");
@@ -323,8 +323,8 @@ async fn the_header_field_says_when_the_burst_is_back_as_reset_does() {
     }
 }
 
-/// What happens in a run: a pause in milliseconds, the client, what its request reserves; and then
-/// which of the requests under way gets its response, and what that says it has cost.
+/// A step of a run: a pause in milliseconds, the client, what its request reserves; and then which
+/// of the requests under way gets its response, and what that says it has cost.
 type SettledStep = (u64, u8, i32, Option<(usize, Option<i32>)>);
 
 fn settled_step() -> impl Strategy<Value = SettledStep> {
@@ -358,7 +358,7 @@ proptest! {
             let mut other = first.another(&text).await;
             let mut owed = vec![vec![0_u64; limits.len()]; 3];
             let mut under_way = Vec::new();
-            // What was charged, given back and forgiven under the limit with the most.
+            // The cells that were charged, given back and forgiven under the limit with the most.
             let mut sums = [0_u64; 3];
             for ((pause_ms, client, estimate, response), by_other) in &steps {
                 let pause = Nanos::from_millis(*pause_ms);

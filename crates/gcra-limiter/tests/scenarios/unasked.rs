@@ -288,7 +288,7 @@ fn run<T>(future: impl Future<Output = T>) -> T {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-    /// What passes, asked about or not, is never more than the limit that is written allows in any
+    /// No more requests pass, asked about or not, than the limit that is written allows in any
     /// time; and what `remaining` promises can be had, by whichever processes.
     #[test]
     fn no_more_pass_than_the_written_limit_allows(
@@ -433,7 +433,7 @@ fn the_whole_burst_can_pass_at_once() {
             world.decide(place).await;
         }
         assert_eq!((world.passed_ns.len(), world.denied), (13, 27));
-        // What was paid for is forgotten, so that seven more pass.
+        // Requests that were paid for are forgotten, so that seven more pass.
         (0..33).for_each(|_| world.answer(0));
         world.flood().await;
         assert_eq!(world.passed_ns.len(), 20);
@@ -441,8 +441,8 @@ fn the_whole_burst_can_pass_at_once() {
     });
 }
 
-/// What answers say of a limit of 20: the burst is the one that is written, and `remaining` leaves
-/// out what HAProxy may have let pass since the question before.
+/// Answers about a limit of 20: the burst is the one that is written, and `remaining` leaves out
+/// what HAProxy may have let pass since the question before.
 #[tokio::test]
 async fn the_answer_names_the_limit_that_is_written() {
     let file =

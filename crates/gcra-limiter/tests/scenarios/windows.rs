@@ -110,7 +110,7 @@ async fn agents_of_one_table_count_together_and_an_explanation_says_the_window()
     assert!(words.contains("the window ends at 2026-10-26 00:00:00 in Europe/Berlin"), "{words}");
 }
 
-/// What the rate denies is not counted, and what the count denies is not charged.
+/// A request that the rate denies is not counted, and one that the count denies is not charged.
 #[tokio::test]
 async fn a_count_and_a_rate_are_charged_all_or_none() {
     let mut scenario = Scenario::new(
