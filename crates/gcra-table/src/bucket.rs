@@ -68,7 +68,7 @@ impl<'a> Bucket<'a> {
         self.lines
     }
 
-    /// What tells it from all others.
+    /// The id that tells it from all others.
     #[inline]
     pub(crate) const fn id(&self) -> BucketId {
         self.id

@@ -8,14 +8,14 @@ use crate::used::Used;
 /// The class of a limit's drain time, from 0 to 62; or 63 for a count in a calendar window.
 ///
 /// A drain time of class c is at least 5 ms * 1.5^c, and less than one and a half times that. So
-/// 63 classes reach from 5 ms to 13 years, beyond the longest drain time. What is paid off sooner
-/// is in class 0, too. A class takes 6 bits of a slot, and more would be missing from the TAT or
-/// from the fingerprint.
+/// 63 classes reach from 5 ms to 13 years, beyond the longest drain time. A limit that is paid off
+/// sooner is in class 0, too. A class takes 6 bits of a slot, and more would be missing from the
+/// TAT or from the fingerprint.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub(crate) struct Class {
     number: u8,
-    /// What the fingerprint of a bucket has of it: the number modulo 4, as its highest bits. It is
-    /// worked out once, and not for each request.
+    /// The part of it in the fingerprint of a bucket, as the highest bits: the number modulo 4. It
+    /// is worked out once, and not for each request.
     in_fingerprint: u64,
 }
 
@@ -24,7 +24,7 @@ pub(crate) const IN_FINGERPRINT: u32 = 60;
 
 pub(crate) const CLASSES: u8 = 64;
 
-/// What a bucket owes that owes its whole limit, if that is the smallest of its class.
+/// The debt of a bucket that owes its whole limit, if that is the smallest of its class.
 const WHOLE: u128 = 1 << 80;
 
 impl Class {
@@ -126,7 +126,7 @@ mod tests {
         let (fast, slow) = (Nanos::from_secs(2), Nanos::from_secs(86_400));
         assert!(part(fast, fast.0 * 9 / 10) > part(slow, slow.0 * 5 / 9));
         assert!(part(slow, slow.0 * 9 / 10) > part(fast, fast.0 * 5 / 9));
-        // What is owed beyond the burst counts as more than the whole.
+        // A debt beyond the burst counts as more than the whole.
         assert!(part(fast, fast.0 * 6) > part(slow, slow.0));
     }
 }

@@ -10,7 +10,7 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::file::open_error::OpenErrorKind;
 use crate::time::{Nanos, Time};
 
-/// What a table measures time with.
+/// The clock that a table measures time with.
 #[derive(Debug)]
 pub(crate) enum Clock {
     /// CLOCK_BOOTTIME, and what to add to it.
@@ -38,7 +38,7 @@ impl Clock {
         }
     }
 
-    /// What CLOCK_BOOTTIME says at this moment.
+    /// The reading of CLOCK_BOOTTIME at this moment.
     pub(crate) fn since_boot(&self, time: Time) -> Nanos {
         match self {
             Self::Boot { base_ns } => {
@@ -59,7 +59,7 @@ pub struct ManualClock(Arc<Hands>);
 #[derive(Debug)]
 struct Hands {
     ns: AtomicU64,
-    /// What to add to get the wall clock.
+    /// The nanoseconds to add to get the wall clock.
     wall_ahead_ns: AtomicI64,
 }
 
@@ -167,8 +167,8 @@ fn invalid(message: String) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, message)
 }
 
-/// What to add to this boot's clock to get the table's: the table's time goes on from where it was
-/// last seen, plus the time by the wall clock that the machine was off.
+/// The nanoseconds to add to this boot's clock to get the table's: the table's time goes on from
+/// where it was last seen, plus the time by the wall clock that the machine was off.
 ///
 /// If the wall clock was set back, that time counts as none; if it was set far forward, as a week.
 /// So limits may be too strict for a while after a boot, or a week's debt may be forgiven, and no
@@ -185,7 +185,7 @@ pub(crate) fn base_after_boot(
     i64::try_from(now).unwrap_or(0) - i64::try_from(boottime_ns).unwrap_or(0)
 }
 
-/// The largest time that a table can have: 18 years. What its keys owe stays below 2^60 then.
+/// The largest time that a table can have: 18 years. The debts of its keys stay below 2^60 then.
 pub(crate) const MAX_NS: u64 = 1 << 59;
 
 #[cfg(test)]

@@ -1,17 +1,17 @@
-//! What all processes together have counted in a table. The counters lie in the shared file.
+//! The counters of a table, over all processes. They lie in the shared file.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::time::Nanos;
 
-/// What it has cost that a table was too small: see [`Table::evictions`](crate::Table::evictions).
+/// The cost of a table that was too small: see [`Table::evictions`](crate::Table::evictions).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct Evictions {
     /// Buckets that were forgotten while their keys owed something.
     pub evicted_live: u64,
-    /// What those keys owed. Divided by the emission interval of their quota, this is the number
-    /// of cells that may have been allowed too many.
+    /// The debts of those keys. Divided by the emission interval of their quota, this is the
+    /// number of cells that may have been allowed too many.
     pub forgiven: Nanos,
 }
 

@@ -1,5 +1,5 @@
-//! What the CPU can do and the language cannot say: load 16 bytes at once, and fetch a cache line
-//! before it is needed.
+//! Instructions of the CPU that the language cannot express: load 16 bytes at once, and fetch a
+//! cache line before it is needed.
 //!
 //! One of the two files of the project with unsafe code; the other is `region.rs`.
 #![allow(unsafe_code)]

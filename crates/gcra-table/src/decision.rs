@@ -1,9 +1,9 @@
-//! What the table decides about some cells of a key, and what came of correcting a charge.
+//! The decision of the table about some cells of a key, and the outcome of correcting a charge.
 
 use crate::quota::{Admission, Quota};
 use crate::time::{Nanos, Time};
 
-/// What the table decided about some cells of a key.
+/// The decision of the table about some cells of a key.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[must_use = "a decision that is not read limits nothing"]
 pub struct Decision {
@@ -27,7 +27,7 @@ impl Decision {
         }
     }
 
-    /// What the key owes after the decision: it has its full burst again after this time.
+    /// The debt of the key after the decision: it has its full burst again after this time.
     pub const fn owed(&self) -> Nanos {
         self.owed
     }
@@ -53,7 +53,7 @@ impl Decision {
     }
 }
 
-/// What came of [`charge_up_to_cap`](crate::Table::charge_up_to_cap) or of
+/// The outcome of [`charge_up_to_cap`](crate::Table::charge_up_to_cap) or of
 /// [`give_back`](crate::Table::give_back).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Settled {
@@ -61,7 +61,7 @@ pub struct Settled {
     pub cells: u32,
     /// Of the cells that were charged: how many lie beyond the burst, the whole or a part of them.
     pub beyond_burst: u32,
-    /// What the key owes after it.
+    /// The debt of the key after it.
     pub owed: Nanos,
 }
 

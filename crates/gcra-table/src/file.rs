@@ -48,7 +48,7 @@ impl FileId {
     }
 }
 
-/// What a process opens a table for.
+/// The purpose for which a process opens a table.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Role {
     /// To decide with it. Only for the user of the file, because what another user does to the

@@ -1,5 +1,5 @@
-//! What can be seen of a table from outside: how full it is, which processes use it, and whether
-//! anything is wrong with it.
+//! The view of a table from outside: how full it is, which processes use it, and whether anything
+//! is wrong with it.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -17,8 +17,8 @@ use crate::slots::Slots;
 use crate::table::Table;
 use crate::time::{Nanos, Time};
 
-/// What the slots of a table hold. They are counted one after another, so in a busy table the
-/// numbers are exact to a few slots.
+/// The slots of a table, by what they hold. They are counted one after another, so in a busy table
+/// the numbers are exact to a few slots.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct Occupancy {
@@ -33,7 +33,7 @@ pub struct Occupancy {
     pub sealed: u64,
 }
 
-/// What is wrong with a table: see [`Table::check`].
+/// A fault of a table: see [`Table::check`].
 #[derive(Debug)]
 pub struct TableFault {
     slot: Option<usize>,
@@ -64,7 +64,7 @@ impl TableFault {
         self.slot
     }
 
-    /// What is wrong.
+    /// The kind of the fault.
     pub const fn kind(&self) -> &FaultKind {
         &self.kind
     }
@@ -159,8 +159,8 @@ impl Table {
         open::interrupted_resize(&origin.path, &origin.header)
     }
 
-    /// What is wrong with the file that takes over from this one, if this is being resized.
-    /// Without that file the keys whose slots have moved are denied, and that does not heal.
+    /// The fault of the file that takes over from this one, if this is being resized. Without that
+    /// file the keys whose slots have moved are denied, and that does not heal.
     pub fn successor_fault(&self) -> Option<TableFault> {
         // A table in memory has no file to lose.
         self.file.as_ref().filter(|_| self.is_superseded())?;

@@ -51,7 +51,7 @@ impl KeyHash {
         Self(self.0 ^ limit.0)
     }
 
-    /// What tells the key's bucket under a quota from all others.
+    /// The id that tells the key's bucket under a quota from all others.
     #[inline]
     pub(crate) const fn bucket_id(self, quota: Quota) -> BucketId {
         BucketId::new(self.0 ^ quota.salt(), quota.class())
@@ -64,9 +64,9 @@ impl KeyHash {
     }
 }
 
-/// What tells the keys of one limit from those of another in a table and its successors: see
-/// [`Table::limit_salt`](crate::Table::limit_salt). It is a secret, as the hash key of the table
-/// is.
+/// The number that tells the keys of one limit from those of another in a table and its
+/// successors: see [`Table::limit_salt`](crate::Table::limit_salt). It is a secret, as the hash
+/// key of the table is.
 #[derive(Clone, Copy, Eq, Hash, PartialEq)]
 pub struct LimitSalt(pub(crate) u64);
 

@@ -38,7 +38,7 @@ use crate::time::{Nanos, Time};
 pub use file::{Replaced, StoreId};
 pub use set::Spent;
 
-/// What this host holds of many keys, shared by every process that has the file open.
+/// The holdings of this host for many keys, shared by every process that has the file open.
 ///
 /// Everything takes `&self`, and nothing locks or waits.
 #[derive(Debug)]
@@ -79,7 +79,7 @@ impl LeaseKey {
     }
 }
 
-/// What a request needs under one limit, for [`Leases::decide`].
+/// The need of a request under one limit, for [`Leases::decide`].
 #[derive(Clone, Copy, Debug)]
 pub struct LeaseNeed {
     /// Its key.
@@ -90,8 +90,8 @@ pub struct LeaseNeed {
     pub burst: u32,
 }
 
-/// What the entries of [`Leases`] hold. They are counted one after another, so in use the numbers
-/// are exact to a few entries.
+/// The entries of [`Leases`], by what they hold. They are counted one after another, so in use the
+/// numbers are exact to a few entries.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct LeaseCounts {
@@ -113,7 +113,7 @@ pub struct LeaseCounts {
 }
 
 sentences! {
-    /// What is wrong with leases: see [`Leases::check`]. An entry is the number of its place.
+    /// A fault of leases: see [`Leases::check`]. An entry is the number of its place.
     #[derive(Clone, Copy, Debug, Eq, PartialEq)]
     #[non_exhaustive]
     pub enum LeaseFault {
@@ -230,8 +230,8 @@ impl Leases {
         self.is_displaced.load(Ordering::Relaxed)
     }
 
-    /// What was wrong with the file in whose place this one was made, if that is not what happens
-    /// in the course of things.
+    /// The fault of the file in whose place this one was made, if that is not what happens in the
+    /// course of things.
     pub const fn replaced(&self) -> Option<Replaced> {
         self.replaced
     }
@@ -289,7 +289,7 @@ impl Leases {
         prefetch(self.set(key));
     }
 
-    /// What a request of `cells` is to do: see [`Holding::look`].
+    /// The next step of a request of `cells`: see [`Holding::look`].
     #[inline]
     pub fn look(&self, key: LeaseKey, now: HostTime, cells: u32, patience: Micros) -> Look {
         self.place(key).look(now, cells, patience)
@@ -379,8 +379,8 @@ impl Leases {
         self.place(key).charge(now, cells)
     }
 
-    /// What to ask for: see [`Demand::wish`]. The demand is estimated from the cells that this
-    /// host has spent.
+    /// The wish of the next ask: see [`Demand::wish`]. The demand is estimated from the cells that
+    /// this host has spent.
     pub fn wish(
         &self,
         key: LeaseKey,
@@ -443,13 +443,13 @@ impl Leases {
         self.place(key).void(sent, now)
     }
 
-    /// What is held of a key now; [`Holding::new`] if nothing is known. It says when cells are
+    /// The holding for a key now; [`Holding::new`] if nothing is known. It says when cells are
     /// over that were asked for, and what is to be reported.
     pub fn holding(&self, key: LeaseKey, now: HostTime) -> Holding {
         self.place(key).holding(now)
     }
 
-    /// What is known about the demand of this host for a key.
+    /// The demand of this host for a key, as far as it is known.
     pub fn demand(&self, key: LeaseKey, now: HostTime) -> Demand {
         self.place(key).demand(now)
     }
@@ -814,7 +814,7 @@ mod tests {
         get(&leases, key(6), later(60), 1);
         assert_eq!(all(), [false, true, false, false, true, true, true, false], "oldest");
         assert_eq!(leases.evictions(), 1);
-        // What was spent has to be reported, so it is kept longer than what is settled.
+        // Spent cells have to be reported, so they are kept longer than settled ones.
         assert!(leases.spend(key(4), later(70), 1).is_some());
         let sent = leases.give_back(key(1), &limit(), later(70), PATIENCE, 1).unwrap();
         assert!(leases.reply(key(1), later(70), &sent, &reply(&sent, 0, 0)));

@@ -5,7 +5,7 @@
 //!   most three preemptions, and with the older values that a relaxed load may still see.
 //! * `make shuttle`: random interleavings of four actors on eight slots, as in a real table.
 //!
-//! What is checked: no key is allowed more than its burst (and what was forgiven it), no key is
+//! The checks: no key is allowed more than its burst (and what was forgiven it), no key is
 //! confirmed twice, every cell that was allowed is owed somewhere, and no operation loses more
 //! than a few attempts. Each property has a twin that takes one step of the algorithm away and
 //! must fail.
@@ -69,7 +69,7 @@ struct Table {
     counters: Counters,
     successor: AtomicU32,
     complete: AtomicU32,
-    /// What the clock says. (This is not one of the model's atomics: it changes between two
+    /// The time by the clock. (This is not one of the model's atomics: it changes between two
     /// steps.)
     clock: AtomicU64,
 }
@@ -120,7 +120,7 @@ impl Table {
         tats.first().copied()
     }
 
-    /// What the key owes, in cells.
+    /// The debt of the key, in cells.
     fn owed(&self, key: u64) -> u64 {
         self.tat(key).unwrap_or_default().saturating_since(CLOCK).div_ceil(T)
     }
@@ -396,7 +396,7 @@ fn slow() -> Quota {
     Quota::new(Nanos::from_secs(1_000), 100).unwrap()
 }
 
-/// What a key with its first cell under the slow limit owes: a hundredth of the limit, and a
+/// The debt of a key with its first cell under the slow limit: a hundredth of the limit, and a
 /// thousand times as long as the whole of the fast one.
 const OWES_SLOWLY: Time = CLOCK.saturating_add(Nanos::from_secs(1_000));
 
@@ -442,7 +442,7 @@ fn apart<const N: usize>(actors: [fn(&Table, Actor) -> u64; N]) {
     assert_eq!(table.owed(K), 1);
 }
 
-/// A moment ago the first line was not idle yet, so this actor announces in the second.
+/// A moment ago the first line was not idle, so this actor announces in the second.
 const EARLIER: fn(&Table, Actor) -> u64 = |table, actor| actor.late().charge(table, K, 1);
 const NOW: fn(&Table, Actor) -> u64 = |table, actor| actor.charge(table, K, 1);
 
@@ -507,7 +507,7 @@ fn refund_after_denial() {
     let [one, two, plain] = allowed;
     assert_eq!(one + two, 1);
     assert!(one + two + plain <= 2, "a burst of 2");
-    // What was allowed is owed. A refund that came too late leaves one cell more.
+    // Allowed cells are owed. A refund that came too late leaves one cell more.
     assert!(table.owed(K) >= one + two + plain, "{allowed:?} allowed, {} owed", table.owed(K));
 }
 
@@ -682,7 +682,7 @@ fn reset_after_a_move() {
 /// A calendar window that ends a while after what the clock says.
 const WINDOW: Window = Window::new(1, 0, CLOCK.saturating_add(Nanos(100)));
 
-/// What a bucket holds with this count in the window.
+/// The value of a bucket with this count in the window.
 fn counted(cells: u64) -> Time {
     counted_of(3, cells)
 }

@@ -64,7 +64,7 @@ mod modelling {
     use super::Mutation;
     use std::sync::{Mutex, PoisonError};
 
-    /// What the models change in the code. The process has one of it, so models run one at a time.
+    /// The changes of the models. The process has one set of them, so models run one at a time.
     #[derive(Clone, Copy, Debug, Default)]
     pub(crate) struct Changes {
         pub(crate) mutation: Option<Mutation>,

@@ -50,8 +50,8 @@ pub struct Process {
     pub pid_namespace: PidNamespace,
     /// How long ago it was last alive; `None` if it has left.
     pub silent: Option<Nanos>,
-    /// What it says about itself; `None` for a process that has not
-    /// [introduced](crate::Table::introduce) itself, such as one of an older version.
+    /// Its profile; `None` for a process that has not [introduced](crate::Table::introduce)
+    /// itself, such as one of an older version.
     pub profile: Option<Profile>,
     answered: u64,
     answer: Option<ReloadAnswer>,
@@ -372,7 +372,7 @@ mod tests {
         attachment.answer(&entries, 5, &ReloadAnswer::Refused(hostile.to_owned()));
         assert_eq!(answer(5), Some(ReloadAnswer::Refused("?[2J 'ä' ??\"\\".to_owned())));
 
-        // What other processes may write.
+        // Values that other processes may write.
         entries[0].length.store(u32::MAX, Ordering::Relaxed);
         entries[0].text.iter().for_each(|word| word.store(u64::MAX, Ordering::Relaxed));
         assert_eq!(answer(5), Some(ReloadAnswer::Refused("\u{fffd}".repeat(192))));

@@ -99,8 +99,8 @@ impl Quota {
         }
     }
 
-    /// The same rate and burst, for keys that may owe up to `most_owed`. What a key owes beyond
-    /// that is forgiven when it is used. A cap below the [drain time](Self::drain_time) and the
+    /// The same rate and burst, for keys that may owe up to `most_owed`. A debt beyond that is
+    /// forgiven when the key is used. A cap below the [drain time](Self::drain_time) and the
     /// [longest delay](Self::with_max_delay) means these, which are also the cap of a
     /// [new](Self::new) quota.
     ///
@@ -130,7 +130,7 @@ impl Quota {
     /// ```
     /// use gcra_table::{Admission, Nanos, Quota, Time};
     ///
-    /// // 10 per second, up to 1 at once. What has to wait for at most 150 ms, waits.
+    /// // 10 per second, up to 1 at once. A cell that has to wait for at most 150 ms waits.
     /// let quota = Quota::new(Nanos::from_millis(100), 1)?;
     /// let quota = quota.with_max_delay(Nanos::from_millis(150))?;
     /// let now = Time(1_000_000_000);
@@ -181,8 +181,8 @@ impl Quota {
         }
     }
 
-    /// What tells the buckets of this quota from those that the same keys have under other
-    /// numbers.
+    /// The number that tells the buckets of this quota from those that the same keys have under
+    /// other numbers.
     ///
     /// A TAT means something only together with the emission interval and the burst that led to
     /// it. If two quotas shared a bucket, the one with the shorter drain time would find it
@@ -201,10 +201,10 @@ impl Quota {
     /// of `before`, under which the key has the TAT `tat`. All are times of one table, and
     /// [`Time::ZERO`] means that nothing is owed.
     ///
-    /// What the key owed at the change counts in cells: 15 cells of a burst of 20 are 15 cells of
-    /// a burst of 40. From then on they are paid off at the faster of both rates: by this quota,
-    /// and never more is carried over than the key owes at `now` under the quota before. They are
-    /// never more than the new burst and what drains in the new
+    /// The debt of the key at the change counts in cells: 15 cells of a burst of 20 are 15 cells
+    /// of a burst of 40. From then on they are paid off at the faster of both rates: by this
+    /// quota, and never more is carried over than the key owes at `now` under the quota before.
+    /// They are never more than the new burst and what drains in the new
     /// [longest delay](Self::with_max_delay).
     #[must_use]
     pub const fn carry_over(self, before: Self, tat: Time, changed: Time, now: Time) -> Time {
@@ -245,7 +245,7 @@ impl Quota {
         if by_this.0 < by_before.0 { by_this } else { by_before }
     }
 
-    /// What a debt under the quota `before` is under this one, cell for cell. It is rounded up, so
+    /// A debt under the quota `before`, converted to this one, cell for cell. It is rounded up, so
     /// that a change never forgives a part of a cell.
     const fn converted(self, before: Self, owed: Nanos) -> Nanos {
         // A process that still uses the quota before may have charged the key since the change.
@@ -297,7 +297,7 @@ impl Quota {
         self.most_owed
     }
 
-    /// What `cells` cells add to a TAT. They are never more than `burst`.
+    /// The time that `cells` cells add to a TAT. They are never more than `burst`.
     const fn cost(self, cells: u32) -> Nanos {
         Nanos(self.emission_interval.get() * cells as u64)
     }
@@ -357,7 +357,7 @@ pub(crate) const fn scramble(number: u64) -> u64 {
     number ^ (number >> 31)
 }
 
-/// What [`Quota::admit`] says.
+/// The outcome of [`Quota::admit`].
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Admission {
     /// The cells conform, at once or after a [delay](Quota::delay).
@@ -581,7 +581,7 @@ mod tests {
         assert_eq!(owed(fast, changed), ms(100));
         assert_eq!(owed(fast, later(60)), ms(40));
         assert_eq!(owed(fast, later(100)), Nanos::ZERO);
-        // What was charged under the quota before after the change does not count from the change.
+        // A charge under the quota before after the change does not count from the change.
         let charged_later = |now: Time| slow.carry_over(quota(), later(900), changed, now);
         assert_eq!(charged_later(later(900)), Time::ZERO);
         assert_eq!(charged_later(later(890)), later(990));

@@ -182,9 +182,9 @@ impl Unit {
 pub enum RateError {
     /// The string is not a rate.
     Text {
-        /// What was given.
+        /// The string that was given.
         text: Box<str>,
-        /// What is wrong with it.
+        /// The fault of the string.
         problem: RateProblem,
     },
     /// The burst is zero, or above [`MAX_BURST`].
@@ -194,7 +194,7 @@ pub enum RateError {
 }
 
 sentences! {
-    /// What is wrong with a rate as it was written.
+    /// The fault of a rate as it was written.
     #[derive(Clone, Copy, Debug, Eq, PartialEq)]
     #[non_exhaustive]
     pub enum RateProblem {

@@ -26,7 +26,7 @@ use crate::file::open_error::{OpenError, OpenErrorKind};
 use crate::slots::Slots;
 use crate::table::Table;
 
-/// What [`Table::resize`] did.
+/// The outcome of [`Table::resize`].
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct Resized {

@@ -104,8 +104,8 @@ impl Slot {
     }
 }
 
-/// What a slot holds: the fingerprint of a key in the upper half, and what its two highest bits
-/// say.
+/// The content of a slot: the fingerprint of a key in the upper half, and what its two highest
+/// bits say.
 ///
 /// | bits 127, 126 | it is | bits 63 to 0 |
 /// |---|---|---|
@@ -118,7 +118,7 @@ impl Slot {
 #[derive(Clone, Copy, Eq, PartialEq)]
 pub(crate) struct Word(u128);
 
-/// What tells a bucket from all others: whose it is, and the class of its limit.
+/// The identity of a bucket: whose it is, and the class of its limit.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct BucketId {
     /// 62 bits, never 0: 60 of a hash, and two of the class.
@@ -159,8 +159,8 @@ impl Word {
         Self::new(fingerprint | PENDING, ticket)
     }
 
-    /// What the word becomes when its slot is sealed: a bucket keeps its TAT and its class, an
-    /// announcement is dropped.
+    /// The word after its slot is sealed: a bucket keeps its TAT and its class, an announcement is
+    /// dropped.
     pub(crate) const fn sealed(self) -> Self {
         match self.tat() {
             Some(_) => Self(self.0 | (SEALED as u128) << 64),
@@ -201,7 +201,7 @@ impl Word {
         Class::from_number(((low >> CLASS_SHIFT) * 4 + class_low) as u8)
     }
 
-    /// What tells this bucket, or the one that was sealed here, from all others.
+    /// The id that tells this bucket, or the one that was sealed here, from all others.
     pub(crate) const fn id(self) -> BucketId {
         BucketId { fingerprint: self.fingerprint(), class: self.class() }
     }

@@ -180,14 +180,15 @@ impl Table {
         KeyHasher(self.hash_key.hasher())
     }
 
-    /// What tells the keys of the limit with this [id](crate::limit_id) from those of other limits
-    /// ([`KeyHash::under`]); [`LimitSalt::NONE`] for 0, which is the id of no name. It is the same
-    /// for all processes that use the table and for its successors, so it can be worked out once.
+    /// The salt that tells the keys of the limit with this [id](crate::limit_id) from those of
+    /// others ([`KeyHash::under`]); [`LimitSalt::NONE`] for 0, which is the id of no name. It is
+    /// the same for all processes that use the table and its successors, so it can be worked out
+    /// once.
     pub fn limit_salt(&self, limit_id: u64) -> LimitSalt {
         if limit_id == 0 {
             return LimitSalt::NONE;
         }
-        // What is hashed begins with a secret, so that no bytes of a key have this hash.
+        // The hashed bytes begin with a secret, so that no bytes of a key have this hash.
         let mut hasher = self.hasher();
         hasher.write(&self.hash(b"gcra-table limit").0.to_le_bytes());
         hasher.write(&limit_id.to_le_bytes());
@@ -449,7 +450,7 @@ impl Table {
     /// The case other than the usual one: the bucket may be in the table that takes over.
     #[cold]
     fn moved_tat(&self, id: BucketId) -> Time {
-        // What it is until the bucket is opened in another table.
+        // The TAT until the bucket is opened in another table.
         let mut last = Time::ZERO;
         let found = self.follow(id, |table, _| {
             if table.is_complete() {
@@ -461,14 +462,14 @@ impl Table {
         found.filter(|tat| *tat != Time::ZERO).unwrap_or(last)
     }
 
-    /// What `key` owes under this quota at `now`: after that time it has its full burst again.
+    /// The debt of `key` under this quota at `now`: after that time it has its full burst again.
     /// Charges nothing.
     pub fn owed(&self, key: KeyHash, quota: Quota, now: Time) -> Nanos {
         self.tat(key, quota).saturating_since(now)
     }
 
-    /// What the bucket of `key` under this quota owes at `now`; `None` if there is no bucket: the
-    /// key was never charged, or has paid off its debt and its slot was taken for another key.
+    /// The debt of the bucket of `key` under this quota at `now`; `None` if there is no bucket:
+    /// the key was never charged, or has paid off its debt and its slot was taken for another key.
     /// Charges nothing.
     pub fn look_up(&self, key: KeyHash, quota: Quota, now: Time) -> Option<Nanos> {
         let tat = self.tat(key, quota);
@@ -498,7 +499,7 @@ impl Table {
     /// is space for some hundreds of them, which limits in force take part of.
     pub fn add_said(&self, limit: u64, quota: Quota) -> bool {
         let done = self.register().add_said(limit, quota);
-        // What is written here during a resize may be too late for the next register.
+        // An entry that is written here during a resize may be too late for the next register.
         match self.is_superseded().then(|| self.opened_successor()).flatten() {
             Some(next) => next.register().add_said(limit, quota) && done,
             None => done,
@@ -537,7 +538,7 @@ impl Table {
         Register::new(self.region.register(), self.hash_key.hasher(), self.now())
     }
 
-    /// What evictions have cost so far because the table was too small: counted over all processes
+    /// The cost of evictions so far because the table was too small: counted over all processes
     /// since it was made, and through all resizes.
     pub fn evictions(&self) -> Evictions {
         self.counted().evictions
@@ -555,8 +556,8 @@ impl Table {
         self.counted().gave_up
     }
 
-    /// What was counted in this table, in those before it, and in those that take over from it, as
-    /// far as they are open here.
+    /// The counts of this table, of those before it, and of those that take over from it, as far
+    /// as they are open here.
     fn counted(&self) -> Counted {
         self.later().fold(self.counted_until_here(), |sum, next| {
             let Shared { inherited, counters, .. } = next.shared();
@@ -564,7 +565,7 @@ impl Table {
         })
     }
 
-    /// What was counted in this table and in those before it.
+    /// The counts of this table and of those before it.
     pub(crate) fn counted_until_here(&self) -> Counted {
         let Shared { inherited, counters, .. } = self.shared();
         inherited.counted().with(counters.counted(), u64::saturating_add)
@@ -960,7 +961,7 @@ mod tests {
         }
     }
 
-    /// What a process killed between announcing and confirming leaves behind.
+    /// The announcement that a process leaves if it is killed before it confirms.
     #[test]
     fn an_abandoned_announcement_is_completed_by_the_same_key_and_reclaimed_by_others() {
         let table = table(8);

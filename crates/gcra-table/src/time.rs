@@ -45,7 +45,7 @@ impl Nanos {
         Self(self.0.saturating_add(other.0))
     }
 
-    /// What is left when `other` is taken away, [`ZERO`](Self::ZERO) at least.
+    /// The rest when `other` is taken away, [`ZERO`](Self::ZERO) at least.
     #[inline]
     #[must_use]
     pub const fn saturating_sub(self, other: Self) -> Self {
@@ -160,7 +160,7 @@ impl Reading {
         Self(time)
     }
 
-    /// What the clock said.
+    /// The time that the clock said.
     #[inline]
     pub const fn time(&self) -> Time {
         self.0

@@ -1,5 +1,5 @@
-//! What the bucket of a calendar window has in the place of a TAT: when it may be forgotten, and
-//! how many cells were counted.
+//! The content of the bucket of a calendar window, in the place of a TAT: when it may be
+//! forgotten, and how many cells were counted.
 
 use crate::time::{Nanos, Time};
 

@@ -1,5 +1,5 @@
-//! What is forgotten by a table that is too small, where limits differ in how long they take to
-//! pay off.
+//! The buckets that a table forgets when it is too small, where limits differ in how long they
+//! take to pay off.
 #![allow(
     clippy::unwrap_used,
     clippy::cast_possible_truncation,
@@ -206,7 +206,7 @@ impl Limit {
         }
     }
 
-    /// What the key owes and what the whole limit is, in the same unit; `None` without a bucket.
+    /// The debt of the key and the whole limit, in the same unit; `None` without a bucket.
     fn part_owed(self, table: &Table, key: KeyHash) -> Option<(u128, u128)> {
         match self {
             Self::Rate(quota) => {

@@ -337,7 +337,7 @@ fn threads_spend_no_cell_twice() {
     assert_eq!(leases.check(now(&table)), []);
 }
 
-/// What a child says about an ask, and what it is told of the reply.
+/// The words of a child about an ask, and those that it gets about the reply.
 fn say(ask: &Ask) -> String {
     let Ask { host, number, fresh, spent, debt, owes: _, holds, want, least, validity } = ask;
     let (host, number, fresh, validity) = (host.0, number.0, u32::from(*fresh), validity.0);
@@ -480,7 +480,7 @@ fn killed_processes_spend_no_cell_twice() {
                             // A child that is dead does not hear it.
                             let _ = writeln!(input, "{text}");
                         }
-                        // What it said before is still read.
+                        // The lines that it wrote before are still read.
                         left -= 1;
                         if left == 0 {
                             child.kill().unwrap();

@@ -289,7 +289,7 @@ proptest! {
     }
 
     /// For each key every limit is apart from every other, whether that has the same numbers or
-    /// others; also from the limit without a name. What one is charged, no other owes.
+    /// others; also from the limit without a name. No limit owes what another is charged.
     #[test]
     fn several_limits_of_several_keys_are_apart(
         parameters in prop::collection::hash_set(quotas(), 1..3),
@@ -315,8 +315,8 @@ proptest! {
     }
 
     /// After a change of the quota a key owes the cells that it owed at the change, which are paid
-    /// off at the faster of both rates, or what it has sent since then, whichever is more. (What
-    /// is left of a cell counts as a part. So there are two ledgers: one in which it counts as
+    /// off at the faster of both rates, or what it has sent since then, whichever is more. (The
+    /// rest of a cell counts as a part. So there are two ledgers: one in which it counts as
     /// nothing, and one in which it counts as a whole cell.)
     #[test]
     fn a_debt_survives_a_change_of_the_quota(
@@ -336,7 +336,7 @@ proptest! {
         clock.advance(Nanos(idle % (quota_before.drain_time().0 + 2)));
         let changed = table.now();
         let owed_ns = table.owed(key, quota_before, changed).0;
-        // What was sent since the change, in nanoseconds of the new quota.
+        // The cells that were sent since the change, in nanoseconds of the new quota.
         let (mut fewer, mut more, mut last) = (0_u64, 0_u64, changed.0);
         for (kind, random, cells) in steps {
             clock.advance(step(kind, random, quota_after));
@@ -376,8 +376,8 @@ fn costs() -> impl Strategy<Value = u32> {
 
 /// A shaper as one would draw it: requests stand in a queue, in the order in which they came, and
 /// each leaves at the earliest moment at which what left in each interval before it stays within
-/// `burst + t / T`. What would have to wait for longer than the longest delay is turned away. It
-/// knows no TAT. Its times are nanoseconds.
+/// `burst + t / T`. A request that would have to wait for longer than the longest delay is turned
+/// away. The shaper knows no TAT. Its times are nanoseconds.
 struct Shaper {
     limit: Naive,
     max_delay: u64,
@@ -533,7 +533,7 @@ proptest! {
                     let fits = (whole_cells - owed) / interval;
                     let charged = i128::from(more).min(fits.max(0));
                     prop_assert_eq!(i128::from(settled.cells), charged);
-                    // What is forgiven has cost nothing.
+                    // Forgiven cells have cost nothing.
                     request.cost = request.cells + u64::from(settled.cells);
                     let beyond = (owed + charged * interval - burst).clamp(0, charged * interval);
                     prop_assert_eq!(
@@ -554,7 +554,7 @@ proptest! {
         }
         let real = |at: usize| {
             requests.iter().map(move |request| {
-                // What is not known yet counts as it was reserved.
+                // A cost that is not known yet counts as it was reserved.
                 let is_settled = request.settled_at != usize::MAX;
                 let cost = if is_settled { request.cost } else { request.cells };
                 let (first, more) = (cost.min(request.cells), cost.saturating_sub(request.cells));

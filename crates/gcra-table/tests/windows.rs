@@ -37,7 +37,7 @@ fn count(table: &Table, key: &[u8], seconds: u64, most: u32, cells: u32) -> bool
     tally.unwrap().is_allowed()
 }
 
-/// What happens to the clocks between two requests.
+/// A change of the clocks between two requests.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     /// Seconds pass.
@@ -172,7 +172,7 @@ fn a_window_is_not_opened_after_its_end() {
     assert!(table.count(key, then, 1, 1, read_long_ago).is_err());
 }
 
-/// What the documents promise: the wall clock may be set back by an hour.
+/// The promise of the documents: the wall clock may be set back by an hour.
 #[test]
 fn a_wall_clock_that_is_set_back_gives_nothing_twice() {
     let (table, clock) = table(64);
@@ -233,7 +233,7 @@ fn a_resize_moves_counts() {
     let uncount = |key: u32, cells| {
         table.uncount(table.hash(&key.to_le_bytes()), window, cells, &mut table.reading())
     };
-    // What was counted in the new table is taken back there.
+    // Cells that were counted in the new table are taken back there.
     assert!(count(&table, 7, 2) && uncount(7, 2));
     assert_eq!(new.counted_in(new.hash(&7_u32.to_le_bytes()), window), Some(7));
     assert!(new.check().is_empty());

@@ -126,7 +126,7 @@ impl Bucket<'_> {
     ) -> Opening<Decision> {
         let ToCharge { quota, cells, least_tat } = charge;
         self.open(look, now, context, |now| {
-            // What the key owes to the table before this one, it owes here.
+            // The debt of the key to the table before this one is owed here.
             let tat = context.moving_from().map_or(Time::ZERO, Bucket::seal).max(least_tat);
             match quota.admit(tat, now, cells) {
                 Admission::Conforming { tat } if cells > 0 => Ok(tat),

@@ -1,5 +1,5 @@
-//! What the operations on a bucket need besides its slots: the clock, the counters, and whether
-//! the table is being moved.
+//! The context of the operations on a bucket, besides its slots: the clock, the counters, and
+//! whether the table is being moved.
 
 use core::sync::atomic::{AtomicU32, Ordering as MemoryOrdering};
 
@@ -11,7 +11,7 @@ use crate::mutation::{Mutation, broken};
 use crate::sync::{Ordering, fence};
 use crate::time::{Reading, Time};
 
-/// What the operations on a bucket need besides its slots.
+/// The context of the operations on a bucket, besides its slots.
 #[derive(Debug)]
 pub(crate) struct Context<'a, C> {
     /// Reads the table's clock.

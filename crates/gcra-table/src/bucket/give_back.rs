@@ -4,8 +4,8 @@
 //! and a key never has more than its full burst. The exchange fails only if the slot has changed
 //! since it was read, and then we look again, as a charge does (`charge.rs`).
 //!
-//! **What is given back was charged, and counts once.** Let the cells that are charged less those
-//! that are given back be the *net* cells. Each exchange moves the TAT by the cells that it
+//! **Cells that are given back were charged, and count once.** Let the cells that are charged less
+//! those that are given back be the *net* cells. Each exchange moves the TAT by the cells that it
 //! charges or gives back, and time pays off at most t / T cells in a time t. So in any time t the
 //! net cells are what the key owes at the end, less what it owes at the beginning, and what was
 //! paid off: at most `burst + t / T`, as long as no cell was charged beyond the burst.
@@ -54,7 +54,7 @@ impl Bucket<'_> {
                 }
                 continue;
             }
-            // What the key owes to the table before this one, it owes here.
+            // The debt of the key to the table before this one is owed here.
             let inherited = Cell::new(Time::ZERO);
             let opening = self.open(look, now, context, |now| {
                 let tat = context.moving_from().map_or(Time::ZERO, Bucket::seal);
@@ -85,7 +85,7 @@ impl Bucket<'_> {
     }
 }
 
-/// What is left of a TAT when `cost` is given back.
+/// The rest of a TAT when `cost` is given back.
 fn left_of(tat: Time, cost: Nanos, now: Time) -> Time {
     tat.saturating_sub(cost).max(now).min(tat)
 }

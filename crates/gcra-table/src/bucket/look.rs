@@ -23,7 +23,7 @@ pub(crate) struct Look {
 }
 
 impl Look {
-    /// What there is of the key with this fingerprint, when `load` loads the slot at a position.
+    /// A look for the key with this fingerprint, when `load` loads the slot at a position.
     #[inline]
     pub(crate) fn at(fingerprint: u64, load: impl Fn(usize) -> Word) -> Self {
         let mut look =
@@ -38,7 +38,7 @@ impl Look {
         look
     }
 
-    /// What the slot at this position held.
+    /// The word that the slot at this position held.
     #[inline]
     pub(crate) fn word(&self, position: usize) -> Word {
         self.words[position]

@@ -92,7 +92,7 @@ impl Bucket<'_> {
         let mut known: Option<(usize, Word)> = None;
         for attempt in 0..MAX_ATTEMPTS {
             if !broken(Mutation::NoLook) && look.bucket().is_some() {
-                // Another process was faster. What we announced must not stay: it would be in the
+                // Another process was faster. Our announcement must not stay: it would be in the
                 // way until it is stale.
                 self.remove_announcements(&look, None);
                 return Opening::Exists;

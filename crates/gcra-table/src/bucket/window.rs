@@ -22,17 +22,18 @@
 //! look. Its expiry is after the end of the window, so it would not have been reclaimed yet, and
 //! the look would have found it; unless it was evicted, which is counted, or reset.
 //!
-//! What is the end of the window, by the table's clock? Each process works it out from a reading
-//! of the table's clock and a reading of the wall clock after that. (In this order, a process that
-//! is stopped between the two takes the end for earlier than it is.) If the wall clock is set back
-//! by d, the same window ends d later. So the argument holds as long as the wall clock is set back
-//! by no more than [`KEPT`](crate::KEPT) in all while the window lasts. A count also makes the expiry later
-//! where the window ends later now, so that a key that is used now and then is safe in any case.
+//! Each process works out the end of the window, by the table's clock, from a reading of the
+//! table's clock and a reading of the wall clock after that. (In this order, a process that is
+//! stopped between the two takes the end for earlier than it is.) If the wall clock is set back by
+//! d, the same window ends d later. So the argument holds as long as the wall clock is set back by
+//! no more than [`KEPT`](crate::KEPT) in all while the window lasts. A count also makes the expiry
+//! later where the window ends later now, so that a key that is used now and then is safe in any
+//! case.
 //!
 //! # What a process killed there leaves behind
 //!
-//! What the opening of any bucket leaves (`opening.rs`); else a cell that was counted, and perhaps
-//! never answered.
+//! The same as after the opening of any bucket (`opening.rs`); else a cell that was counted, and
+//! perhaps never answered.
 
 use crate::bucket::context::{Context, Moved};
 use crate::bucket::opening::Opening;
@@ -50,7 +51,7 @@ use crate::used::Used;
 /// One window of a calendar: a certain day, for example.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Window {
-    /// What tells the buckets of this window from all others of the same key.
+    /// The number that tells the buckets of this window from all others of the same key.
     salt: u64,
     end: Time,
 }
@@ -73,7 +74,7 @@ impl Window {
         self.end
     }
 
-    /// What tells the key's bucket in this window from all others.
+    /// The id that tells the key's bucket in this window from all others.
     #[inline]
     pub(crate) const fn bucket_id(self, key: KeyHash) -> BucketId {
         BucketId::new(key.0 ^ self.salt, Class::COUNT)
@@ -94,12 +95,12 @@ pub struct WallReading {
 }
 
 impl WallReading {
-    /// What the table's clock said.
+    /// The time by the table's clock.
     pub const fn time(self) -> Time {
         self.time
     }
 
-    /// What the wall clock said: nanoseconds since 1970.
+    /// The time by the wall clock: nanoseconds since 1970.
     #[inline]
     pub const fn wall_ns(self) -> u64 {
         self.wall_ns
@@ -132,7 +133,7 @@ impl WallReading {
 /// Beyond every time of a table.
 const MOST: i128 = MAX_NS as i128;
 
-/// What the table decided about some cells in a window.
+/// The decision of the table about some cells in a window.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[must_use = "a decision that is not read limits nothing"]
 pub struct Tally {
@@ -172,8 +173,8 @@ pub(crate) struct Count {
 }
 
 impl Count {
-    /// What the bucket holds after it held `value`, if the cells are allowed and not none; and
-    /// what is decided.
+    /// The value of the bucket after it held `value`, if the cells are allowed and not none; and
+    /// the decision.
     #[inline]
     const fn after(self, value: Time) -> (Option<Time>, Tally) {
         let before = Used::in_bucket(value);
@@ -236,7 +237,7 @@ impl Bucket<'_> {
                 if now >= count.window.end && !broken(Mutation::OpensAfterTheEnd) {
                     return Err(Unopened::Over);
                 }
-                // What was counted in the table before this one counts here.
+                // Cells that were counted in the table before this one count here.
                 let value = context.moving_from().map_or(Time::ZERO, Bucket::seal);
                 match count.after(value) {
                     (Some(after), _) => Ok(after),

@@ -25,7 +25,7 @@ pub(crate) struct Checked<const WORDS: usize> {
 pub(crate) struct Checksum {
     /// With the hash key of the table.
     hasher: SipHasher,
-    /// What the words are, so that words of one kind are not taken for another.
+    /// The kind of the words, so that words of one kind are not taken for another.
     kind: &'static [u8],
 }
 

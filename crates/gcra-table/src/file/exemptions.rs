@@ -32,7 +32,7 @@ const ATTEMPTS: usize = 8;
 pub struct Exemption {
     /// The [id](crate::limit_id) of the policy that does not limit it.
     pub policy: u64,
-    /// Its key, as the policy makes it: not yet that [under](KeyHash::under) a limit.
+    /// Its key, as the policy makes it: not that [under](KeyHash::under) a limit.
     pub key: KeyHash,
     /// When it ends.
     pub until: Time,

@@ -160,7 +160,7 @@ pub(crate) struct Shared {
     pub(crate) successor: AtomicU32,
     /// 1 from when all buckets of the file before this one were carried over.
     pub(crate) complete: AtomicU32,
-    /// What the tables before this one have counted.
+    /// The counters of the tables before this one.
     pub(crate) inherited: Counters,
     /// CLOCK_BOOTTIME when a process last wrote down that it uses another file, which had the
     /// name of this one before.

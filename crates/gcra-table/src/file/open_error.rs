@@ -11,8 +11,8 @@ use crate::time::Nanos;
 /// Why a file cannot be opened, made or resized as a table. Nothing was changed, unless the
 /// [kind](Self::kind) says so.
 ///
-/// The text says what was found and what was expected. What to do about it depends on the program:
-/// it is for the program to match on the kind and say so.
+/// The text says what was found and what was expected. The remedy depends on the program: it is
+/// for the program to match on the kind and say so.
 #[derive(Debug)]
 pub struct OpenError {
     path: PathBuf,
@@ -20,7 +20,7 @@ pub struct OpenError {
 }
 
 sentences! {
-    /// What is wrong with a file that was to be a table: see [`OpenError`].
+    /// The fault of a file that was to be a table: see [`OpenError`].
     #[derive(Debug)]
     #[non_exhaustive]
     pub enum OpenErrorKind {
@@ -88,7 +88,7 @@ impl OpenError {
         &self.path
     }
 
-    /// What is wrong.
+    /// The kind of the fault.
     pub const fn kind(&self) -> &OpenErrorKind {
         &self.kind
     }

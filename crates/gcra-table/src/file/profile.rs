@@ -1,4 +1,4 @@
-//! What each process says about itself to the others: which limits it has, and where its status
+//! The profile of each process, which the others read: which limits it has, and where its status
 //! can be read.
 //!
 //! As with the [processes](crate::processes), no decision depends on it.
@@ -10,7 +10,7 @@ use crate::file::checked::{Checked, Checksum};
 use crate::hash::SipHasher;
 use crate::time::Time;
 
-/// What a process says about itself: see [`Table::introduce`](crate::Table::introduce).
+/// The profile that a process gives of itself: see [`Table::introduce`](crate::Table::introduce).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Profile {
     /// A digest of the limits that it has in force. Processes with different limits have

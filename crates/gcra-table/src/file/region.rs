@@ -65,7 +65,7 @@ unsafe impl HeaderPart for LeasesShared {
     const AT: usize = set::SHARED_AT;
 }
 
-/// What a region is made of after its header.
+/// The part of a region after its header.
 ///
 /// # Safety
 ///
@@ -141,7 +141,7 @@ impl<const HEADER: usize> Region<HEADER> {
         self.part()
     }
 
-    /// What those processes say about themselves.
+    /// The profiles of those processes.
     pub(crate) fn profiles(&self) -> &[ProfileEntry; PROCESSES] {
         self.part()
     }

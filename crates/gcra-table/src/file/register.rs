@@ -91,7 +91,7 @@ pub struct Register<'a> {
     entries: &'a [Entry],
     checksum: Checksum,
     now: Time,
-    /// What each entry says.
+    /// The content of each entry.
     known: Vec<Option<Registered>>,
     /// The entries of each limit, without those of overrides.
     of_limits: HashMap<u64, Vec<usize>>,
@@ -159,7 +159,7 @@ impl<'a> Register<'a> {
         earlier(history, quota, self.now)
     }
 
-    /// What [`put_in_force`](Self::put_in_force) would return. Writes nothing.
+    /// The quotas that [`put_in_force`](Self::put_in_force) would return. Writes nothing.
     pub fn before(&self, limit: u64, quota: Quota) -> Vec<(Quota, Time)> {
         earlier(self.history(limit), quota.without_delay(), self.now)
     }
@@ -242,7 +242,7 @@ impl<'a> Register<'a> {
         places.filter_map(|place| Some((*place, self.known[*place]?)))
     }
 
-    /// What an entry says now.
+    /// The content of an entry now.
     fn read(&self, place: usize) -> Option<Registered> {
         let words = self.entries[place].words.read(self.checksum)?;
         // A time far in the future is damage that the checksum does not show. (Another process may
@@ -637,7 +637,7 @@ mod tests {
         assert_eq!(put(&new, 40, 7, quota(3)), [(quota(1), 20), (quota(2), 40)]);
     }
 
-    /// What was read once is kept up to date by what is written.
+    /// The content that was read once is kept up to date by what is written.
     #[test]
     fn one_reading_is_as_good_as_one_for_each_limit() {
         let (one, each) = (entries(24), entries(24));

@@ -44,7 +44,7 @@ const _: () = assert!(SHARED_AT + size_of::<LeasesShared>() <= HEADER_BYTES);
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct StoreId(pub [u8; 16]);
 
-/// What was wrong with a file of leases that could have been used otherwise.
+/// The fault of a file of leases that could have been used otherwise.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Replaced {
     /// It was of another store.
@@ -158,7 +158,7 @@ pub(super) struct LeasesFile {
     pub(super) id: FileId,
     pub(super) header: LeasesHeader,
     pub(super) slots: Slots,
-    /// What was wrong with the file in whose place it was made, if that is to be told.
+    /// The fault of the file in whose place it was made, if that is to be told.
     pub(super) replaced: Option<Replaced>,
 }
 
@@ -201,7 +201,7 @@ pub(super) fn open_or_create(
     Err(error(OpenErrorKind::Contended))
 }
 
-/// What is at the place of the leases of a table.
+/// The outcome of a look at the place of the leases of a table.
 #[derive(Debug)]
 pub(super) enum Found {
     Nothing,

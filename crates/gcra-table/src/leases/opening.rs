@@ -41,7 +41,7 @@ use crate::leases::set::{MAX_ATTEMPTS, Place, SET_ENTRIES};
 use crate::mutation::{Mutation, broken};
 use crate::sync::{Ordering, fence};
 
-/// What an entry is good for, the best to be taken first.
+/// The use of an entry, the best to be taken first.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(super) enum Use {
     Never,
@@ -135,7 +135,7 @@ impl Place<'_> {
     ) -> Option<(usize, Word)> {
         let mine = self.mine(entries).find(|(_, word)| !word.is_announcement());
         if mine.is_some() && !broken(Mutation::NoLook) {
-            // What we announced must not stay: it would be in the way.
+            // Our announcement must not stay: it would be in the way.
             self.remove_announcements(entries, None);
             return mine;
         }
@@ -207,8 +207,8 @@ impl Place<'_> {
         announced
     }
 
-    /// Writes the advice of an ask that was begun from `before`. What was charged meanwhile is
-    /// added.
+    /// Writes the advice of an ask that was begun from `before`. Cells that were charged meanwhile
+    /// are added.
     fn advise(&self, position: usize, before: &Packed, after: Packed) {
         let mut seen = before.advice;
         for _ in 0..MAX_ATTEMPTS {

@@ -206,7 +206,7 @@ const fn tenths(time: HostTime) -> u32 {
     (time.0 / TENTH) as u32
 }
 
-/// What all entries of one memory have in common.
+/// The values that all entries of one memory have in common.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Memory<'a> {
     pub(crate) host: HostId,
@@ -325,7 +325,7 @@ impl<'a> Place<'a> {
         self.packed(now).map_or_else(Holding::new, |(_, packed)| packed.holding(base, now))
     }
 
-    /// What is known about the demand for the key.
+    /// The demand for the key, as far as it is known.
     pub(crate) fn demand(&self, now: HostTime) -> Demand {
         let base = self.memory.base;
         self.packed(now).map_or_else(Demand::new, |(_, packed)| packed.demand(base, now))

@@ -21,7 +21,7 @@ use crate::time::Nanos;
 /// hand.
 const MAX_MOVES: usize = 16;
 
-/// What the name of a table leads to: see [`Table::name`].
+/// Where the name of a table leads: see [`Table::name`].
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Name {
     /// To this table, or to the one that takes over from it.
@@ -57,7 +57,7 @@ impl Table {
         Ok(Some(next.clone()))
     }
 
-    /// What the table's name leads to now. Other processes find the table by its name only, so a
+    /// Where the table's name leads now. Other processes find the table by its name only, so a
     /// process whose file has lost the name shares no limits with those that start later. A table
     /// in memory has no name to lose.
     ///

@@ -173,14 +173,14 @@ impl Drop for Mount {
     }
 }
 
-/// What starts the program of these tests again. tests/aarch64 names a script that does it in
-/// qemu.
+/// The command that starts the program of these tests again. tests/aarch64 names a script that
+/// does it in qemu.
 fn this_program() -> std::path::PathBuf {
     std::env::var_os("GCRA_TEST_PROGRAM")
         .map_or_else(|| std::env::current_exe().unwrap(), Into::into)
 }
 
-/// What a child that opens the table says, started by `sh -c SETUP; exec CHILD`.
+/// The output of a child that opens the table, started by `sh -c SETUP; exec CHILD`.
 fn child_under(setup: &str, path: &Path, slots: u64) -> String {
     let binary = this_program();
     let script = format!(
@@ -462,8 +462,8 @@ fn successor(path: &Path) -> PathBuf {
     path.with_extension("next")
 }
 
-/// What tells the limits apart is in no file of the operator, so all processes have to get it from
-/// the table.
+/// The salt that tells the limits apart is in no file of the operator, so all processes have to
+/// get it from the table.
 #[test]
 fn a_limit_has_one_salt_in_all_processes_and_after_a_resize() {
     let (_directory, path) = place();

@@ -121,7 +121,7 @@ fn a_missing_directory_and_a_full_or_read_only_file_system_are_errors() {
     assert_eq!(without_path(&error), "could not reserve its space");
     assert_eq!(cause(&error), io::ErrorKind::StorageFull);
     assert!(!path.exists());
-    // What fits is all there: filling the rest takes nothing from it.
+    // The table that fits is all there: filling the rest takes nothing from it.
     let (table, _) = open(&path);
     fs::write(mount.0.join("filler"), vec![1; 1 << 20]).unwrap_err();
     for n in 0..10_000_u32 {
