@@ -23,7 +23,7 @@ const ENFILE: i32 = 23;
 /// How long to wait after `accept` failed, for instance because of too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// What the tasks share that accept connections.
+/// The state shared by the tasks that accept connections.
 pub(crate) struct Acceptor<H> {
     shared: Arc<Shared<H>>,
     workers: Vec<Handle>,

@@ -223,7 +223,7 @@ impl<H: Handler> Agent<H> {
         Ok(())
     }
 
-    /// What the connections of this agent share.
+    /// The state that the connections of this agent share.
     pub(crate) fn into_shared(self) -> Shared<H> {
         Shared::new(self.handler, self.settings, self.counters)
     }

@@ -13,7 +13,7 @@ pub(crate) struct Share {
 }
 
 impl Share {
-    /// No bytes yet.
+    /// No bytes.
     pub(crate) fn new(counters: &Arc<Counters>) -> Self {
         Self { counters: counters.clone(), bytes: 0 }
     }

@@ -549,7 +549,7 @@ impl<'h, H: Handler, S: Socket> OpenConnection<'h, H, S> {
         let Some(state) = state else { return 0 };
         let protocol = &mut self.protocol;
         let mut notifies = ShapedNotifies::new(protocol, input, output, *written, WRITE_BYTES);
-        // What it has answered before a panic is answered.
+        // NOTIFYs that it has answered before a panic are answered.
         let done = shielded(|| shared.handler.answer_shaped(state, &mut notifies));
         let (used, answered, length) = notifies.finish();
         shared.counters.answered(answered);
@@ -646,7 +646,7 @@ impl<'h, H: Handler, S: Socket> OpenConnection<'h, H, S> {
     async fn finish(mut self, mut end: End) -> Ended {
         match end {
             End::Stopped => end = self.last_answers().await,
-            // What came before the DISCONNECT is answered before ours.
+            // NOTIFYs that came before the DISCONNECT are answered before ours.
             End::Disconnected(_) => drop(timeout(LAST_WORDS, self.answer_late()).await),
             _ => {}
         }

@@ -1,4 +1,4 @@
-//! What the author of an agent writes: a function from a request to a reply.
+//! The handler, which the author of an agent writes: a function from a request to a reply.
 
 use std::fmt;
 use std::future::Future;
@@ -19,11 +19,11 @@ use crate::shaped::ShapedNotifies;
 /// Implement the trait itself if requests that arrive together share something (a reading of the
 /// clock), or if there is something to start early (fetching memory).
 pub trait Handler: Send + Sync + 'static {
-    /// What the requests of one round share. A round is one read from a connection, the answers to
-    /// what it brought, and one write.
+    /// The value that the requests of one round share. A round is one read from a connection, the
+    /// answers to what it brought, and one write.
     type Round;
 
-    /// What [`prepare`](Self::prepare) returns for one request.
+    /// The value that [`prepare`](Self::prepare) returns for one request.
     type Prepared;
 
     /// Called before the first request of a round.

@@ -10,7 +10,7 @@ use tokio::net::{TcpListener, UnixListener};
 /// More sockets than any service has.
 const MAX_SOCKETS: usize = 1024;
 
-/// What a .socket unit must say. It is the advice for every mistake.
+/// The settings that a .socket unit must have. This is the advice for every mistake.
 const REMEDY: &str = "the .socket unit needs ListenStream= and Accept=no";
 
 /// All sockets that systemd has handed over.

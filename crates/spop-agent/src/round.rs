@@ -22,7 +22,7 @@ pub(crate) const MORE_MESSAGES: usize = 256;
 /// it is copied, and has a future and timers.
 pub(crate) const LATE_IS_LIKE: usize = 8;
 
-/// What a round has written so far.
+/// The state of a round so far.
 pub(crate) struct Round<'r, H: Handler> {
     pub(crate) shared: &'r Shared<H>,
     /// The thread's buffer for answers. Its first `written` bytes are those of this round.
@@ -34,7 +34,7 @@ pub(crate) struct Round<'r, H: Handler> {
     pub(crate) more_messages: usize,
     /// When the requests had been read.
     pub(crate) asked: Instant,
-    /// What the handler returned for this round; `None` before its first request.
+    /// The value that the handler returned for this round; `None` before its first request.
     pub(crate) state: Option<H::Round>,
     /// Set if the connection ends with this round. In a box, because all rounds pass it on.
     pub(crate) end: Option<Box<End>>,

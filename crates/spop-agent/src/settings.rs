@@ -1,4 +1,4 @@
-//! What the author of an agent can set.
+//! The settings of an agent, which its author can change.
 
 use std::num::NonZeroUsize;
 use std::time::Duration;

@@ -28,8 +28,8 @@ pub struct ShapedNotifies<'r, 'a> {
     /// How many bytes of the input are read, and how many are answered.
     read: usize,
     answered: usize,
-    /// What was read since the queue was last empty: the ids, and where it ends. Of these, `first`
-    /// are answered.
+    /// The NOTIFYs that were read since the queue was last empty: their ids, and where each ends.
+    /// Of these, `first` are answered.
     queue: ArrayVec<(RawIds, usize), QUEUE>,
     first: usize,
     output: &'r mut Vec<u8>,

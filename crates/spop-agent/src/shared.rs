@@ -1,4 +1,4 @@
-//! What all connections of an agent share.
+//! The state that all connections of an agent share.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};

@@ -9,7 +9,7 @@ use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 
-/// What a connection reads from and writes to. What it has besides these two takes a socket fewer
+/// The stream that a connection reads from and writes to. Its own methods take a socket fewer
 /// steps, which counts where NOTIFYs come one at a time.
 pub(crate) trait Socket: AsyncRead + AsyncWrite + Unpin {
     /// Whether a read may find something. If not, the task is woken when it may.

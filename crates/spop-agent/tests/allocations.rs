@@ -20,7 +20,7 @@ fn an_agent_that_has_warmed_up_allocates_nothing() {
 }
 
 /// A frame that a read cuts in two is kept for the next read, and so are answers that the client
-/// does not read yet.
+/// does not read.
 #[test]
 fn bursts_longer_than_a_read_cost_allocations_by_the_read_and_not_by_the_notify() {
     let counting =

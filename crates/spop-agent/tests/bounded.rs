@@ -72,7 +72,7 @@ async fn half_frames_stay_within_the_bound_together_and_whole_ones_need_none_of_
     // A buffer may be twice as large as its content.
     assert!((LIMIT / 40_000..=LIMIT / 16_000).contains(&halves.len()), "{}", halves.len());
     assert_eq!(halves.len() as u64 + refused, 80);
-    // What is kept stays.
+    // Bytes that are kept stay.
     for peer in &mut halves {
         peer.send(b"x").await;
         assert_eq!(peer.next().await, ack(1, 16_000));

@@ -1,4 +1,4 @@
-//! What HAProxy expects of an agent, item by item: docs/internals/PROTOCOL.md names the test of
+//! HAProxy's expectations of an agent, item by item: docs/internals/PROTOCOL.md names the test of
 //! each.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, reason = "tests")]
 

@@ -26,7 +26,7 @@ const READY_BYTES: usize = 4 << 20;
 /// How many messages NOTIFYs have at most.
 const MESSAGES: usize = 64;
 
-/// What a flood sends over and over.
+/// The bytes that a flood sends over and over.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Sends {
     /// NOTIFYs with one message.

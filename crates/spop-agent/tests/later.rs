@@ -378,8 +378,7 @@ async fn a_panic_in_a_drop_costs_its_own_request_and_nobody_else_anything() {
     served.stop().await;
 }
 
-/// What the requests of a round share panics when it is dropped, and so does what was prepared for
-/// each.
+/// The value of a round panics when it is dropped, and so does each value that was prepared.
 struct Careless;
 
 impl Handler for Careless {

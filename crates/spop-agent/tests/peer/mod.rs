@@ -72,7 +72,7 @@ pub struct Peer {
     pub received: Vec<u8>,
 }
 
-/// What the agent sent.
+/// A frame that the agent sent, or the end.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Sent {
     Hello {
