@@ -114,7 +114,7 @@ impl<'b> AckWriter<'b> {
     ///
     /// # Errors
     ///
-    /// The action does not fit. What was written before stays as it was.
+    /// The action does not fit. The bytes before it stay as they were.
     #[inline]
     pub fn set_var(
         &mut self,
@@ -129,7 +129,7 @@ impl<'b> AckWriter<'b> {
     ///
     /// # Errors
     ///
-    /// The action does not fit. What was written before stays as it was.
+    /// The action does not fit. The bytes before it stay as they were.
     #[inline]
     pub fn unset_var(&mut self, scope: Scope, name: VarName<'_>) -> Result<(), BufferFull> {
         self.action(|writer| unset_var(writer, scope, name))
@@ -139,7 +139,7 @@ impl<'b> AckWriter<'b> {
     ///
     /// # Errors
     ///
-    /// They do not all fit. What was written before stays as it was.
+    /// They do not all fit. The bytes before them stay as they were.
     #[inline]
     pub fn append(&mut self, actions: &Actions) -> Result<(), BufferFull> {
         self.action(|writer| match actions.bytes.first_chunk::<{ Actions::SHORT }>() {
@@ -234,8 +234,8 @@ impl Actions {
     ///
     /// # Errors
     ///
-    /// All actions together would be larger than [`CAPACITY`](Self::CAPACITY). What was written
-    /// before stays as it was.
+    /// All actions together would be larger than [`CAPACITY`](Self::CAPACITY). The actions before
+    /// this one stay as they were.
     pub fn set_var(
         &mut self,
         scope: Scope,
@@ -261,7 +261,7 @@ impl Actions {
         self.length
     }
 
-    /// The first bytes, all of them if the actions are short. What is behind them is 0.
+    /// The first bytes, all of them if the actions are short. The bytes behind them are 0.
     #[inline(always)]
     pub(crate) fn short(&self) -> &[u8; Self::SHORT] {
         const { assert!(Self::SHORT <= Self::CAPACITY) }

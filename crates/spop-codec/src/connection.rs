@@ -123,8 +123,8 @@ enum State {
     /// Pieces of a payload have come, but not the last one.
     Reassembling(Pieces),
     HealthCheck,
-    /// Either side has sent DISCONNECT, or the agent must because of an error. What comes now is
-    /// skipped.
+    /// Either side has sent DISCONNECT, or the agent must because of an error. Bytes that come now
+    /// are skipped.
     Closing,
 }
 
@@ -161,7 +161,7 @@ pub enum Place {
     Aborted,
 }
 
-/// What has arrived.
+/// An event in the bytes that have arrived.
 #[derive(Clone, Copy, Debug)]
 pub enum Event<'a> {
     /// HAProxy begins the connection: send what [`Welcome::encode`] writes, in one write.
@@ -410,8 +410,8 @@ impl Connection {
             self.early_acks = (IN_FLIGHT, in_flight.max(MIN_EARLY_ACK_SIZE));
         }
         // The answer to a health check needs no more than the keys. The check of HAProxy from 3.1
-        // on always offers 16380, and fails if the answer is above its tune.bufsize - 4. What the
-        // answer says is used for nothing else.
+        // on always offers 16380, and fails if the answer is above its tune.bufsize - 4. The value
+        // in the answer is used for nothing else.
         let fragmentation = self.limits.max_payload_size > 0 && !hello.healthcheck;
         let max_frame_size =
             if hello.healthcheck { MIN_MAX_FRAME_SIZE } else { self.max_frame_size };
@@ -471,7 +471,7 @@ impl Connection {
 /// HAProxy's HELLO, and the agent's answer to it.
 #[derive(Clone, Copy, Debug)]
 pub struct Welcome<'a> {
-    /// What HAProxy declared.
+    /// The HELLO of HAProxy.
     pub hello: Hello<'a>,
     max_frame_size: u32,
     pipelining: bool,

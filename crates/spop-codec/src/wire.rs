@@ -1,5 +1,5 @@
-//! What all frames share: types, flags, ids, and the list of keys and values in a HELLO or a
-//! DISCONNECT.
+//! The parts that all frames share: types, flags, ids, and the list of keys and values in a HELLO
+//! or a DISCONNECT.
 
 use crate::error::DecodeError;
 use crate::reader::Reader;

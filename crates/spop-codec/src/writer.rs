@@ -3,7 +3,7 @@
 use crate::value::{Value, kind};
 use crate::varint;
 
-/// What was to be written does not fit into the buffer, or into the largest frame allowed.
+/// The bytes to write do not fit into the buffer, or into the largest frame allowed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct BufferFull;
 

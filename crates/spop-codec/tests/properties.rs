@@ -185,7 +185,7 @@ proptest! {
         }
     }
 
-    /// What was written stays, for any ids, also if there is no space for more.
+    /// The actions that were written stay, for any ids, also if there is no space for more.
     #[test]
     fn an_ack_resumed_after_each_action_is_the_one_written_in_one_go(
         id in ids(),

@@ -1,5 +1,5 @@
-//! What an author sees beside frames: values by kind, names, statuses, and errors that say what is
-//! wrong.
+//! The parts that an author sees beside frames: values by kind, names, statuses, and errors that
+//! say what is wrong.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

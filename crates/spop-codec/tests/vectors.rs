@@ -281,7 +281,7 @@ fn frames() {
         } else {
             assert!(name.starts_with("captured_"), "{name}");
         }
-        // What is written is byte for byte what HAProxy writes, except for flags and orders that
+        // The written frame is byte for byte what HAProxy writes, except for flags and orders that
         // the codec never writes.
         if !["ack_abort_flag", "ha_hello_reordered_extra"].contains(&&name[..]) {
             assert_eq!(again(&frame, &json), bytes, "{name}");

@@ -19,7 +19,7 @@ pub enum Data {
 /// A name and a value.
 pub type Pair = (Vec<u8>, Data);
 
-/// What a frame has behind its ids.
+/// The content of a frame behind its ids.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Payload {
     /// HELLO and DISCONNECT.
@@ -84,7 +84,7 @@ const FORMS: [Form; 16] = [
     Form::Reserved,
 ];
 
-/// What a type of frame has as its payload.
+/// The kind of payload of a type of frame.
 #[derive(Clone, Copy, Eq, PartialEq)]
 enum List {
     Pairs,
