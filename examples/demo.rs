@@ -19,7 +19,7 @@ const BURST: u32 = 20;
 const SECONDS: u32 = 6;
 const CLIENTS: [&str; 2] = ["127.0.0.1", "127.0.0.2"];
 
-/// What a client got so far.
+/// The progress of a client.
 #[derive(Clone, Copy, Default)]
 struct Progress {
     passed: u64,
@@ -113,7 +113,7 @@ fn main() {
     assert!(exact, "more requests were allowed than the limit says, or some failed");
 }
 
-/// What the limit allows in the time.
+/// How many requests the limit allows in the time.
 fn allowed(elapsed: Duration) -> u64 {
     u64::from(BURST) + u64::try_from(elapsed.as_millis()).unwrap() * u64::from(PER_SECOND) / 1000
 }

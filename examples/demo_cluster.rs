@@ -27,7 +27,7 @@ const BACK: u32 = 14;
 const COUNTED: Duration = Duration::from_secs(8);
 const CLIENT: &str = "127.0.0.1";
 
-/// What the client gets from one host.
+/// The answers that the client gets from one host.
 #[derive(Default)]
 struct Answers {
     allowed: AtomicU64,
@@ -151,7 +151,7 @@ fn allowed(clients: &[(Arc<Answers>, JoinHandle<Duration>)]) -> Vec<u64> {
     clients.iter().map(|(answers, _)| answers.allowed.load(Ordering::Relaxed)).collect()
 }
 
-/// What the limit allows in the time.
+/// How many requests the limit allows in the time.
 fn limit_allows(elapsed: Duration) -> u64 {
     u64::from(BURST) + u64::try_from(elapsed.as_millis()).unwrap() * u64::from(PER_SECOND) / 1000
 }

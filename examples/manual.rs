@@ -68,7 +68,7 @@ fn escaped(page: &str) -> String {
     page.chars().map(escape).collect()
 }
 
-/// What the help ends with. It has examples and tables in it, so its lines stay as they are.
+/// The end of the help. It has examples and tables in it, so its lines stay as they are.
 fn write_notes(notes: &str, out: &mut impl Write) -> io::Result<()> {
     writeln!(out, ".SH NOTES\n.nf")?;
     for line in notes.lines() {
