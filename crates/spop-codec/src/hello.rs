@@ -185,7 +185,7 @@ pub fn encode_agent_hello(
     Ok(writer.finish())
 }
 
-/// The fields of a HAPROXY-HELLO that [`encode_hello`](crate::haproxy::encode_hello) writes. The
+/// The fields of a HAPROXY-HELLO that [`encode_hello`] writes. The
 /// default is what HAProxy sends, without the engine id.
 #[derive(Clone, Copy, Debug)]
 pub struct HelloFields<'a> {
