@@ -19,13 +19,10 @@ use gcra_policy::answers::Answers;
 use gcra_policy::file::document;
 use gcra_policy::flags::{self, LimitFlags, StoreFlags};
 use gcra_policy::secrets::Readers;
-use gcra_policy::sharing::Sharing;
+use gcra_policy::sharing::WithoutStore;
 use gcra_table::Table;
-use spop_agent::{Agent, Limits, ListenAddress, SocketAccess, Sockets};
+use spop_agent::{Limits, ListenAddress, SocketAccess, Sockets};
 use tokio::signal::unix::{SignalKind, signal};
-
-/// As many as in the program.
-const MOST_WAITING: NonZeroUsize = NonZeroUsize::new(1_024).unwrap();
 
 /// Those of the program's flags that the guard needs.
 #[derive(Parser)]
@@ -61,11 +58,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let borrowing = store.map(|settings| Borrower::open(&settings, &table)).transpose()?;
     let (borrower, background) = borrowing.unzip();
     let limiter = Limiter::new(table.clone(), policies).with_borrower(borrower);
-    let mut agent = Agent::new(limiter);
-    if background.is_some() {
-        agent = agent.deadline(Duration::from_secs(60)).max_in_flight(MOST_WAITING);
-    }
-    let agent = agent.limits(limits).drain(Duration::ZERO);
+    let agent = limiter.into_agent().limits(limits).drain(Duration::ZERO);
     agent.run_on(NonZeroUsize::MIN, sockets, until_stopped(table, stats, background))?;
     Ok(())
 }
@@ -74,13 +67,9 @@ fn policies(flags: &Flags) -> Result<Policies, String> {
     if let Some(file) = &flags.config {
         return document::read(file, Readers::OfFile).map_err(|mistakes| mistakes.join("\n"));
     }
-    let store = flags.store.settings()?;
-    let shared = store.as_ref().map(|_| Sharing::default());
-    let policies = flags::policies_of_flags(&flags.limit, shared, Answers::blocked_only())?;
-    Ok(match store {
-        Some(store) => policies.with_store(store.with_wait(flags.store_wait)),
-        None => policies,
-    })
+    let store = flags.store.settings()?.map(|settings| settings.with_wait(flags.store_wait));
+    let (without_store, answers) = (WithoutStore::default(), Answers::blocked_only());
+    flags::policies_of_flags_and_store(&flags.limit, store, without_store, answers)
 }
 
 /// Until SIGTERM. Meanwhile the table and the counters have their beats.

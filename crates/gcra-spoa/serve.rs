@@ -1,11 +1,9 @@
 //! How an agent starts, from its configuration to the loop that serves.
 
 use std::io;
-use std::num::NonZeroUsize;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::Context as _;
 use arc_swap::ArcSwap;
@@ -26,15 +24,11 @@ use gcra_text::output::Mistakes;
 use gcra_text::table_error::TableError;
 use gcra_text::version;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use spop_agent::{Agent, Limits, Sockets};
+use spop_agent::{Limits, Sockets};
 use tokio::sync::mpsc;
 
 use crate::cli::AgentConfig;
 use crate::housekeeping::{Housekeeping, Running, Startup};
-
-/// How many requests of a connection may wait for the store. Those for which cells are here are
-/// answered beside them.
-const MOST_WAITING: NonZeroUsize = NonZeroUsize::new(1_024).unwrap();
 
 /// How many orders of actions may wait for the housekeeping.
 const MOST_ORDERS: usize = 8;
@@ -69,13 +63,8 @@ pub(crate) fn serve(config: AgentConfig) -> anyhow::Result<ExitCode> {
         .with_audit(audit.clone())
         .with_borrower(borrower.clone());
     let undecided = limiter.undecided();
-    let mut agent = Agent::new(limiter);
-    if let Some(borrower) = &borrower {
-        // After that time the request has been answered without the store.
-        let deadline = Duration::from(borrower.wait()) + Duration::from_secs(1);
-        agent = agent.deadline(deadline).max_in_flight(MOST_WAITING);
-    }
-    let agent = agent
+    let agent = limiter
+        .into_agent()
         .limits(limits)
         .max_buffered_bytes(flags.buffers)
         .drain(drain)

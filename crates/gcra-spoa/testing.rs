@@ -49,5 +49,5 @@ pub fn limiter(flags: &[&str], table: Slots) -> Option<Agent<impl Handler>> {
     let stats = stats::Stats::new(config.flags.threads);
     let policies = Arc::new(ArcSwap::from_pointee(InForce::at_start(policies, &stats, &table)));
     let limiter = Limiter::new(Arc::new(ArcSwap::from_pointee(table)), policies);
-    Some(Agent::new(limiter).limits(limits))
+    Some(limiter.into_agent().limits(limits))
 }

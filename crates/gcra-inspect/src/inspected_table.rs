@@ -9,7 +9,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-use anyhow::{bail, ensure};
+use anyhow::bail;
 use gcra_limiter::counting::write_client;
 use gcra_limiter::message_key::hash_key;
 use gcra_limiter::policies_in_force::InForce;
@@ -125,7 +125,9 @@ fn check_sources(
         have_files.extend(kept.map(|chosen| chosen.entry.origin.file().is_some()));
     }
     // Where agents differ, or nothing is known, the command line may be right.
-    let is_otherwise = !have_files.is_empty() && !have_files.contains(&by_file);
+    if have_files.is_empty() || have_files.contains(&by_file) {
+        return Ok(());
+    }
     let (who, otherwise) = match is_now {
         true => (format!("the agents of table {shown} have"), ""),
         false => (
@@ -143,8 +145,7 @@ fn check_sources(
              --config{otherwise}"
         ),
     };
-    ensure!(!is_otherwise, WrongUsage(sentence));
-    Ok(())
+    bail!(WrongUsage(sentence))
 }
 
 /// The policies that the agents keep, for a command that can do without them.

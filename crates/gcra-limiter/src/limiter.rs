@@ -2,14 +2,18 @@
 //!
 //! No socket, no task: ordinary functions of a request and a reading of the clock.
 
+use std::num::NonZeroUsize;
 use std::sync::Arc;
+use std::time::Duration;
 
 use arc_swap::{ArcSwap, Guard};
 use gcra_lease::{HostTime, Look};
 use gcra_policy::answers::Answers;
 use gcra_policy::{Policies, Sharing, WithoutStore};
 use gcra_table::{Leases, Reading, Table, Time};
-use spop_agent::{AckWriter, Handler, Limits, Message, Reply, Request, ShapedNotifies, Value};
+use spop_agent::{
+    AckWriter, Agent, Handler, Limits, Message, Reply, Request, ShapedNotifies, Value,
+};
 
 use crate::answer::{self, Standings};
 use crate::audit_lines::{AuditFile, Lines};
@@ -27,6 +31,10 @@ use crate::stats::Lane;
 use crate::undecided::Undecided;
 use crate::verdict::{Reason, Verdict};
 use crate::waiting_request::WaitingRequest;
+
+/// How many requests of a connection may wait for the store. Those for which cells are here are
+/// answered beside them.
+const MOST_WAITING: NonZeroUsize = NonZeroUsize::new(1_024).unwrap();
 
 /// Decides about requests by the policies in force.
 pub struct Limiter {
@@ -68,6 +76,15 @@ impl Limiter {
     /// The same, with limits that are shared with other hosts.
     pub fn with_borrower(self, borrower: Option<Arc<Borrower>>) -> Self {
         Self { borrower, ..self }
+    }
+
+    /// An agent that answers by this limiter.
+    pub fn into_agent(self) -> Agent<Self> {
+        let wait = self.borrower.as_ref().map(|borrower| Duration::from(borrower.wait()));
+        let agent = Agent::new(self);
+        let Some(wait) = wait else { return agent };
+        // After that time the request has been answered without the store.
+        agent.deadline(wait + Duration::from_secs(1)).max_in_flight(MOST_WAITING)
     }
 
     /// Limits for an agent that sets only `blocked`, and never anything else. The largest ACK is

@@ -361,17 +361,22 @@ pub fn policies_of_flags(
     Ok(Policies { origin: Some(Arc::new(origin)), ..policies })
 }
 
-impl Policies {
-    /// The same policies of flags, with the store through which they are shared.
-    #[must_use]
-    pub fn with_store(mut self, settings: StoreSettings) -> Self {
-        let shared = self.list.first().and_then(|policy| policy.shared).unwrap_or_default();
-        if let Some(Origin::Flags(flags)) = self.origin.as_deref().cloned() {
-            let store = Some(of_store(&settings, shared.without_store));
-            self.origin = Some(Arc::new(Origin::Flags(FlagsOrigin { store, ..flags })));
-        }
-        Self { store: Some(settings), ..self }
+/// The one policy of the flags, shared through the store if there is one.
+pub fn policies_of_flags_and_store(
+    args: &LimitFlags,
+    store: Option<StoreSettings>,
+    without_store: WithoutStore,
+    answers: Answers,
+) -> Result<Policies, String> {
+    let shared = store.as_ref().map(|_| Sharing { without_store, at_once: false });
+    let mut policies = policies_of_flags(args, shared, answers)?;
+    if let (Some(settings), Some(Origin::Flags(flags))) = (&store, policies.origin.as_deref()) {
+        let store = Some(of_store(settings, without_store));
+        let origin = Origin::Flags(FlagsOrigin { store, ..flags.clone() });
+        policies.origin = Some(Arc::new(origin));
     }
+    policies.store = store;
+    Ok(policies)
 }
 
 fn of_store(settings: &StoreSettings, without_store: WithoutStore) -> StoreOrigin {
@@ -427,14 +432,10 @@ fn policies_again(flags: &FlagsOrigin) -> Result<Policies, String> {
         password_env: password_env.clone(),
         ca: ca.as_ref().map(PathBuf::from),
     };
-    let without_store = WithoutStore::of_word(without_store).unwrap_or_default();
-    let shared = Sharing { without_store, at_once: false };
-    let policies = policies_of_flags(&limit, Some(shared), Answers::blocked_only())?;
     let wait = Some(Duration::from_millis(*wait_ms));
-    Ok(match flags.settings()? {
-        Some(settings) => policies.with_store(settings.with_wait(wait)),
-        None => policies,
-    })
+    let settings = flags.settings()?.map(|settings| settings.with_wait(wait));
+    let without_store = WithoutStore::of_word(without_store).unwrap_or_default();
+    policies_of_flags_and_store(&limit, settings, without_store, Answers::blocked_only())
 }
 
 /// Where the policies come from.

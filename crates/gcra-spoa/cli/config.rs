@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use gcra_inspect::flags::default_table;
 use gcra_policy::answers::Answers;
-use gcra_policy::flags::{Source, policies_of_flags};
-use gcra_policy::sharing::Sharing;
+use gcra_policy::flags::{Source, policies_of_flags_and_store};
 use spop_agent::{ListenAddress, SocketAccess};
 
 use super::args::CommandLine;
@@ -33,15 +32,13 @@ impl AgentConfig {
             None => {
                 let answers = Answers { scope: args.scope, blocked: args.var, others: Vec::new() };
                 let store = args.store.settings()?;
+                let store = store.map(|settings| settings.with_wait(args.store_wait));
                 let without_store = args.without_store.unwrap_or_default();
-                let shared = store.as_ref().map(|_| Sharing { without_store, at_once: false });
-                let mut policies = policies_of_flags(&args.limit, shared, answers)?;
-                if let Some(settings) = &store {
+                let mut policies =
+                    policies_of_flags_and_store(&args.limit, store, without_store, answers)?;
+                if let Some(settings) = &policies.store {
                     policies.warnings = settings.remarks();
                     policies.warning_count = policies.warnings.len();
-                }
-                if let Some(store) = store {
-                    policies = policies.with_store(store.with_wait(args.store_wait));
                 }
                 Source::Flags(Box::new(policies))
             }

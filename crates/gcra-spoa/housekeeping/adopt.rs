@@ -113,9 +113,10 @@ fn about_abandoned(before: &Policies, now: &Policies) -> Option<String> {
     let is_abandoned = |old: &&Policy| {
         old.message.is_some() && !now.list.iter().any(|new| new.message == old.message)
     };
-    let first = before.without_trials().find(is_abandoned)?;
-    let messages = before.without_trials().filter(is_abandoned).map(|old| &old.message);
-    let more = match messages.collect::<BTreeSet<_>>().len() - 1 {
+    let abandoned: Vec<_> = before.without_trials().filter(is_abandoned).collect();
+    let first = abandoned.first()?;
+    let messages: BTreeSet<_> = abandoned.iter().map(|old| &old.message).collect();
+    let more = match messages.len() - 1 {
         0 => String::new(),
         more => format!(" (and those of {})", Count(more, "other message", "other messages")),
     };

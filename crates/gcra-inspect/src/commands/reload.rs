@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::ensure;
+use anyhow::bail;
 use gcra_policy::file::document;
 use gcra_policy::secrets::Readers;
 use gcra_table::{PidNamespace, Process, ReloadAnswer, Table};
@@ -64,16 +64,18 @@ pub fn run(config: &Path, at: &At) -> anyhow::Result<ExitCode> {
     let table = Table::inspect(&at.path()).map_err(TableError)?;
     let unlisted = Unlisted::begin(&table);
     let agents = ask(&table, &at.path());
-    ensure!(
-        !agents.iter().any(|(_, fate)| matches!(fate, Fate::Left)) || !table.is_being_resized(),
-        "table {} was resized in the meantime, so some answers are missing; reload again",
-        at.path().display()
-    );
-    ensure!(
-        !agents.iter().all(|(_, fate)| matches!(fate, Fate::Left | Fate::Dead)),
-        "no agent uses the table {}; name the table of the agents with --table",
-        at.path().display()
-    );
+    if agents.iter().any(|(_, fate)| matches!(fate, Fate::Left)) && table.is_being_resized() {
+        bail!(
+            "table {} was resized in the meantime, so some answers are missing; reload again",
+            at.path().display()
+        );
+    }
+    if agents.iter().all(|(_, fate)| matches!(fate, Fate::Left | Fate::Dead)) {
+        bail!(
+            "no agent uses the table {}; name the table of the agents with --table",
+            at.path().display()
+        );
+    }
     let limits = policies.limits_digest;
     let (output, exit) = summary(config, limits, &agents, unlisted.about(&table));
     print(at.json, [output])?;
