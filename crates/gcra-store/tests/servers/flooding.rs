@@ -111,11 +111,13 @@ async fn words_of_a_server_are_short_and_printable() {
         let info =
             format!("valkey_version:\x1b{0}\r\nmaxmemory_policy:\x1b{0}", "v".repeat(9_999));
         let info = format!("${}\r\n{info}\r\n", info.len());
-        if text.contains("INFO") { info.into_bytes() } else { well(text).unwrap_or_default() }
+        if text.contains("INFO") {
+            return info.into_bytes();
+        }
+        // The server does not know how to tell the time.
+        well(text).unwrap_or_else(|| b"-ERR\r\n".to_vec())
     });
-    let mut config = config(&format!("redis://127.0.0.1:{port}"));
-    config.connect_timeout = Duration::from_secs(1);
-    let findings = check(config).await.unwrap();
+    let findings = check(config(&format!("redis://127.0.0.1:{port}"))).await.unwrap();
     assert!(findings.len() > 2, "{findings:?}");
     for finding in findings {
         assert!(finding.text.len() < 500, "{finding:?}");
