@@ -785,7 +785,9 @@ fn a_contract_counts(store: Option<&Server>) {
     let mut client = Client::new(haproxy.frontend);
     let response = client.get_with("/", &[("x-api-key", "alice")]).unwrap();
     let limits = field(&response.head, "ratelimit");
-    assert!(limits.starts_with("\"by-key.1\";r=39;t="), "{limits}");
+    // Its cell is back after 50 ms, which an answer of the store can take.
+    let left = ["\"by-key.1\";r=39;t=1", "\"by-key.1\";r=40;t=0"];
+    assert!(left.iter().any(|left| limits.starts_with(left)), "{limits}");
     assert!(limits.contains(", \"by-key.contract\";r=9999;t="), "{limits}");
     assert_eq!(
         field(&response.head, "ratelimit-policy"),
