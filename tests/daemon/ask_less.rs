@@ -362,7 +362,9 @@ fn a_client_long_silent_is_forgotten_with_what_it_owes() {
     for _ in 0..6 {
         // Silent is a client without a connection.
         assert_eq!(passing(&mut Client::new(haproxy.frontend), 7), 7);
-        thread::sleep(Duration::from_millis(400));
+        support::wait_until("HAProxy has forgotten it", || {
+            haproxy.say("show table clients\n").contains("used:0")
+        });
     }
     assert_eq!(agent.stop(), 0);
 }

@@ -174,7 +174,7 @@ const SHARED: &str = "shared = true\nwithout_store = \"closed\"\nkey = [\"ip\"]\
 fn a_request_that_is_blocked_is_never_told_to_wait_for_nothing() {
     needs!(valkey());
     let policy =
-        format!("[policy.api]\n{SHARED}limits = \"300/s burst 3\"\nmax_delay = \"50ms\"\n");
+        format!("[policy.api]\n{SHARED}limits = \"100/s burst 3\"\nmax_delay = \"50ms\"\n");
     let machines = Machines::start(2, &policy);
     let blocked = AtomicUsize::new(0);
     thread::scope(|scope| {

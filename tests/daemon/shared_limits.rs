@@ -198,7 +198,13 @@ fn a_store_that_hangs_now_and_then_blocks_no_more_with_shares_than_without() {
     wait_until("the store is used", || status(&address)["store"]["up"] == true);
     let mut spop = Spop::connect(&agent.address);
     let mut allowed = [0_u32; 2];
-    for _ in 0..7 {
+    // A busy machine needs more rounds until there is enough to compare.
+    for round in 0.. {
+        let [_, closed] = allowed;
+        if round >= 7 && closed > 100 {
+            break;
+        }
+        assert!(round < 50, "{allowed:?}");
         for (hangs, milliseconds) in [(true, 400), (false, 1_100)] {
             if hangs {
                 server.freeze();
@@ -218,7 +224,7 @@ fn a_store_that_hangs_now_and_then_blocks_no_more_with_shares_than_without() {
     }
     let [share, closed] = allowed;
     // With shares that were in the way, it was a hundredth.
-    assert!(closed > 100 && 2 * share > closed, "{allowed:?}");
+    assert!(2 * share > closed, "{allowed:?}");
 }
 
 #[test]
@@ -487,9 +493,12 @@ fn the_store_of_flags_is_asked_and_cleared() {
         &["explain", "--ask-store", "ip=192.0.2.1"][..],
         &["explain", "--ask-store", "--store", &url, "ip=192.0.2.1"],
     ] {
-        let (text, code) = said(&table, asked);
-        assert!(text.contains("in the store: nothing is owed or lent"), "{text}");
-        assert_eq!(code, Some(0));
+        // Without the flags of the agents, a store that takes 50 ms is told to be too late.
+        wait_until("the store answers in time", || {
+            let (text, code) = said(&table, asked);
+            assert_eq!(code, Some(0), "{text}");
+            text.contains("in the store: nothing is owed or lent")
+        });
     }
     let explain = ["explain", "--ask-store", "ip=192.0.2.1"];
     let reset = ["table", "reset", "192.0.2.1"];
