@@ -101,7 +101,8 @@ async function open(name, url, options = {}) {
   for (const name of folder ? ['', 'page.css', 'page.js'] : []) {
     await page.route(`${url}${name}`, async (route) => {
       const response = await route.fetch();
-      await route.fulfill({ response, body: fs.readFileSync(path.join(folder, name || 'index.html')) });
+      const files = name === 'page.js' ? ['../../../gcra-text/src/page_parts.js', name] : [name || 'index.html'];
+      await route.fulfill({ response, body: files.map((file) => fs.readFileSync(path.join(folder, file), 'utf8')).join('') });
     });
   }
   await page.goto(url);

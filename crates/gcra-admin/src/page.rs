@@ -18,8 +18,13 @@ pub(crate) const HTML: File =
     File { kind: "text/html; charset=utf-8", content: include_str!("page/index.html") };
 pub(crate) const STYLE: File =
     File { kind: "text/css; charset=utf-8", content: include_str!("page/page.css") };
-pub(crate) const SCRIPT: File =
-    File { kind: "text/javascript; charset=utf-8", content: include_str!("page/page.js") };
+pub(crate) const SCRIPT: File = File {
+    kind: "text/javascript; charset=utf-8",
+    content: concat!(
+        include_str!("../../gcra-text/src/page_parts.js"),
+        include_str!("page/page.js")
+    ),
+};
 pub(crate) const ICON: File =
     File { kind: "image/svg+xml", content: include_str!("page/icon.svg") };
 

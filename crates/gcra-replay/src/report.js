@@ -1,4 +1,3 @@
-"use strict";
 // Draws a report of `gcra-spoa replay`. Text from the log only ever becomes text: nothing here
 // writes markup.
 const report = JSON.parse(document.getElementById("report").textContent);
@@ -9,7 +8,6 @@ const main = document.getElementById("main");
 const grouped = new Intl.NumberFormat("en-US", {maximumFractionDigits: 0});
 /** "4 210", with narrow spaces. */
 const number = (n) => grouped.format(n).replaceAll(",", "\u202f");
-const count = (n, one, several) => `${number(n)} ${n === 1 ? one : several}`;
 const requests = (n) => count(n, "request", "requests");
 const clients = (n) => count(n, "client", "clients");
 
@@ -58,9 +56,7 @@ function when(seconds) {
 }
 /** `whole` in words, of which `part` is so much. */
 const withShare = (words, part, whole) => `${words} (${percent(part, whole)})`;
-const sum = (list) => (list || []).reduce((total, n) => total + n, 0);
 const largest = (list) => list.reduce((most, n) => Math.max(most, n), 0);
-const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 /** A sentence in which names of settings are between backticks. */
 const sentence = (text) =>
   capital(/[.!?]$/.test(text) ? text : `${text}.`)
@@ -74,22 +70,6 @@ const bullets = (sentences) =>
 
 // ---- Elements
 
-function fill(element, attributes, children = []) {
-  for (const [name, value] of Object.entries(attributes)) {
-    if (value !== undefined && value !== null) element.setAttribute(name, value);
-  }
-  for (const child of children.flat(3)) {
-    if (child !== null && child !== undefined && child !== false) element.append(child);
-  }
-  return element;
-}
-/** An element. Its attributes, if it has some, come before its children. */
-const html = (tag, ...parts) => {
-  const attributes = parts[0]?.constructor === Object ? parts.shift() : {};
-  return fill(document.createElement(tag), attributes, parts);
-};
-const svg = (tag, attributes, ...children) =>
-  fill(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
 const line = (kind, x1, y1, x2, y2) => svg("line", {class: kind, x1, x2, y1, y2});
 const cursor = (y1, y2) => svg("line", {class: "cursor", y1, y2, visibility: "hidden"});
 const label = (x, y, words, anchor, kind) =>
@@ -153,12 +133,12 @@ function table(caption, columns, rows, tall) {
 
 /** The numbers of a plot. They are written when they are first asked for. */
 function behind(caption, columns, rows) {
-  const made = html("details", {class: "behind"}, html("summary", "Show as a table"));
-  made.addEventListener("toggle", () => {
+  const toggle = () => {
     if (made.open && made.children.length === 1) {
       made.append(table(caption, columns, rows(), true));
     }
-  });
+  };
+  const made = html("details", {class: "behind", toggle}, html("summary", "Show as a table"));
   return made;
 }
 
@@ -261,14 +241,14 @@ function explore(place, name, spots, height) {
   const tip = html("div", {class: "tip", hidden: ""});
   let at = -1;
   place.append(tip);
-  fill(place, {
+  fill(place, [{
     role: "slider",
     tabindex: 0,
     "aria-label": name,
     "aria-valuemin": 0,
     "aria-valuenow": 0,
     "aria-valuetext": "The arrow keys walk through the plot.",
-  });
+  }]);
   const hide = () => {
     tip.hidden = true;
     place.querySelector(".cursor")?.setAttribute("visibility", "hidden");
@@ -287,12 +267,12 @@ function explore(place, name, spots, height) {
       x + 14 + tip.offsetWidth > place.clientWidth ? x - 14 - tip.offsetWidth : x + 14;
     tip.style.transform = `translate(${Math.max(0, Math.round(left))}px, ${height ?? 8}px)`;
     const mark = place.querySelector(".cursor");
-    if (mark) fill(mark, {x1: x, x2: x, visibility: "visible"});
-    fill(place, {
+    if (mark) fill(mark, [{x1: x, x2: x, visibility: "visible"}]);
+    fill(place, [{
       "aria-valuemax": list.length - 1,
       "aria-valuenow": at,
       "aria-valuetext": words.join(", "),
-    });
+    }]);
   };
   place.addEventListener("pointermove", (event) => {
     const x = event.clientX - place.getBoundingClientRect().left;
@@ -442,7 +422,7 @@ function overTime() {
       bins.forEach(([, blocked, would], i) => {
         const rise = (kind, span) => bar(kind, x(i), column, span, y, 1.5);
         const both = blocked + would;
-        fill(picture, {}, [rise("blocked", [0, blocked]), rise("would", [blocked, both])]);
+        fill(picture, [rise("blocked", [0, blocked]), rise("would", [blocked, both])]);
       });
       if (has.before) {
         picture.append(svg("path", {class: "before", d: steps(bins, x, y, (bin) => bin[3])}));

@@ -7,24 +7,7 @@ const EVERY = 2000, PATIENCE = 6000, MOST_EVENTS = 400, NOW_SLOTS = 2;
 const WIDTHS = [60, 150, 300];
 let WIDTH = WIDTHS[0];
 const $ = (id) => document.getElementById(id);
-const SVG = 'http://www.w3.org/2000/svg';
 
-function make(tag, props = {}, ...children) {
-  const element = document.createElement(tag);
-  for (const [name, value] of Object.entries(props)) {
-    if (name === 'text') element.textContent = value;
-    else if (name === 'on') element.addEventListener('click', value);
-    else element.setAttribute(name, value);
-  }
-  element.append(...children.filter((child) => child));
-  return element;
-}
-function svg(tag, props = {}, text) {
-  const element = document.createElementNS(SVG, tag);
-  for (const [name, value] of Object.entries(props)) element.setAttribute(name, value);
-  if (text !== undefined) element.textContent = text;
-  return element;
-}
 // Only what has changed, so that nothing flickers and no selection is lost.
 function say(element, text) {
   if (element.textContent !== text) element.textContent = text;
@@ -34,17 +17,14 @@ function mark(element, name, value) {
 }
 
 // Numbers and times in words.
-const whole = new Intl.NumberFormat('en', { maximumFractionDigits: 0 });
+const number = new Intl.NumberFormat('en', { maximumFractionDigits: 0 }).format;
 const short = new Intl.NumberFormat('en', { maximumSignificantDigits: 3 });
 const compact = new Intl.NumberFormat('en', { maximumSignificantDigits: 3, notation: 'compact' });
 function rate(n) {
   if (n === null || !isFinite(n)) return '–';
   if (n === 0) return '0';
   if (n < 0.01) return '<0.01';
-  return n >= 100000 ? compact.format(n) : n >= 100 ? whole.format(n) : short.format(n);
-}
-function count(n, one, many) {
-  return `${whole.format(n)} ${n === 1 ? one : many}`;
+  return n >= 100000 ? compact.format(n) : n >= 100 ? number(n) : short.format(n);
 }
 function time(ms) {
   if (ms === null || ms === undefined) return '–';
@@ -125,16 +105,16 @@ function shown() {
 function latest(read) {
   const last = [];
   for (let n = known.last; n > known.last - NOW_SLOTS; n--) if (known.slots.has(n)) last.push(known.slots.get(n));
-  return last.length ? last.reduce((sum, slot) => sum + read(slot), 0) / last.length / known.step : null;
+  return last.length ? sum(last.map(read)) / last.length / known.step : null;
 }
 function quantile(buckets, part) {
-  const all = buckets.reduce((a, b) => a + b, 0);
+  const all = sum(buckets);
   if (!all) return null;
-  let sum = 0;
+  let seen = 0;
   for (let i = 0; i < buckets.length; i++) {
-    sum += buckets[i];
+    seen += buckets[i];
     // The same rule as that of `gcra-spoa top`.
-    if (sum >= part * all) return 2 ** i;
+    if (seen >= part * all) return 2 ** i;
   }
   return null;
 }
@@ -153,14 +133,13 @@ class Plot {
     });
     this.gap = svg('path', { class: 'gap' });
     this.parts.gaps.append(this.gap);
-    this.readout = make('p', { class: 'readout' });
+    this.readout = html('p', { class: 'readout' });
     box.append(this.svg, this.readout);
     if (!small) {
-      this.rows = make('tbody');
-      this.details = make('details', {}, make('summary', { text: 'As a table' }),
-        make('table', {}, make('caption', { text: `${title}: ${of ? 'of all requests of each minute' : 'averages of each minute'}`, class: 'hint' }),
-          make('thead', {}, make('tr', {}, make('th', { scope: 'col', text: 'Minute from' }), ...series.map((s) => make('th', { scope: 'col', class: 'num', text: s.name })))), this.rows));
-      this.details.addEventListener('toggle', () => this.fillTable());
+      this.rows = html('tbody');
+      this.details = html('details', { toggle: () => this.fillTable() }, html('summary', 'As a table'),
+        html('table', html('caption', { class: 'hint' }, `${title}: ${of ? 'of all requests of each minute' : 'averages of each minute'}`),
+          html('thead', html('tr', html('th', { scope: 'col' }, 'Minute from'), series.map((s) => html('th', { scope: 'col', class: 'num' }, s.name)))), this.rows));
       box.append(this.details);
     }
     const point = (event) => {
@@ -195,7 +174,7 @@ class Plot {
     this.fillTable();
   }
   scale() {
-    const highest = Math.max(...this.data.map((v) => v ? (this.lines ? Math.max(...v.map((n) => n ?? 0)) : v.reduce((a, b) => a + b, 0)) : 0));
+    const highest = Math.max(...this.data.map((v) => v ? (this.lines ? Math.max(...v.map((n) => n ?? 0)) : sum(v)) : 0));
     if (this.lines) return Math.max(10, Math.ceil(Math.log2(Math.max(1, highest)) / 2) * 2);
     const power = 10 ** Math.floor(Math.log10(Math.max(highest, 1)));
     const next = [1, 2, 3, 4, 6, 8, 10].map((n) => n * power).find((n) => n >= highest);
@@ -239,7 +218,7 @@ class Plot {
     this.drawCursor();
   }
   areaPath(s, x, y) {
-    const below = (v) => v.slice(0, s).reduce((a, b) => a + b, 0);
+    const below = (v) => sum(v.slice(0, s));
     let path = '';
     for (let i = 0; i < WIDTH;) {
       if (!this.data[i] || !this.data[i][s]) { i++; continue; }
@@ -298,10 +277,10 @@ class Plot {
       const part = this.data.slice(from, from + per).filter(Boolean);
       const whole = this.of?.(this.slots.slice(from, from + per).filter(Boolean));
       const cell = (s, n) => {
-        const value = whole ? whole[n] : part.length ? part.reduce((sum, v) => sum + v[n], 0) / part.length : null;
+        const value = whole ? whole[n] : part.length ? sum(part.map((v) => v[n])) / part.length : null;
         return value === null ? '–' : s.show(value);
       };
-      rows.push(make('tr', {}, make('th', { scope: 'row', text: at(known.lastAt - (WIDTH - from) * known.step * 1000) }), ...this.series.map((s, n) => make('td', { class: 'num', text: cell(s, n) }))));
+      rows.push(html('tr', html('th', { scope: 'row' }, at(known.lastAt - (WIDTH - from) * known.step * 1000)), this.series.map((s, n) => html('td', { class: 'num' }, cell(s, n)))));
     }
     this.rows.replaceChildren(...rows);
   }
@@ -377,17 +356,17 @@ function troubles({ status, configuration }) {
   grows(bad, 'panics', together.notifies.handler_panics, 'The agent has a fault; please report this.', 'panic', 'panics');
   grows(warn, 'evictions', status.table.evictions, "The table is too small: clients that owed something were forgotten. Give it more slots with 'gcra-spoa table resize'.", 'bucket evicted', 'buckets evicted');
   grows(warn, 'refused', together.config_reloads.refused ?? 0, 'A configuration was refused; see the events.', 'time', 'times', lastEvent(/ was refused; the policies in force| still has the same mistakes/));
-  const undecided = together.policies.reduce((sum, p) => sum + (p.decisions.undecided ?? 0), 0);
+  const undecided = sum(together.policies.map((p) => p.decisions.undecided ?? 0));
   grows(warn, 'undecided', undecided, 'Messages get no decision, because a key or a cost is missing or wrong.', 'message', 'messages', lastSlot((slot) => slot.all[3]));
   grows(warn, 'unmatched', together.unmatched, 'Messages have no policy.', 'message', 'messages', lastSlot((slot) => slot.unmatched));
-  grows(warn, 'tokens', told.reduce((sum, s) => sum + (s.wrong_tokens ?? 0), 0), 'Actions were asked for with a wrong token; the log says from where.', 'time', 'times', lastEvent(/token is wrong|wrong tokens? in the last/));
+  grows(warn, 'tokens', sum(told.map((s) => s.wrong_tokens ?? 0)), 'Actions were asked for with a wrong token; the log says from where.', 'time', 'times', lastEvent(/token is wrong|wrong tokens? in the last/));
   return out;
 }
 let announced = [];
 function showTroubles(list) {
   const box = $('alerts');
   list.forEach(([kind, text, more], i) => {
-    const one = box.children[i] ?? box.appendChild(make('p', {}, make('span'), make('span', { class: 'more' })));
+    const one = box.children[i] ?? box.appendChild(html('p', html('span'), html('span', { class: 'more' })));
     mark(one, 'class', `alert ${kind}`.trim());
     say(one.children[0], text);
     say(one.children[1], more ? ` ${more}` : '');
@@ -403,8 +382,8 @@ function showTroubles(list) {
 function fillFacts(box, facts) {
   const wanted = facts.filter(([, value]) => value !== null);
   wanted.forEach(([name, value], i) => {
-    const dt = box.children[2 * i] ?? box.appendChild(make('dt'));
-    const dd = box.children[2 * i + 1] ?? box.appendChild(make('dd'));
+    const dt = box.children[2 * i] ?? box.appendChild(html('dt'));
+    const dd = box.children[2 * i + 1] ?? box.appendChild(html('dd'));
     say(dt, name);
     say(dd, value);
   });
@@ -414,16 +393,16 @@ function fillFacts(box, facts) {
 function fillRows(body, rows, columns, none) {
   if (rows.length === 0 && none) rows = [{ none: true, cells: [none] }];
   rows.forEach((row, r) => {
-    const tr = body.children[r] ?? body.appendChild(make('tr'));
+    const tr = body.children[r] ?? body.appendChild(html('tr'));
     mark(tr, 'class', row.none ? 'none' : '');
     row.cells.forEach((cell, c) => {
-      const td = tr.children[c] ?? tr.appendChild(make('td'));
+      const td = tr.children[c] ?? tr.appendChild(html('td'));
       const { text, css = '', key } = typeof cell === 'string' ? { text: cell } : cell;
       mark(td, 'class', css);
       if (row.none) mark(td, 'colspan', columns); else td.removeAttribute('colspan');
       if (key === undefined) say(td, text);
       else if (td.firstElementChild?.textContent !== text) {
-        td.replaceChildren(make('button', { class: 'plain mono', type: 'button', text, title: 'Look this client up', on: () => lookUp(td.dataset.key).then(() => $('look').scrollIntoView({ block: 'nearest' })) }));
+        td.replaceChildren(html('button', { class: 'plain mono', type: 'button', title: 'Look this client up', click: () => lookUp(td.dataset.key).then(() => $('look').scrollIntoView({ block: 'nearest' })) }, text));
       }
       if (key !== undefined) td.dataset.key = key; else delete td.dataset.key;
     });
@@ -478,7 +457,7 @@ function showClients({ together, agents }) {
     if (id === 'would') $('s-would').hidden = rows.length === 0 && !together.policies.some(wouldBlock);
     const table = $(`l-${id}`);
     if (held(table)) { say($(`n-${id}`), 'held while you are in it'); continue; }
-    fillRows(table.tBodies[0], cut(id, rows, about(which)).map((c) => ({ cells: [clientCell(c.client), { text: breakable(c.policy.name), css: 'pol' }, { text: rate(c.per_second), css: 'num' }, { text: whole.format(c.requests), css: 'num' }, waitCell(c)] })), 5, 'none');
+    fillRows(table.tBodies[0], cut(id, rows, about(which)).map((c) => ({ cells: [clientCell(c.client), { text: breakable(c.policy.name), css: 'pol' }, { text: rate(c.per_second), css: 'num' }, { text: number(c.requests), css: 'num' }, waitCell(c)] })), 5, 'none');
   }
   const table = $('l-allowed');
   if (held(table)) return say($('n-allowed'), 'held while you are in it');
@@ -487,7 +466,7 @@ function showClients({ together, agents }) {
   const rows = cut('allowed', clients(decided, 'top_allowed'), about('allowed')).map((c) => {
     const blocked = c.policy.top_blocked.find((other) => other.client === c.client);
     const known = blocked || (c.policy.top_is_exact.blocked && c.policy.top_blocked.length < 20);
-    return { cells: [clientCell(c.client), { text: c.policy.name, css: 'pol' }, { text: rate(c.per_second), css: 'num' }, { text: whole.format(c.requests), css: 'num' }, { text: known ? whole.format(blocked?.requests ?? 0) : '–', css: blocked ? 'num' : 'num zero' }] };
+    return { cells: [clientCell(c.client), { text: c.policy.name, css: 'pol' }, { text: rate(c.per_second), css: 'num' }, { text: number(c.requests), css: 'num' }, { text: known ? number(blocked?.requests ?? 0) : '–', css: blocked ? 'num' : 'num zero' }] };
   });
   fillRows(table.tBodies[0], rows, 5, 'none');
 }
@@ -495,9 +474,9 @@ function showClients({ together, agents }) {
 const cards = new Map();
 function card(name) {
   if (cards.has(name)) return cards.get(name);
-  const it = { title: make('h3', { text: name }), tag: make('span', { class: 'tag' }), nums: make('p', { class: 'nums' }), lines: make('ul'), box: make('div', { class: 'plot' }) };
-  it.button = make('button', { type: 'button', hidden: '', on: () => switchMode(name, it.observes) });
-  it.root = make('article', { class: 'card policy' }, make('div', { class: 'head' }, it.title, it.tag), it.box, it.nums, it.lines, it.button);
+  const it = { title: html('h3', name), tag: html('span', { class: 'tag' }), nums: html('p', { class: 'nums' }), lines: html('ul'), box: html('div', { class: 'plot' }) };
+  it.button = html('button', { type: 'button', hidden: '', click: () => switchMode(name, it.observes) });
+  it.root = html('article', { class: 'card policy' }, html('div', { class: 'head' }, it.title, it.tag), it.box, it.nums, it.lines, it.button);
   it.root.dataset.policy = name;
   $('policies').append(it.root);
   it.plot = new Plot(it.box, `Decisions of policy ${name}`, { series: isTrial(name) ? TRIAL : AREAS, height: 96, small: true });
@@ -507,7 +486,7 @@ function card(name) {
 // What the responses of a policy with `settle` have cost.
 const SETTLED = { charged: 'charged more', given_back: 'gave back', equal: 'as reserved', late: 'too late to give back', no_cost: 'without a cost', no_store: 'without the store' };
 function settled(counts) {
-  const words = Object.entries(SETTLED).filter(([outcome]) => counts[outcome]).map(([outcome, said]) => `${whole.format(counts[outcome])} ${said}`);
+  const words = Object.entries(SETTLED).filter(([outcome]) => counts[outcome]).map(([outcome, said]) => `${number(counts[outcome])} ${said}`);
   return words.length ? `; responses: ${words.join(', ')}` : '';
 }
 function showPolicies({ configuration, status: { together } }, slots) {
@@ -520,14 +499,14 @@ function showPolicies({ configuration, status: { together } }, slots) {
     say(it.tag, mode);
     mark(it.tag, 'class', policy && !policy.observes ? 'tag' : 'tag observe');
     const d = sums?.decisions ?? {};
-    const more = (n, words) => n ? `, ${whole.format(n)} ${words}` : '';
-    const delayed = sums?.delayed ? ` (${whole.format(sums.delayed)} of these delayed)` : '';
+    const more = (n, words) => n ? `, ${number(n)} ${words}` : '';
+    const delayed = sums?.delayed ? ` (${number(sums.delayed)} of these delayed)` : '';
     const would = sums ? wouldBlock(sums) : 0;
-    const blocked = isTrial(name) ? `${more(would, 'would block')}${more(d.would_block - would, 'denied by both')}` : `, ${whole.format(d.blocked ?? 0)} blocked${more(would, 'would block')}`;
-    say(it.nums, `since the start: ${whole.format(d.allowed ?? 0)} allowed${delayed}${blocked}${more(d.undecided, 'undecided')}${settled(sums?.settled ?? {})}`);
+    const blocked = isTrial(name) ? `${more(would, 'would block')}${more(d.would_block - would, 'denied by both')}` : `, ${number(d.blocked ?? 0)} blocked${more(would, 'would block')}`;
+    say(it.nums, `since the start: ${number(d.allowed ?? 0)} allowed${delayed}${blocked}${more(d.undecided, 'undecided')}${settled(sums?.settled ?? {})}`);
     // The first line says the name and the message again.
     const lines = policy ? [policy.lines[0].replace(/^policy '[^']*'(, )?/, ''), ...policy.lines.slice(1)].filter(Boolean) : [];
-    lines.forEach((line, i) => say(it.lines.children[i] ?? it.lines.appendChild(make('li')), line));
+    lines.forEach((line, i) => say(it.lines.children[i] ?? it.lines.appendChild(html('li')), line));
     while (it.lines.children.length > lines.length) it.lines.lastChild.remove();
     it.button.hidden = !actions || !policy || (policy.observes && !policy.switched);
     say(it.button, policy?.switched ? 'Block again…' : 'Only observe…');
@@ -535,7 +514,7 @@ function showPolicies({ configuration, status: { together } }, slots) {
     it.plot.update(slots, (slot) => areas(slot.of.get(name) ?? [0, 0, 0]));
   }
   for (const [name, it] of cards) if (!names.includes(name)) { it.root.remove(); cards.delete(name); }
-  configuration.rest.forEach((line, i) => say($('rest').children[i] ?? $('rest').appendChild(make('p', { class: 'hint' })), line));
+  configuration.rest.forEach((line, i) => say($('rest').children[i] ?? $('rest').appendChild(html('p', { class: 'hint' })), line));
   while ($('rest').children.length > configuration.rest.length) $('rest').lastChild.remove();
   $('s-exempt').hidden = configuration.exemptions.length === 0;
   fillRows($('exempt').tBodies[0], configuration.exemptions.map((e) => ({ cells: [clientCell(e.client), e.policy ?? '–', { text: time(e.left_ms), css: 'num' }] })), 3);
@@ -553,19 +532,19 @@ function showHealth({ status }) {
   mark($('meter'), 'class', fill > .6 ? 'meter full' : 'meter');
   const ended = Object.entries(connections.protocol_errors).filter(([, n]) => n > 0);
   fillFacts($('health'), [
-    ['Slots', whole.format(table.slots)],
-    ['Live (owe something)', whole.format(live)],
-    ['Idle (free for any client)', whole.format(idle)],
-    ['Evicted', whole.format(table.evictions)],
+    ['Slots', number(table.slots)],
+    ['Live (owe something)', number(live)],
+    ['Idle (free for any client)', number(idle)],
+    ['Evicted', number(table.evictions)],
     ['Debts forgiven by that', time(table.forgiven_seconds * 1000)],
-    ['Connections open', whole.format(connections.open)],
-    ['Connections accepted', whole.format(connections.accepted)],
-    ['NOTIFYs answered', whole.format(notifies.answered)],
-    ['Shed', notifies.shed ? whole.format(notifies.shed) : null],
-    ['Overdue', notifies.overdue ? whole.format(notifies.overdue) : null],
-    ['Waiting for the store', store ? whole.format(notifies.waiting) : null],
-    ['Connections refused', connections.accept_errors ? whole.format(connections.accept_errors) : null],
-    ['Protocol errors', ended.length ? ended.map(([s, n]) => `${whole.format(n)} × ${s}`).join(', ') : null],
+    ['Connections open', number(connections.open)],
+    ['Connections accepted', number(connections.accepted)],
+    ['NOTIFYs answered', number(notifies.answered)],
+    ['Shed', notifies.shed ? number(notifies.shed) : null],
+    ['Overdue', notifies.overdue ? number(notifies.overdue) : null],
+    ['Waiting for the store', store ? number(notifies.waiting) : null],
+    ['Connections refused', connections.accept_errors ? number(connections.accept_errors) : null],
+    ['Protocol errors', ended.length ? ended.map(([s, n]) => `${number(n)} × ${s}`).join(', ') : null],
   ]);
   $('s-store').hidden = !store;
   if (!store) return;
@@ -573,14 +552,14 @@ function showHealth({ status }) {
   fillFacts($('store'), [
     ['State', store.up ? 'used' : 'AWAY'],
     ['Away, all times (longest of the agents)', time(store.away_seconds_total * 1000)],
-    ['Asks', whole.format(store.asks)],
-    ['Charges', store.charges ? whole.format(store.charges) : null],
+    ['Asks', number(store.asks)],
+    ['Charges', store.charges ? number(store.charges) : null],
     ['Mean time of a reply', answer],
-    ['Requests that wait', whole.format(store.waiting)],
-    ['Stopped waiting', whole.format(store.timed_out)],
-    ['Cells held', whole.format(store.leases.held_cells)],
-    ['Keys with cells', `${whole.format(store.leases.states.in_use ?? 0)} of ${whole.format(store.leases.entries)}`],
-    ['Machines seen', store.leases.machines ? whole.format(store.leases.machines) : 'not known'],
+    ['Requests that wait', number(store.waiting)],
+    ['Stopped waiting', number(store.timed_out)],
+    ['Cells held', number(store.leases.held_cells)],
+    ['Keys with cells', `${number(store.leases.states.in_use ?? 0)} of ${number(store.leases.entries)}`],
+    ['Machines seen', store.leases.machines ? number(store.leases.machines) : 'not known'],
     ...store.faults.map((fault) => ['Fault', fault]),
   ]);
 }
@@ -589,7 +568,7 @@ function showAgents({ status }) {
     const s = agent.status;
     const name = `${agent.pid}${agent.this_agent ? ' (this one)' : ''}${agent.admin ? ` ${agent.admin}` : ''}`;
     const state = agent.same_limits === false ? 'other limits' : s ? s.state : 'no answer';
-    return { cells: [name, { text: state, css: state === 'serving' ? 'nowrap' : 'nowrap blocked' }, { text: s ? up(s) : '–', css: 'num' }, { text: s ? whole.format(s.notifies.answered) : '–', css: 'num' }] };
+    return { cells: [name, { text: state, css: state === 'serving' ? 'nowrap' : 'nowrap blocked' }, { text: s ? up(s) : '–', css: 'num' }, { text: s ? number(s.notifies.answered) : '–', css: 'num' }] };
   }), 4);
 }
 function showEvents(severalAgents) {
@@ -609,11 +588,11 @@ function showEvents(severalAgents) {
   const today = day.format(new Date());
   list.replaceChildren(...(all.length ? all.map((e) => {
     const when = new Date(e.at_ms), date = day.format(when);
-    return make('li', { class: e.level === 'info' ? '' : e.level === 'warn' ? 'warn' : 'error' },
-      make('time', { datetime: isFinite(when) ? when.toISOString() : '', text: date === today ? at(when) : `${date} ${at(when)}` }),
-      e.level === 'info' ? null : make('span', { class: 'lv', text: e.level === 'warn' ? 'warning' : 'error' }),
-      severalAgents ? make('span', { class: 'hint', text: `${e.pid} ` }) : null, document.createTextNode(e.text));
-  }) : [make('li', { text: only ? 'no warnings' : 'none' })]));
+    return html('li', { class: e.level === 'info' ? '' : e.level === 'warn' ? 'warn' : 'error' },
+      html('time', { datetime: isFinite(when) ? when.toISOString() : '' }, date === today ? at(when) : `${date} ${at(when)}`),
+      e.level !== 'info' && html('span', { class: 'lv' }, e.level === 'warn' ? 'warning' : 'error'),
+      severalAgents && html('span', { class: 'hint' }, `${e.pid} `), e.text);
+  }) : [html('li', only ? 'no warnings' : 'none')]));
 }
 
 function show() {
@@ -628,8 +607,7 @@ function show() {
   say($('t-allowed'), rate(allowed));
   say($('t-blocked'), rate(blocked));
   say($('t-would'), rate(would));
-  const sum = blocked + allowed + would;
-  say($('t-share'), blocked ? `requests/s, ${short.format(blocked / sum * 100)} %` : 'requests/s');
+  say($('t-share'), blocked ? `requests/s, ${short.format(blocked / sum(now) * 100)} %` : 'requests/s');
   say($('t-notifies'), rate(latest((slot) => slot.notifies)));
   const [p50, p99] = times(slots.slice(-30).filter(Boolean));
   say($('t-p99'), p99 === null ? '–' : `≤ ${micros(p99)}`);
@@ -729,10 +707,10 @@ async function lookUp(text, keep) {
   say($('asked'), '');
   if (mistake) {
     say($('heard'), mistake);
-    return box.replaceChildren(make('p', { class: 'alert bad', text: mistake }));
+    return box.replaceChildren(html('p', { class: 'alert bad' }, mistake));
   }
   if (!list.length) say($('heard'), 'No policy counts by such a key.');
-  if (!list.length) return box.replaceChildren(make('p', { class: 'hint', text: 'No policy counts by such a key.' }));
+  if (!list.length) return box.replaceChildren(html('p', { class: 'hint' }, 'No policy counts by such a key.'));
   list.sort((a, b) => isKnown(b) - isKnown(a));
   found = { text, cards: list.map((one) => answerCard(text, one)), mine, number: 0 };
   box.replaceChildren(...found.cards.map((card) => card.root));
@@ -759,23 +737,23 @@ async function lookAgain() {
 }
 const tagOf = (one) => one.exempt_ms ? ['exempt', 'tag yes'] : one.blocked ? ['blocked', 'tag no'] : one.would_block ? ['would be blocked', 'tag observe'] : one.asks_store ? ['store decides', 'tag'] : ['allowed', 'tag yes'];
 function answerCard(text, first) {
-  const tag = make('span'), verdict = make('p', { class: 'verdict' }), facts = make('ul'), policy = first.policy ?? 'no policy';
-  const details = make('details', {}, make('summary', { text: 'No bucket: not seen lately' }));
-  const button = (on) => make('button', { type: 'button', on });
+  const tag = html('span'), verdict = html('p', { class: 'verdict' }), facts = html('ul'), policy = first.policy ?? 'no policy';
+  const details = html('details', html('summary', 'No bucket: not seen lately'));
+  const button = (on) => html('button', { type: 'button', click: on });
   const name = (element, words) => { say(element, words); mark(element, 'aria-label', `${words} policy ${policy}`); };
   const card = { one: first };
   const [first_button, second] = [button(() => forgive(text, card.one)), button(() => exempt(text, card.one, card.one.exempt_ms ? 0 : 3600))];
   name(first_button, 'Forgive its debt…');
-  const act = actions ? make('p', { class: 'buttons' }, first_button, second) : null;
-  card.root = make('div', { class: 'answer' }, make('div', { class: 'head' }, make('strong', { text: policy }), tag), verdict);
+  const act = actions ? html('p', { class: 'buttons' }, first_button, second) : null;
+  card.root = html('div', { class: 'answer' }, html('div', { class: 'head' }, html('strong', policy), tag), verdict);
   card.update = (one) => {
     card.one = one;
     const [head, ...more] = one.words.split('\n'), words = head.replace(/^.*? decides: /, '');
     const [label, css] = tagOf(one);
     say(tag, label);
     mark(tag, 'class', css);
-    say(verdict, `${words.charAt(0).toUpperCase()}${words.slice(1)}.`);
-    more.forEach((line, i) => say(facts.children[i] ?? facts.appendChild(make('li')), line.trim()));
+    say(verdict, `${capital(words)}.`);
+    more.forEach((line, i) => say(facts.children[i] ?? facts.appendChild(html('li')), line.trim()));
     while (facts.children.length > more.length) facts.lastChild.remove();
     name(second, one.exempt_ms ? 'End its exemption…' : 'Exempt for an hour…');
     const [to, other] = isKnown(one) ? [card.root, details] : [details, card.root];
@@ -837,7 +815,7 @@ $('ask-form').addEventListener('submit', async (event) => {
   $('ask-yes').disabled = false;
   dialog.close();
   if (then) await then();
-  $('done').replaceChildren(make('p', { class: `alert ${kind}`.trim(), text: said }));
+  $('done').replaceChildren(html('p', { class: `alert ${kind}`.trim() }, said));
   $('done').scrollIntoView({ block: 'nearest' });
   again();
 });
