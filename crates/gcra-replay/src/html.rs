@@ -6,8 +6,11 @@ use serde_json::Value;
 
 const TEMPLATE: &str = include_str!("report.html");
 const STYLE: &str = include_str!("report.css");
-const SCRIPT: &str =
-    concat!(include_str!("../../gcra-text/src/page_parts.js"), include_str!("report.js"));
+const SCRIPT: &str = concat!(
+    include_str!("../../gcra-text/src/page_parts.js"),
+    include_str!("report_elements.js"),
+    include_str!("report.js")
+);
 
 /// The page of a report, from its JSON.
 ///
