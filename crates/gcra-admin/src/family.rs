@@ -72,6 +72,8 @@ macro_rules! part {
     ) => {
         $(#[$about])*
         #[derive(Clone, Debug, Default, Deserialize, Serialize)]
+        // During an upgrade, an agent of another version may not have all of it.
+        #[serde(default)]
         pub struct $part {
             $($(#[$doc])* pub $field: $type,)*
         }

@@ -1,7 +1,7 @@
 //! An agent's status as Prometheus scrapes it.
 
 use crate::family::{Family, Metrics, gauge};
-use crate::status::{Connections, Notifies, PolicyStatus, Status, TableStatus};
+use crate::status::{Connections, Counts, Notifies, PolicyStatus, Status, TableStatus};
 use crate::store_status::{LeasesStatus, StoreStatus};
 
 pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4";
@@ -14,6 +14,7 @@ pub fn families() -> Vec<Family> {
     let parts = [
         &[BUILD],
         Status::FAMILIES,
+        Counts::FAMILIES,
         PolicyStatus::FAMILIES,
         Notifies::FAMILIES,
         Connections::FAMILIES,
@@ -33,10 +34,11 @@ pub(crate) fn render(status: &Status) -> String {
     for policy in &status.policies {
         policy.write(&[("policy", &policy.name)], &mut metrics);
     }
-    status.notifies.write(&[], &mut metrics);
-    status.connections.write(&[], &mut metrics);
     status.table.write(&[], &mut metrics);
-    if let Some(store) = &status.store {
+    status.counts.write(&[], &mut metrics);
+    status.counts.notifies.write(&[], &mut metrics);
+    status.counts.connections.write(&[], &mut metrics);
+    if let Some(store) = &status.counts.store {
         store.write(&[], &mut metrics);
         store.leases.write(&[], &mut metrics);
     }

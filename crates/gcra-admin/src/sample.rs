@@ -57,11 +57,11 @@ pub(crate) fn status(pid: u32, uptime: u32, allowed: u64, blocked: u64) -> Statu
             .policies
             .push(PolicyStatus { top_blocked: Vec::new(), ..policy("login.observe", 0, blocked) });
     }
-    status.notifies.answered = allowed + blocked;
-    status.connections.open = 12;
-    status.connections.accepted = 345;
+    status.counts.notifies.answered = allowed + blocked;
+    status.counts.connections.open = 12;
+    status.counts.connections.accepted = 345;
     let bound = |micros: f64| Some(micros / 1e6);
-    status.latency.buckets = vec![
+    status.counts.latency.buckets = vec![
         LatencyBound { at_most_seconds: bound(8.0), count: allowed / 2 },
         LatencyBound { at_most_seconds: bound(16.0), count: allowed / 2 + blocked },
         LatencyBound { at_most_seconds: bound(4096.0), count: allowed / 20 },

@@ -101,6 +101,18 @@ part! {
     /// The length of the window in which the heaviest clients were counted.
     window_seconds: Amount = it.stats.window().into();
     policies: Vec<PolicyStatus> = it.policies();
+    #[serde(flatten)]
+    counts: Counts = Counts::of(it);
+    table: TableStatus = TableStatus::of(it);
+    wrong_tokens: u64 = it.stats.wrong_tokens.load(Ordering::Relaxed)
+        => counter(4, "gcra_admin_wrong_tokens_total",
+            "Requests for actions of --admin that were refused because of a wrong token.");
+}
+
+part! {
+    /// The counts of an agent that add up over agents.
+    Counts of it: &StatusSource<'_>;
+
     unmatched: u64 = it.undecided.unmatched.load(Ordering::Relaxed), sum
         => counter(11, "gcra_unmatched_total",
             "Messages that got no decision, because there is no policy for them.");
@@ -108,7 +120,6 @@ part! {
     latency: LatencyStatus = LatencyStatus::of(&it.snapshot.latency), sum
         => histogram(13, "gcra_latency_seconds", "Time from reading a NOTIFY to writing its ACK.");
     connections: Connections = Connections::of(it.snapshot), sum;
-    table: TableStatus = TableStatus::of(it);
     /// `None` without a store.
     store: Option<StoreStatus> = it.borrower.map(|borrower| {
         let counts = it.scan.and_then(|scan| scan.leases);
@@ -120,9 +131,6 @@ part! {
     ]), sum
         => counter(3, "gcra_config_reloads_total",
             "How often the configuration was read again, by result.").by("result");
-    wrong_tokens: u64 = it.stats.wrong_tokens.load(Ordering::Relaxed)
-        => counter(4, "gcra_admin_wrong_tokens_total",
-            "Requests for actions of --admin that were refused because of a wrong token.");
 }
 
 part! {
@@ -365,6 +373,7 @@ pub struct ClientRow {
 }
 
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(default)]
 pub struct LatencyStatus {
     /// Each counts the NOTIFYs that took longer than the bound of the one before.
     pub buckets: Vec<LatencyBound>,

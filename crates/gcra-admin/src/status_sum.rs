@@ -5,41 +5,31 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::client_waits::WaitReason;
-use crate::family::{NamedCounts, Sum};
-use crate::status::{
-    ClientRow, Connections, ExactLists, LatencyStatus, Notifies, PolicyStatus, Status, TOP,
-};
-use crate::store_status::StoreStatus;
+use crate::family::Sum;
+use crate::status::{ClientRow, Counts, ExactLists, PolicyStatus, Status, TOP};
 
-/// The work of several agents together. All numbers of a client or a policy are sums, and so
-/// is the rest.
+/// The work of several agents together. All numbers are sums.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Together {
     pub agents: u64,
     pub policies: Vec<PolicyStatus>,
-    pub unmatched: u64,
-    pub notifies: Notifies,
-    pub latency: LatencyStatus,
-    pub connections: Connections,
-    /// `None` if no agent has a store.
-    pub store: Option<StoreStatus>,
-    pub config_reloads: NamedCounts,
+    #[serde(flatten)]
+    pub counts: Counts,
 }
 
 impl Together {
     pub(crate) fn of<'a>(statuses: impl IntoIterator<Item = &'a Status>) -> Self {
-        let (mut agents, mut sum) = (0, Status::default());
+        let (mut agents, mut counts) = (0, Counts::default());
         let mut policies: BTreeMap<&str, OnePolicy<'a>> = BTreeMap::new();
         for status in statuses {
             agents += 1;
-            sum.add(status);
+            counts.add(&status.counts);
             for policy in &status.policies {
                 policies.entry(&policy.name).or_default().add(policy);
             }
         }
-        let Status { unmatched, notifies, latency, connections, store, config_reloads, .. } = sum;
         let policies = policies.into_iter().map(|(name, policy)| policy.sum(name)).collect();
-        Self { agents, policies, unmatched, notifies, latency, connections, store, config_reloads }
+        Self { agents, policies, counts }
     }
 }
 
@@ -125,9 +115,9 @@ mod tests {
     fn counts_and_clients_of_several_agents_add_up() {
         let (a, mut b) = (status(1, 100, 2000, 500), status(2, 50, 100, 30));
         b.policies[0].top_blocked.truncate(1);
-        b.unmatched = 3;
+        b.counts.unmatched = 3;
         let sum = Together::of([&a, &b]);
-        assert_eq!((sum.agents, sum.unmatched, sum.notifies.answered), (2, 3, 2630));
+        assert_eq!((sum.agents, sum.counts.unmatched, sum.counts.notifies.answered), (2, 3, 2630));
         let names: Vec<_> = sum.policies.iter().map(|policy| &*policy.name).collect();
         assert_eq!(names, ["default", "login", "login.observe"]);
         let first = &sum.policies[0];
@@ -135,8 +125,8 @@ mod tests {
         assert_eq!(named(&first.top_blocked), [("192.0.2.1", 530), ("2001:db8:1:2::", 3)]);
         assert_eq!(named(&sum.policies[2].top_would_block), [("192.0.2.1", 530)]);
         assert!((first.top_blocked[0].per_second.0 - 5.6).abs() < 1e-9, "5 + 0.6 a second");
-        assert_eq!(sum.latency.buckets[0].count, 1050);
-        assert_eq!(sum.connections.open, 24);
+        assert_eq!(sum.counts.latency.buckets[0].count, 1050);
+        assert_eq!(sum.counts.connections.open, 24);
     }
 
     /// During an upgrade, agents without this count are there.
@@ -153,6 +143,23 @@ mod tests {
         assert_eq!(trial(&sum), (Some(42), 42));
         assert_eq!(sum.policies[2].decisions["would_block"], 530);
         assert_eq!(sum.policies[0].newly_blocked, None);
+    }
+
+    /// An agent of an older version does not count all that this one does.
+    #[test]
+    fn a_status_without_some_counter_is_read_and_added_up() {
+        let ours = status(1, 100, 2000, 500);
+        let whole = serde_json::to_value(&ours).unwrap();
+        for part in ["", "/notifies", "/connections", "/latency", "/table", "/policies/0"] {
+            for name in whole.pointer(part).unwrap().as_object().unwrap().keys() {
+                let mut less = whole.clone();
+                less.pointer_mut(part).unwrap().as_object_mut().unwrap().remove(name);
+                let older: Status = serde_json::from_value(less)
+                    .unwrap_or_else(|error| panic!("without {part}/{name}: {error}"));
+                let sum = Together::of([&older, &ours]);
+                assert!(sum.counts.notifies.answered >= 2500, "without {part}/{name}");
+            }
+        }
     }
 
     /// A client that one agent lists may be more than 20 places down at another.
@@ -180,17 +187,17 @@ mod tests {
     #[test]
     fn no_number_is_too_large_to_be_added_up() {
         let mut wild = status(1, 100, 10, 10);
-        wild.unmatched = u64::MAX;
+        wild.counts.unmatched = u64::MAX;
         wild.uptime_seconds = Amount(1e308);
         wild.policies[0].decisions.insert("blocked".to_owned(), u64::MAX);
         wild.policies[0].top_blocked[0].requests = u64::MAX;
         wild.policies[0].top_blocked[0].per_second = Amount(1e308);
-        wild.latency.buckets[0].count = u64::MAX;
-        wild.latency.sum_seconds = Amount(1e308);
+        wild.counts.latency.buckets[0].count = u64::MAX;
+        wild.counts.latency.sum_seconds = Amount(1e308);
         let wild = serde_json::from_str(&serde_json::to_string(&wild).unwrap()).unwrap();
         let sum = Together::of([&wild; 64]);
-        assert_eq!(sum.unmatched, u64::MAX);
-        assert!(sum.latency.sum_seconds.0.is_finite());
+        assert_eq!(sum.counts.unmatched, u64::MAX);
+        assert!(sum.counts.latency.sum_seconds.0.is_finite());
         assert!(sum.policies[0].top_blocked[0].per_second.0.is_finite());
     }
 }

@@ -224,8 +224,8 @@ impl Screen {
                 busy(*b).partial_cmp(&busy(*a)).unwrap_or(std::cmp::Ordering::Equal)
             });
         }
-        if together.unmatched > 0 {
-            let unmatched = self.rate(|status| status.unmatched);
+        if together.counts.unmatched > 0 {
+            let unmatched = self.rate(|status| status.counts.unmatched);
             let none = Some(0.0);
             rows.push(("(no policy)".to_owned(), [none, none, none, unmatched, none]));
         }
@@ -291,7 +291,7 @@ impl Screen {
             ),
             number(
                 "NOTIFYS/S",
-                cells(&|seen| rate(seen.rate(|status| status.notifies.answered))),
+                cells(&|seen| rate(seen.rate(|status| status.counts.notifies.answered))),
                 1,
             ),
             number("BLOCKED/S", cells(&|seen| rate(seen.rate(blocked))), 2),
@@ -382,13 +382,13 @@ impl Screen {
                 format!("{has} other limits than the first one; compare their flags and files");
             lines.push(labelled("Limits", &said, Style::Yellow));
         }
-        if let Some(store) = &together.store {
+        if let Some(store) = &together.counts.store {
             let said = self.store(store);
             let words: Vec<_> = said.split(' ').map(str::to_owned).collect();
             let style = if store.up { Style::Plain } else { Style::Red };
             lines.extend(wrapped("Store", &words, "", width, style));
         }
-        let Connections { open, accepted, .. } = &together.connections;
+        let Connections { open, accepted, .. } = &together.counts.connections;
         if !is_low {
             let said = format!("{open} open, {accepted} accepted since start");
             lines.push(labelled("Connections", &said, Style::Plain));
@@ -406,7 +406,7 @@ impl Screen {
     fn store(&self, store: &StoreStatus) -> String {
         if store.up {
             let asks = |store: &StoreStatus| store.asks.saturating_add(store.charges);
-            let asks = self.rate(|status| status.store.as_ref().map_or(0, asks));
+            let asks = self.rate(|status| status.counts.store.as_ref().map_or(0, asks));
             let waiting = Count(store.waiting, "request waits", "requests wait");
             let held = Count(store.leases.held_cells, "cell held", "cells held");
             let others = match store.leases.machines {
@@ -424,13 +424,13 @@ impl Screen {
     }
 
     fn notifies(&self) -> String {
-        let Some(new) = self.rate(|status| status.notifies.answered) else {
+        let Some(new) = self.rate(|status| status.counts.notifies.answered) else {
             return "-".to_owned();
         };
         let per_second = format!("{}/s", rate(Some(new)));
         let mut buckets: Vec<LatencyBound> = Vec::new();
         for (now, before) in self.agents.iter().filter_map(Seen::both) {
-            let pairs = now.latency.buckets.iter().zip(&before.latency.buckets);
+            let pairs = now.counts.latency.buckets.iter().zip(&before.counts.latency.buckets);
             for (at, (now, before)) in pairs.enumerate() {
                 let new = now.count.saturating_sub(before.count);
                 match buckets.get_mut(at) {
@@ -617,10 +617,10 @@ NOTIFYs      1250/s; p50 ≤ 16 µs, p99 ≤ 4 ms from read to w…
         screen.troubles = vec!["no answer from 127.0.0.1:9101".to_owned()];
         screen.agents[1].agent.same_limits = Some(false);
         let status = screen.agents[0].agent.status.as_mut().unwrap();
-        status.notifies.handler_panics = 2;
+        status.counts.notifies.handler_panics = 2;
         status.table.evictions = 7;
-        status.unmatched = 10;
-        status.config_reloads.insert("refused".to_owned(), 1);
+        status.counts.unmatched = 10;
+        status.counts.config_reloads.insert("refused".to_owned(), 1);
         status.policies[0].decisions.insert("undecided".to_owned(), 4);
         status.policies[0].top_is_exact.blocked = false;
         let text = text(&screen, 100, None);
@@ -652,12 +652,12 @@ NOTIFYs      1250/s; p50 ≤ 16 µs, p99 ≤ 4 ms from read to w…
                 ..StoreStatus::default()
             };
             if let Some(status) = &mut seen.agent.status {
-                status.store = Some(store(asks));
+                status.counts.store = Some(store(asks));
                 status.policies[0].shared = Some("share".to_owned());
                 status.policies[0].without_store = [("allowed".to_owned(), 5)].into();
             }
             if let Some(status) = &mut seen.before {
-                status.store = Some(store(0));
+                status.counts.store = Some(store(0));
             }
         }
         screen
@@ -679,7 +679,7 @@ NOTIFYs      1250/s; p50 ≤ 16 µs, p99 ≤ 4 ms from read to w…
         let mut refused = with_store(false);
         let why = "192.0.2.7:6379: there is no connection: Connection refused (os error 111)";
         for store in refused.agents.iter_mut().filter_map(|seen| seen.agent.status.as_mut()) {
-            store.store.as_mut().unwrap().faults = vec![why.to_owned()];
+            store.counts.store.as_mut().unwrap().faults = vec![why.to_owned()];
         }
         let away = text(&refused, 80, Some(24));
         let said = "\nStore        AWAY for 12 s; 192.0.2.7:6379: there is no connection: \

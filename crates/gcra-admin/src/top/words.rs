@@ -6,7 +6,7 @@ use gcra_text::columns::{Column, Style, Styled, length};
 use gcra_text::count::Count;
 use gcra_text::duration::Short;
 
-use crate::status::{LatencyBound, TableStatus};
+use crate::status::{Counts, LatencyBound, TableStatus};
 use crate::status_sum::Together;
 
 /// Events since the start that should not have happened.
@@ -14,13 +14,13 @@ pub(super) fn oddities<'a>(
     together: &Together,
     tables: impl Iterator<Item = &'a TableStatus> + Clone,
 ) -> Vec<String> {
-    let Together { notifies, connections, config_reloads, .. } = together;
+    let Counts { notifies, connections, config_reloads, .. } = &together.counts;
     let evictions = sum(tables.clone().map(|table| table.evictions));
     let gave_up = sum(tables.map(|table| table.gave_up));
     let undecided = sum(together.policies.iter().map(|policy| policy.decided("undecided")));
     let timeouts = connections.ended.get("timeout").copied().unwrap_or(0);
     let refused = config_reloads.get("refused").copied().unwrap_or(0);
-    let store = together.store.clone().unwrap_or_default();
+    let store = together.counts.store.clone().unwrap_or_default();
     let without_store = together.policies.iter().flat_map(|policy| policy.without_store.values());
     let leaps = sum(store.clock_leaps.values().copied());
     let errors = sum(connections.protocol_errors.values().copied());
@@ -29,7 +29,7 @@ pub(super) fn oddities<'a>(
         Count(notifies.handler_panics, "panic", "panics"),
         Count(notifies.shed, "NOTIFY without a decision", "NOTIFYs without a decision"),
         Count(notifies.overdue, "late reply overdue", "late replies overdue"),
-        Count(together.unmatched, "message without a policy", "messages without a policy"),
+        Count(together.counts.unmatched, "message without a policy", "messages without a policy"),
         Count(undecided, "message undecided", "messages undecided"),
         Count(errors, "protocol error", "protocol errors"),
         Count(timeouts, "connection timed out", "connections timed out"),
