@@ -80,7 +80,8 @@ impl Wanted {
     }
 }
 
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(default)]
 pub struct ListedAgent {
     /// Its process id in its own pid namespace.
     pub pid: u32,

@@ -25,6 +25,7 @@ const LINES_OF_ALL: usize = 400;
 pub const LEVEL: LevelFilter = LevelFilter::Info;
 
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(default)]
 pub struct Event {
     /// Milliseconds since 1970.
     pub(crate) at_ms: u64,

@@ -103,7 +103,10 @@ impl<'a> OnePolicy<'a> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+    use crate::agents::{ListedAgent, Own};
     use crate::family::Amount;
     use crate::sample::status;
 
@@ -160,6 +163,9 @@ mod tests {
                 assert!(sum.counts.notifies.answered >= 2500, "without {part}/{name}");
             }
         }
+        let other = json!({"status": {}, "past": {"policies": [{}]}, "events": [{}]});
+        serde_json::from_value::<Own>(other).unwrap();
+        serde_json::from_value::<ListedAgent>(json!({})).unwrap();
     }
 
     /// A client that one agent lists may be more than 20 places down at another.

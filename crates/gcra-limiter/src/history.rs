@@ -202,6 +202,7 @@ impl History {
 
 /// The counts of each slot, by one agent or by several.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(default)]
 pub struct Past {
     /// The number of the first slot. The others follow.
     pub first: u64,
@@ -219,6 +220,7 @@ pub struct Past {
 /// The decisions of one policy in each slot, by outcome; and of a trial, what its policy has
 /// allowed of what it would block.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(default)]
 pub struct PastPolicy {
     pub name: String,
     pub allowed: Vec<u64>,
