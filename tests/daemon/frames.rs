@@ -269,8 +269,6 @@ fn what_can_not_be_is_one_sentence_and_the_right_exit_status() {
     }
 }
 
-/// A port scanner, a browser, a plain TCP check and HAProxy's own health check leave next to
-/// nothing in the log.
 /// Commands would take a table that a failed start has left for that of the agents.
 #[test]
 fn an_agent_whose_address_is_taken_leaves_no_table() {
@@ -292,6 +290,8 @@ fn an_agent_whose_address_is_taken_leaves_no_table() {
     }
 }
 
+/// A port scanner, a browser, a plain TCP check and HAProxy's own health check leave next to
+/// nothing in the log.
 #[test]
 fn strangers_and_health_checks_do_not_fill_the_log() {
     let directory = directory();

@@ -120,7 +120,6 @@ fn ip(text: &str) -> Value<'static> {
     Value::from(text.parse::<IpAddr>().unwrap())
 }
 
-/// An independent parser of RFC 9651 reads the fields, and the members are as the draft says.
 #[test]
 fn of_several_messages_the_strongest_reason_is_answered_in_any_order() {
     let followed = Followed::start(
@@ -177,6 +176,7 @@ fn a_burst_that_is_used_up_is_back_within_its_window() {
     assert_eq!(number(&answer, "reset"), 3600);
 }
 
+/// An independent parser of RFC 9651 reads the fields, and the members are as the draft says.
 #[test]
 fn header_fields_are_what_the_draft_says() {
     let followed = Followed::start(

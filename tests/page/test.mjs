@@ -46,7 +46,7 @@ const port = () => new Promise((resolve) => {
   });
 });
 const hostile = '<script>alert(1)</script>';
-// What is above its limit is so at any speed of this machine, because it comes in bursts.
+// A client above its limit is so at any speed of this machine, because it comes in bursts.
 function plan(round) {
   return [
     { message: 'check', args: [...Array.from({ length: 6 }, (_, i) => ({ ip: `198.51.100.${(round * 7 + i * 13) % 200}` })), ...Array(30).fill({ ip: '192.0.2.7' })] },
@@ -128,7 +128,7 @@ async function accessible(page) {
   assert.deepEqual(violations.map(({ id, nodes }) => `${id}: ${nodes.map((node) => `${node.html} ${node.failureSummary}`).join('; ')}`), []);
   assert.ok(passes.length > 20, `${passes.length} rules applied`);
 }
-// What sticks out of the page to the right.
+// The elements that stick out of the page to the right.
 const sticksOut = (page) => page.evaluate(() => {
   const width = document.documentElement.clientWidth;
   return [...document.querySelectorAll('body *')].filter((e) => e.getBoundingClientRect().right > width + 1 && !e.closest('.scroll') && getComputedStyle(e).position !== 'absolute')
@@ -208,7 +208,7 @@ await test('what is shown is what was asked and what /metrics says', async () =>
 
 await test('who is blocked, with the waits', async () => {
   let rows = [];
-  const row = await until('the hostile client is a text', async () => {
+  const row = await until('the hostile client is listed', async () => {
     rows = await page.locator('#l-blocked tbody tr').allInnerTexts();
     return rows.find((row) => row.includes('<scr…')) && rows.some((row) => /^192\.0\.2\.7\s+api/.test(row))
       && rows.find((row) => row.includes('<scr…'));
@@ -280,7 +280,7 @@ await test('looking up addresses, keys and mistakes', async () => {
     assert.match(await look(key), sentence);
     assert.equal(await page.locator('#found .alert').count(), 1);
   }
-  // What is shown is asked again while it is, and says when.
+  // The client on display is asked about again while it is, and the time is shown.
   await look('alice@example.com');
   const first = await until('the time is shown', async () => {
     const words = await text(page, '#asked');

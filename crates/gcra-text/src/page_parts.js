@@ -1,5 +1,5 @@
 "use strict";
-// What the live page and the report of a replay have in common. Text from outside (names of
+// Functions for both the live page and the report of a replay. Text from outside (names of
 // clients, lines of a log) only ever becomes text: nothing here writes markup. Each page has a
 // `number` of its own, which writes a number in digits.
 

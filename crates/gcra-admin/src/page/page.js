@@ -50,7 +50,7 @@ const clock = new Intl.DateTimeFormat('en-GB', { hour: '2-digit', minute: '2-dig
 const day = new Intl.DateTimeFormat('en-GB', { day: '2-digit', month: 'short' });
 const at = (ms) => clock.format(new Date(ms));
 
-// What is known. A slot that the agent no longer knows, because it was restarted, stays.
+// Everything that is known. A slot that the agent no longer knows, because it was restarted, stays.
 const known = { slots: new Map(), step: 2, last: -1, lastAt: 0, agents: 1, events: new Map() };
 let live = null, heard = 0, actions = false, token = '', started = null, needsAll = true;
 
@@ -72,7 +72,7 @@ function learn(answer) {
       else four.forEach((n, k) => { slot.all[k] += n; });
       if (four.some((n) => n > 0)) slot.of.set(p.name, four);
     }
-    // What a trial would block in addition is among what its policy has allowed.
+    // The requests that a trial would block in addition are among those that its policy has allowed.
     for (const p of policies) {
       const would = Math.min(p.newly_blocked[i], slot.all[0]);
       slot.all[0] -= would;
@@ -311,7 +311,7 @@ function times(slots) {
 const traffic = new Plot($('p-traffic'), 'Decisions of all policies', { series: AREAS, height: 190 });
 const latency = new Plot($('p-latency'), 'Time to answer', { series: LINES, lines: true, height: 110, of: times });
 
-// What has grown since the start is said for ten minutes after it has grown last.
+// A number that has grown since the start is told for ten minutes after it has grown last.
 const LATELY = 600000, grown = new Map();
 // Since when it has not grown, in words; null if that is long. `last` is when it did, if a slot or
 // an event has told it.
@@ -331,7 +331,7 @@ function lastSlot(read) {
 function lastEvent(words) {
   return Math.max(0, ...[...known.events.values()].filter((e) => words.test(e.text)).map((e) => e.at_ms)) || null;
 }
-// What needs attention, most urgent first: how urgent it is, the words, and what grows in them.
+// The troubles, most urgent first: how urgent each is, its words, and the numbers in them that grow.
 function troubles({ status, configuration }) {
   const out = [], { together } = status;
   const bad = (text, more) => out.push(['bad', text, more]), warn = (text, more) => out.push(['', text, more]);
@@ -461,7 +461,7 @@ function showClients({ together, agents }) {
   }
   const table = $('l-allowed');
   if (held(table)) return say($('n-allowed'), 'held while you are in it');
-  // What a trial allows is among what its policy has decided.
+  // The requests that a trial allows are among those that its policy has decided about.
   const decided = { policies: together.policies.filter((p) => !isTrial(p.name)) };
   const rows = cut('allowed', clients(decided, 'top_allowed'), about('allowed')).map((c) => {
     const blocked = c.policy.top_blocked.find((other) => other.client === c.client);
@@ -483,7 +483,7 @@ function card(name) {
   cards.set(name, it);
   return it;
 }
-// What the responses of a policy with `settle` have cost.
+// The cost of the responses of a policy with `settle`.
 const SETTLED = { charged: 'charged more', given_back: 'gave back', equal: 'as reserved', late: 'too late to give back', no_cost: 'without a cost', no_store: 'without the store' };
 function settled(counts) {
   const words = Object.entries(SETTLED).filter(([outcome]) => counts[outcome]).map(([outcome, said]) => `${number(counts[outcome])} ${said}`);
@@ -678,7 +678,7 @@ async function again() {
     if (live) { const slots = shown(); traffic.update(slots, (slot) => areas(slot.all)); }
   } finally {
     looking = false;
-    // What is on its way may have been gathered before an action.
+    // An answer on its way may have been gathered before an action.
     timer = setTimeout(again, atOnce ? 0 : Math.max(500, EVERY - (performance.now() - began)));
   }
 }
@@ -687,7 +687,7 @@ $('only-warnings').addEventListener('change', () => showEvents((live?.status.age
 
 // Looking a client up.
 const isKnown = (one) => one.blocked || one.would_block || one.exempt_ms !== null || one.limits.some((limit) => limit.bucket || limit.carried_over) || one.held.some((held) => held.known);
-// What is on display: the key, its cards, and when the agent was asked.
+// Shown now: the key, its cards, and when the agent was asked.
 let asked = 0, found = null;
 async function explain(text) {
   try {
