@@ -16,12 +16,12 @@ help: ## this list
 
 # Without optimization, which takes much longer to build and shows the same.
 demo: haproxy ## two agents on one table behind a real HAProxy, and two clients over their limit
-	$(CARGO) build --locked --bin gcra-spoa --example demo
-	$(CARGO) run --quiet --locked --example demo
+	$(CARGO) build --locked -p gcra-spoa -p demo --bin gcra-spoa --example demo
+	$(TARGET)/debug/examples/demo
 
 demo-cluster: haproxy valkey ## three hosts that share a limit, and a store that is killed
-	$(CARGO) build --locked --bin gcra-spoa --example demo_cluster
-	$(CARGO) run --quiet --locked --example demo_cluster
+	$(CARGO) build --locked -p gcra-spoa -p demo --bin gcra-spoa --example demo_cluster
+	$(TARGET)/debug/examples/demo_cluster
 
 # A program that cannot be installed is no reason to stop: the tests that need it are skipped, and
 # the last line says so.
