@@ -263,7 +263,8 @@ impl Mistake<'_> {
         let arg = self.arg();
         // Of '-rate' clap names '-r'.
         let mut written = args.iter().filter_map(|written| written.to_str());
-        let arg = written.find(|written| written.starts_with(arg)).unwrap_or(arg);
+        let is_it = |written: &&str| arg.starts_with('-') && written.starts_with(arg);
+        let arg = written.find(is_it).unwrap_or(arg);
         if let Some(sentence) = self.instead_of(arg.split('=').next().unwrap_or(arg)) {
             return sentence;
         }

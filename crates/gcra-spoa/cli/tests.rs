@@ -22,8 +22,8 @@ use super::{Command, Task, with_flags_for_words};
 use crate::cli;
 
 fn parse(args: &str) -> Result<AgentConfig, String> {
-    let args: Vec<OsString> =
-        ["gcra-spoa"].into_iter().chain(args.split_whitespace()).map(Into::into).collect();
+    let words = args.split_whitespace().map(|word| if word == "''" { "" } else { word });
+    let args: Vec<OsString> = ["gcra-spoa"].into_iter().chain(words).map(Into::into).collect();
     let command = CommandLine::command();
     let args = CommandLine::try_parse_from(&args)
         .map_err(|error| in_one_sentence(&error, &command, &args))?;
