@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::iter::repeat_n;
 
-use spop_agent::{AckWriter, Value};
+use spop_codec::{AckWriter, Value};
 
 use crate::answers::{Answers, LONGEST_NUMBERS, MAX_LISTED, MOST_RESERVED, Var};
 use crate::policies::Policies;

@@ -1,6 +1,6 @@
 //! Which variables are set beside `blocked`, and in which scope.
 
-use spop_agent::{Scope, VarName};
+use spop_codec::{Scope, VarName};
 
 use crate::limit::MAX_LIMITS;
 

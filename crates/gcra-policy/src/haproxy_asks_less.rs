@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use spop_agent::Scope;
+use spop_codec::Scope;
 
 use crate::haproxy_config::{EDIT, name, sample, spoe_agent};
 use crate::limit::{Limit, Rule};

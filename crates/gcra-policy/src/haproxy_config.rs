@@ -7,7 +7,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use spop_agent::{Scope, VarName};
+use spop_codec::{Scope, VarName};
 
 use crate::answers::Var;
 use crate::limit::Limit;

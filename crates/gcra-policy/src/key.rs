@@ -7,7 +7,7 @@ use std::str::FromStr;
 use gcra_text::network::{VALUE, written_net};
 use gcra_text::visible::{Visible, is_hidden};
 use ipnet::{IpNet, Ipv6Net};
-use spop_agent::Value;
+use spop_codec::Value;
 
 /// A key as an operator writes it: its parts, separated by commas.
 ///

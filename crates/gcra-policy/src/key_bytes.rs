@@ -2,7 +2,7 @@
 //! writes them.
 
 use gcra_table::KeyHasher;
-use spop_agent::Value;
+use spop_codec::Value;
 
 pub trait KeyWriter {
     fn write(&mut self, bytes: &[u8]);

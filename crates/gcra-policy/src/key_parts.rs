@@ -3,7 +3,7 @@
 use std::fmt::{self, Write as _};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use spop_agent::{Message, Value};
+use spop_codec::{Message, Value};
 
 /// How addresses are grouped unless the file says otherwise, IPv4 and IPv6.
 pub(crate) const DEFAULT_PREFIXES: (u8, u8) = (32, 64);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use gcra_table::{LimitSalt, Nanos, Quota, Rate, Table, limit_id};
-use spop_agent::Message;
+use spop_codec::Message;
 
 use crate::calendar::Calendar;
 use crate::key_parts::KeyParts;

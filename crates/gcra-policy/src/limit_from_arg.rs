@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 use arc_swap::ArcSwap;
 use gcra_table::{Nanos, Quota, Rate};
-use spop_agent::{Message, Value};
+use spop_codec::{Message, Value};
 
 use crate::settle::with_max_debt;
 use crate::sharing::in_whole_cells;

@@ -10,7 +10,7 @@ use arrayvec::ArrayVec;
 use gcra_text::network::{VALUE, written_net};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use prefix_trie::PrefixMap;
-use spop_agent::Value;
+use spop_codec::Value;
 
 use crate::key::Shown;
 use crate::key_parts::KeyParts;

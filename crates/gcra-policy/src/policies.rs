@@ -4,7 +4,7 @@ use std::iter;
 use std::sync::Arc;
 
 use gcra_table::Table;
-use spop_agent::Message;
+use spop_codec::Message;
 
 use crate::answers::Answers;
 use crate::digest;

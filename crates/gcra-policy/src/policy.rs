@@ -5,7 +5,7 @@
 use std::mem;
 
 use gcra_table::{Exemption, Nanos, Quota, limit_id};
-use spop_agent::{Message, Value};
+use spop_codec::{Message, Value};
 
 use crate::bandwidth::Bandwidth;
 use crate::key_parts::{GroupedValue, KeyParts};

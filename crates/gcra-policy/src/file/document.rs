@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use ahash::AHashMap;
 use gcra_table::Nanos;
-use spop_agent::{Limits, Scope};
+use spop_codec::{Limits, Scope};
 use toml::de::DeTable;
 
 use crate::answers::{Answers, Var};

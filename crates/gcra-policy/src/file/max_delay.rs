@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use gcra_table::Nanos;
 use gcra_text::duration;
-use spop_agent::Scope;
+use spop_codec::Scope;
 
 use crate::file::reader::{Node, Reader};
 use crate::limit::Limit;

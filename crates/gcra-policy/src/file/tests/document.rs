@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use spop_agent::Value;
+use spop_codec::Value;
 
 use crate::file::document;
 use crate::file::secrets::Readers;

@@ -1,7 +1,7 @@
 //! Overrides and lists.
 
 use gcra_text::network::written_net;
-use spop_agent::Value;
+use spop_codec::Value;
 
 use crate::file::document;
 use crate::file::tests::{api, good, parse, warnings};
