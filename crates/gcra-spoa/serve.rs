@@ -4,6 +4,7 @@ use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use anyhow::Context as _;
 use arc_swap::ArcSwap;
@@ -121,13 +122,11 @@ fn announce(policies: &Policies, file: Option<&Path>, max_frame_size: u32) {
         }
         Some(file) => {
             log::info!("gcra-spoa {version}, configured by {}", file.display());
-            policies.in_words().lines().for_each(|line| log::info!("{line}"));
+            policies.in_words(SystemTime::now()).lines().for_each(|line| log::info!("{line}"));
         }
     }
-    policies.warnings.iter().for_each(|warning| log::warn!("{warning}"));
-    if let Some(warning) = policies.about_frames(max_frame_size) {
-        log::warn!("{warning}");
-    }
+    let about_frames = policies.about_frames(max_frame_size);
+    policies.warnings.iter().chain(&about_frames).for_each(|warning| log::warn!("{warning}"));
 }
 
 fn announce_table(path: &Path, table: &Table, opened: Opened) -> anyhow::Result<()> {

@@ -3,6 +3,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use arc_swap::ArcSwap;
 pub use gcra_admin::testing::Admin;
@@ -24,7 +25,8 @@ use crate::cli::{self, Task};
 ///
 /// Each mistake, as `FILE:LINE: what is wrong`.
 pub fn read_config(path: &Path, text: &str) -> Result<[String; 2], Vec<String>> {
-    document::parse(path, text).map(|policies| [policies.in_words(), policies.for_haproxy()])
+    let policies = document::parse(path, text)?;
+    Ok([policies.in_words(SystemTime::now()), policies.for_haproxy()])
 }
 
 /// The command line, for what is written about it.

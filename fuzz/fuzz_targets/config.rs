@@ -6,6 +6,7 @@
 #![no_main]
 
 use std::path::Path;
+use std::time::UNIX_EPOCH;
 
 use arbitrary::{Result, Unstructured};
 use gcra_policy::file::document::parse;
@@ -192,7 +193,7 @@ fn value(u: &mut Unstructured<'_>, document: &mut String, depth: u8) -> Result<(
 fn check(document: &str) {
     match parse(Path::new(FILE), document) {
         Ok(policies) => {
-            let [words, haproxy] = [policies.in_words(), policies.for_haproxy()];
+            let [words, haproxy] = [policies.in_words(UNIX_EPOCH), policies.for_haproxy()];
             assert!(!words.is_empty() && haproxy.contains("spoe-agent"), "{document}");
         }
         Err(mistakes) => {

@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use futures_util::future::join_all;
 use gcra_inspect::agent_client::{Budget, ask};
@@ -195,11 +195,12 @@ struct ExemptionInWords {
 
 impl PoliciesInWords {
     fn of(all: &Policies) -> Self {
+        let now = SystemTime::now();
         let policy = |policy: &Policy| PolicyInWords {
             name: policy.name.to_string(),
             observes: policy.observes,
             switched: all.switched.contains(&policy.name),
-            lines: policy.lines(all).iter().map(|line| line.trim_start().to_owned()).collect(),
+            lines: policy.lines(all, now).iter().map(|line| line.trim_start().into()).collect(),
         };
         Self {
             policies: all.without_trials().take(MOST_POLICIES).map(policy).collect(),

@@ -9,7 +9,7 @@
 use std::hash::{Hash, Hasher};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use gcra_table::{Nanos, WallReading, Window};
 use jiff::civil::{Date, DateTime};
@@ -292,8 +292,9 @@ impl Calendar {
     }
 
     /// "the next day begins at 2026-03-30 00:00:00 in Europe/Berlin, 2026-03-29 22:00:00 in UTC".
-    pub(crate) fn next_in_words(&self) -> String {
-        let next = match self.around(Timestamp::now().as_second()) {
+    pub(crate) fn next_in_words(&self, now: SystemTime) -> String {
+        let at = |now: Timestamp| self.around(now.as_second());
+        let next = match Timestamp::try_from(now).ok().and_then(at) {
             Some(Bounds { end, .. }) if *self.zone_name == *"UTC" => self.moment_in_words(end),
             Some(Bounds { end, .. }) => {
                 // So that a zone that was mistaken is noticed: a day always begins at midnight.

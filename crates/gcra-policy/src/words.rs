@@ -1,7 +1,7 @@
 //! Policies in words, for the log and for `gcra-spoa check`.
 
 use std::fmt::Write as _;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use gcra_table::Nanos;
 use gcra_text::count::Count;
@@ -9,7 +9,6 @@ use gcra_text::duration::Exact;
 
 use crate::answers::Answers;
 use crate::bandwidth::Bandwidth;
-use crate::calendar::Calendar;
 use crate::limit::{Limit, LimitWords, Rule};
 use crate::overrides::{OVERRIDES, OverrideCounts};
 use crate::policies::Policies;
@@ -23,9 +22,9 @@ const MOST_NAMED: usize = 3;
 
 impl Policies {
     /// All policies, a paragraph each, and the variables.
-    pub fn in_words(&self) -> String {
+    pub fn in_words(&self, now: SystemTime) -> String {
         let mut lines: Vec<_> =
-            self.without_trials().flat_map(|policy| policy.lines(self)).collect();
+            self.without_trials().flat_map(|policy| policy.lines(self, now)).collect();
         lines.extend(self.rest_in_words());
         lines.join("\n")
     }
@@ -62,7 +61,7 @@ impl Policy {
     }
 
     /// Everything about the policy: what it is for, and below that a line for each fact.
-    pub fn lines(&self, all: &Policies) -> Vec<String> {
+    pub fn lines(&self, all: &Policies, now: SystemTime) -> Vec<String> {
         let mut words = format!("policy '{}'", self.name);
         if let Some(message) = &self.message {
             let _ = write!(words, ", for the message '{}'", text(message));
@@ -71,7 +70,7 @@ impl Policy {
             let values: Vec<_> = values.iter().map(|value| format!("'{}'", text(value))).collect();
             let _ = write!(words, " when {} is {}", text(arg), values.join(" or "));
         }
-        let mut facts = self.rule.facts();
+        let mut facts = self.rule.facts(now);
         facts.push(self.clients());
         facts.extend(self.unasked_in_words());
         facts.extend(self.settle().into_iter().flat_map(|settle| settle.in_words(self)));
@@ -146,13 +145,13 @@ impl Policy {
 
 impl Rule {
     /// A sentence for each limit. If there are several, each has its name.
-    fn facts(&self) -> Vec<String> {
+    fn facts(&self, now: SystemTime) -> Vec<String> {
         match self {
             Self::Deny | Self::Unlimited => vec![self.in_words()],
             Self::Limits(limits) => {
                 let in_words = |limit: &Limit| {
                     let (label, LimitWords { text, bound }) = (&limit.label, &*limit.words);
-                    let next = limit.calendar().map(Calendar::next_in_words);
+                    let next = limit.calendar().map(|calendar| calendar.next_in_words(now));
                     let next = next.map(|next| format!("; {next}")).unwrap_or_default();
                     match limits.len() {
                         1 => format!("{text}: {bound}{next}"),

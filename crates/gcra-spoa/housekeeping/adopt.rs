@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
+use std::time::SystemTime;
 
 use gcra_limiter::policies_in_force::InForce;
 use gcra_policy::store::StoreSettings;
@@ -45,11 +46,11 @@ pub(super) fn adopt(
                     let rekeyed = rekeyed(&before, &next);
                     running.policies.store(next.into());
                     log::info!("{name} was read again, and is in force:");
-                    policies.in_words().lines().for_each(|line| log::info!("{line}"));
-                    policies.warnings.iter().for_each(|warning| log::warn!("{warning}"));
-                    if let Some(warning) = policies.about_frames(startup.max_frame_size) {
-                        log::warn!("{warning}");
-                    }
+                    let words = policies.in_words(SystemTime::now());
+                    words.lines().for_each(|line| log::info!("{line}"));
+                    let about_frames = policies.about_frames(startup.max_frame_size);
+                    let of_file = policies.warnings.iter().chain(&about_frames);
+                    of_file.for_each(|warning| log::warn!("{warning}"));
                     warnings.extend(about_abandoned(&before, &policies));
                     warnings.extend(no_longer_settled(&before, &policies));
                     if policies.store != startup.store {

@@ -1,6 +1,7 @@
 //! `gcra-spoa check`: what a configuration file means, or what is wrong with it.
 
 use std::process::ExitCode;
+use std::time::SystemTime;
 
 use gcra_policy::file::document;
 use gcra_policy::secrets::Readers;
@@ -50,7 +51,7 @@ pub fn run(check: Check) -> anyhow::Result<ExitCode> {
     } else {
         visible_lines(&format!(
             "{}\n{of_store}{} is valid: {}, {}\n",
-            policies.in_words(),
+            policies.in_words(SystemTime::now()),
             config.display(),
             Count(policies.without_trials().count() as u64, "policy", "policies"),
             Count(policies.warning_count as u64, "warning", "warnings")

@@ -1,6 +1,7 @@
 //! Whole files.
 
 use std::path::Path;
+use std::time::UNIX_EPOCH;
 
 use spop_codec::Value;
 
@@ -50,7 +51,7 @@ fn a_trial_is_a_policy_of_its_own_behind_all_others() {
     let labels: Vec<_> = trial.limits().map(|limit| &*limit.label).collect();
     assert_eq!(labels, ["api.observe.1", "api.observe.hourly"]);
     assert!(trial.limits().all(|limit| api.limits().all(|other| other.id != limit.id)));
-    let words = policies.in_words();
+    let words = policies.in_words(UNIX_EPOCH);
     let trials: Vec<_> = words.lines().filter(|line| line.starts_with("    observe")).collect();
     assert_eq!(
         trials,
@@ -85,7 +86,7 @@ fn warnings_about_limits_with_a_key_or_an_arg() {
     let by_arg = "{ arg = \"plan\", default = \"1/s\", most = \"9/s\" }";
     let all = policies(&format!("[\"5/s burst 5\", {by_arg}, \"90/s\"]"));
     assert!(all.warnings.iter().all(|said| !said.contains("9 per second")), "{:?}", all.warnings);
-    let words = policies(by_arg).in_words();
+    let words = policies(by_arg).in_words(UNIX_EPOCH);
     for burst in
         ["up to 1 at once (no burst given: 1, the count)", "(no burst given: 9, the count)"]
     {
@@ -164,12 +165,12 @@ fn what_can_be_delayed_is_answered_with_its_delay() {
         })
         .collect();
     assert_eq!(delays, [2_000; 3]);
-    assert!(good(&text).in_words().contains(
+    assert!(good(&text).in_words(UNIX_EPOCH).contains(
         "\n    a request over the limit is delayed if it has to wait for at most 2s, else \
          blocked\n    HAProxy must hold what is delayed: this needs HAProxy 3.2 or later, and its \
          rule 'pause'\n"
     ));
-    let observing = good(&format!("{delaying}mode = \"observe\"\n")).in_words();
+    let observing = good(&format!("{delaying}mode = \"observe\"\n")).in_words(UNIX_EPOCH);
     assert!(!observing.contains("HAProxy must hold"), "{observing}");
     let printed = good(&delaying).for_haproxy();
     let [deny, held] = ["http-request deny", "http-request pause"].map(|rule| printed.find(rule));

@@ -1,7 +1,7 @@
 //! Whether policies are shared.
 
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use crate::file::document::parse;
 use crate::policies::Policies;
@@ -49,7 +49,7 @@ fn a_trial_is_shared_as_its_policy_is() {
 #[test]
 fn sharing_and_what_happens_without_the_store_are_said() {
     let text = format!("{STORE}[policy.api]\nlimits = \"1/s burst 2\"\nshared = true\n");
-    let words = |more: &str| read(&(text.clone() + more)).unwrap().in_words();
+    let words = |more: &str| read(&(text.clone() + more)).unwrap().in_words(UNIX_EPOCH);
     let said = words("");
     let shared = "\n    shared with all machines that use the store; without the store, ";
     assert!(

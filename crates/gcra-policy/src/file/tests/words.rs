@@ -1,5 +1,7 @@
 //! Policies in words.
 
+use std::time::{Duration, UNIX_EPOCH};
+
 use crate::answers::Var;
 use crate::file::document;
 use crate::file::tests::{SETTLED, api, good, parse};
@@ -35,7 +37,7 @@ mode = "observe"
 "#,
     );
     assert_eq!(
-        policies.in_words(),
+        policies.in_words(UNIX_EPOCH),
         "policy 'gold', for the message 'api' when plan is 'gold' or 'silver'
     gold.1: 100 per second, up to 200 at once: at most 300 in any second
     gold.hourly: 10000 per hour, up to 500 at once: at most 10500 in any hour
@@ -60,7 +62,7 @@ fn what_is_kept_in_reserve_in_words() {
     let of = |limits: &str, more: &str| {
         let text = format!("limits = {limits}\nkey = [\"ip\"]\ncost = \"cost\"\n{more}");
         let policies = good(&api(&text));
-        let lines = policies.list[0].lines(&policies);
+        let lines = policies.list[0].lines(&policies, UNIX_EPOCH);
         assert_eq!(lines[lines.len() - 5], "    for each ip (IPv6 by /64), with the cost in cost");
         (lines[lines.len() - 4..].join("\n"), policies.list[0].in_words())
     };
@@ -172,7 +174,7 @@ fn a_limit_with_a_key_or_an_arg_in_words() {
          most = \"100/s burst 200\" }\n",
     );
     assert_eq!(policies.warnings, Vec::<String>::new());
-    let words = policies.in_words();
+    let words = policies.in_words(UNIX_EPOCH);
     for line in [
         "    api.1: 10 per second, up to 10 at once: at most 20 in any second (no burst given: \
          10, the count)",
@@ -205,7 +207,7 @@ fn fallbacks_in_words() {
     ] {
         let policies =
             good(&format!("[policy.api]\nlimits = \"1/s\"\nipv6_prefix = 128\nkey = [{key}]\n"));
-        let all = policies.in_words();
+        let all = policies.in_words(UNIX_EPOCH);
         assert!(all.lines().any(|line| line.trim() == words), "{all}");
         let printed = policies.for_haproxy();
         let args = printed.lines().find_map(|line| line.trim().strip_prefix("args ")).unwrap();
@@ -231,7 +233,7 @@ file = "bad.txt"
 limits = "deny"
 "#;
     let policies = document::parse(&directory.path().join("gcra-spoa.toml"), text).unwrap();
-    let words = policies.in_words();
+    let words = policies.in_words(UNIX_EPOCH);
     for line in [
         "    overrides, 100 per second, up to 5 at once: 1 IPv6 network",
         "    overrides, unlimited: 1 IPv4 address, 1 IPv4 network (partners.txt)",
@@ -276,7 +278,7 @@ fn a_bandwidth_in_words_and_for_haproxy() {
         ("1", "1", "each response gets 1 byte per second"),
         ("2", "1", "each response gets 2 bytes per second, down to 1 as the burst is used"),
     ] {
-        let words = with(full, least).in_words();
+        let words = with(full, least).in_words(UNIX_EPOCH);
         assert!(words.contains(&format!("\n    {fact}\n")), "{fact}: {words}");
     }
     let printed = with("1m", "1").for_haproxy();
@@ -303,7 +305,7 @@ fn only_addresses_are_grouped_in_words() {
         ),
         ("", "for each value of the message's args (IPv6 by /64)"),
     ] {
-        let all = good(&api(&format!("limits = \"1/s\"\n{settings}"))).in_words();
+        let all = good(&api(&format!("limits = \"1/s\"\n{settings}"))).in_words(UNIX_EPOCH);
         assert!(all.lines().any(|line| line.trim() == words), "{settings}: {all}");
     }
 }
@@ -318,7 +320,7 @@ fn plans_can_have_one_message_for_their_responses() {
     let policies = good(&plans);
     assert_eq!(policies.answers.others, [Var::Reserved]);
     assert_eq!(policies.list[1].settle().unwrap().message, b"failed"[..].into());
-    let words = policies.in_words();
+    let words = policies.in_words(UNIX_EPOCH);
     assert!(
         words.contains(
             "each request reserves 2 cells; the message 'failed' charges one cell\n    responses \
@@ -333,15 +335,15 @@ fn plans_can_have_one_message_for_their_responses() {
 fn a_count_in_words_says_when_it_begins_again() {
     let text = "[policy.api]\nkey = [\"ip\"]\nlimits = [\"20/s\", { name = \"contract\", \
                 count = 10000, window = \"day europe/berlin\" }]\n";
-    let words = good(text).in_words();
+    let now = UNIX_EPOCH + Duration::from_secs(1_774_738_800); // 2026-03-29 00:00 in Berlin
+    let words = good(text).in_words(now);
     let line = words.lines().find(|line| line.contains("api.contract")).unwrap();
-    let next = line.strip_prefix(
+    assert_eq!(
+        line,
         "    api.contract: 10000 per calendar day in Europe/Berlin: from midnight to midnight, so \
-         up to 20000 shortly before and after a midnight; the next day begins at ",
+         up to 20000 shortly before and after a midnight; the next day begins at 2026-03-30 \
+         00:00:00 in Europe/Berlin, 2026-03-29 22:00:00 in UTC"
     );
-    let next = next.unwrap_or_else(|| panic!("{line}"));
-    let (berlin, utc) = next.split_once(", ").unwrap();
-    assert!(berlin.ends_with(" 00:00:00 in Europe/Berlin"), "{next}");
-    assert!(utc.ends_with(" 22:00:00 in UTC") || utc.ends_with(" 23:00:00 in UTC"), "{next}");
-    assert!(!good(&text.replace("europe/berlin", "utc")).in_words().contains("in UTC, "));
+    let in_utc = good(&text.replace("europe/berlin", "utc")).in_words(now);
+    assert!(in_utc.contains("; the next day begins at 2026-03-29 00:00:00 in UTC\n"), "{in_utc}");
 }
