@@ -178,6 +178,16 @@ pub(crate) fn reaction(code: &str, detail: &str) -> Reaction {
     }
 }
 
+impl Address {
+    /// The address that one server says another has. `None`: it is not an address.
+    pub(crate) fn said(host: &str, port: u16) -> Option<Self> {
+        // As long as a name can be.
+        let is_host =
+            (1..=255).contains(&host.len()) && host.bytes().all(|c| c.is_ascii_graphic());
+        is_host.then(|| Self::Tcp(host.to_owned(), port))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

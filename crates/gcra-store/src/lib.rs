@@ -55,29 +55,49 @@
 //! # }
 //! ```
 
+#[cfg(feature = "client")]
 mod advice;
+#[cfg(feature = "client")]
 mod bounded;
+#[cfg(feature = "client")]
 mod bucket;
+#[cfg(feature = "client")]
 mod check;
+#[cfg(feature = "client")]
 mod clocks;
 mod config;
+#[cfg(feature = "client")]
 mod connection;
+#[cfg(feature = "client")]
 mod fault;
+#[cfg(feature = "client")]
 mod finder;
+#[cfg(feature = "client")]
 mod lines;
+#[cfg(feature = "client")]
 mod message;
+#[cfg(feature = "client")]
+mod password;
+#[cfg(feature = "client")]
 pub mod script;
+#[cfg(feature = "client")]
 mod shared;
+#[cfg(feature = "client")]
 mod standing;
+#[cfg(feature = "client")]
 mod store;
+#[cfg(feature = "client")]
 mod task;
 
-pub use advice::PERMISSIONS;
-pub use bucket::{Bucket, Names};
-pub use check::{Finding, Kind, check};
 pub use config::{Address, Certificate, Config, Password, Url, UrlError};
-pub use fault::Fault;
-pub use message::{Answer, AskOutcome, NotCharged};
-pub use shared::{Counters, FOUND_WITHIN, Health, ServerHealth};
-pub use standing::Standing;
-pub use store::{Asker, Away, Charging, Line, Store};
+#[cfg(feature = "client")]
+pub use {
+    advice::PERMISSIONS,
+    bucket::{Bucket, Names},
+    check::{Finding, Kind, check},
+    fault::Fault,
+    message::{Answer, AskOutcome, NotCharged},
+    shared::{Counters, FOUND_WITHIN, Health, ServerHealth},
+    standing::Standing,
+    store::{Asker, Away, Charging, Line, Store},
+};

@@ -9,6 +9,7 @@ use gcra_lease::{
 };
 
 use crate::bucket::Bucket;
+use crate::config::Config;
 
 /// The source of the script for an ask, in Lua 5.1.
 pub const ASK_SOURCE: &str = concat!(include_str!("open.lua"), include_str!("ask.lua"));
@@ -90,6 +91,13 @@ pub struct StoreKind {
     pub is_strict: bool,
     /// All that a call needs has to lie in one slot.
     pub is_cluster: bool,
+}
+
+impl Config {
+    /// The part of it that matters for a call.
+    pub(crate) const fn kind(&self) -> StoreKind {
+        StoreKind { is_strict: self.strict, is_cluster: self.url.is_cluster() }
+    }
 }
 
 fn call(script: Script, by: By, bucket: &Bucket, kind: StoreKind, numbers: &[u8]) -> redis::Cmd {
