@@ -7,10 +7,14 @@ mod sources;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
+use std::process::Command;
+use std::sync::LazyLock;
+
+use serde_json::Value;
 
 use sources::Krate;
 
-/// A crate, and what it must not use beside crates of its own floor and above.
+/// A crate, and what it must not use, also for tests, beside crates of its own floor and above.
 type Room = (&'static str, &'static [&'static str]);
 
 /// All crates, the top floor first.
@@ -31,6 +35,14 @@ const FLOORS: [&[Room]; 8] = [
         ("haproxy-log", &["clap", "serde_json", "tokio"]),
         ("spop-codec", &["log", "tokio"]),
     ],
+];
+
+/// A crate, and what it must not even be built with, because another one uses it.
+const BUILT_WITHOUT: &[Room] = &[
+    ("gcra-policy", &["hyper", "redis", "rustls", "tokio"]),
+    ("gcra-replay", &["hyper"]),
+    ("gcra-table", &["tokio"]),
+    ("gcra-text", &["redis", "tokio"]),
 ];
 
 /// The most lines of all crates, without tests. It only goes down, unless a commit says what more
@@ -65,12 +77,12 @@ fn crates_use_only_what_stands_below_them() {
     let mut wrong = Vec::new();
     for Krate { name, .. } in crates() {
         let (mine, never) = room(&name).expect("it is in FLOORS");
-        for used in dependencies(&name) {
+        for used in DEPENDENCIES[&name].keys() {
             if never.contains(&used.as_str()) {
                 wrong.push(format!(
                     "{name} must not use {used}: the code that needs it belongs elsewhere"
                 ));
-            } else if room(&used).is_some_and(|(floor, _)| floor <= mine) {
+            } else if room(used).is_some_and(|(floor, _)| floor <= mine) {
                 wrong.push(format!(
                     "{name} uses {used}, which does not stand below it: move what both need down"
                 ));
@@ -81,6 +93,17 @@ fn crates_use_only_what_stands_below_them() {
         let name = folder.expect("a crate").file_name().display().to_string();
         if room(&name).is_none() {
             wrong.push(format!("crates/{name} has no floor: add it to FLOORS of tests/house"));
+        }
+    }
+    for (name, never) in BUILT_WITHOUT {
+        // A line for each crate: "tokio v1.54.1".
+        let built = cargo(&["tree", "--package", name, "--edges", "no-dev", "--prefix", "none"]);
+        let built: BTreeSet<_> = built.lines().filter_map(|line| line.split(' ').next()).collect();
+        for used in never.iter().filter(|used| built.contains(**used)) {
+            wrong.push(format!(
+                "{name} must not be built with {used}: 'cargo tree -p {name} -i {used}' says for \
+                 which crate it is"
+            ));
         }
     }
     complain(wrong);
@@ -154,16 +177,15 @@ fn each_readme_names_the_files_of_its_crate() {
 /// by the crates that depend on it. No reader should meet two of one name.
 #[test]
 fn a_name_means_one_thing_wherever_it_is_read() {
-    let (all, checked) = (crates(), crates());
-    let uses: BTreeMap<_, _> =
-        all.iter().map(|krate| (krate.name.as_str(), dependencies(&krate.name))).collect();
+    let checked = crates();
     let mut types: BTreeMap<&str, Vec<(&Path, BTreeSet<&str>)>> = BTreeMap::new();
     for krate in &checked {
         for module in krate.modules.values() {
             for (name, is_public) in &module.types {
-                let users =
-                    uses.iter().filter(|(_, used)| *is_public && used.contains(&krate.name));
-                let mut readers: BTreeSet<_> = users.map(|(user, _)| *user).collect();
+                let users = DEPENDENCIES.iter().filter(|(_, used)| {
+                    *is_public && used.get(&krate.name) == Some(&Use::Product)
+                });
+                let mut readers: BTreeSet<_> = users.map(|(user, _)| user.as_str()).collect();
                 readers.insert(&krate.name);
                 let path = krate.files[module.file].path.as_path();
                 types.entry(name).or_default().push((path, readers));
@@ -223,20 +245,36 @@ fn crates() -> Vec<Krate> {
     roots.filter(|path| root().join(path).exists()).map(|path| Krate::read(&path, &read)).collect()
 }
 
-/// The names in a crate's manifest that are for more than tests. The program's manifest is the
-/// workspace's.
-fn dependencies(name: &str) -> BTreeSet<String> {
-    let own = root().join("crates").join(name).join("Cargo.toml");
-    let manifest =
-        fs::read_to_string(own).or_else(|_| fs::read_to_string(root().join("Cargo.toml")));
-    let (mut names, mut is_product) = (BTreeSet::new(), false);
-    for line in manifest.expect("a Cargo.toml").lines() {
-        if let Some(section) = line.strip_prefix('[') {
-            is_product = section == "dependencies]"
-                || section.starts_with("target.") && section.ends_with(".dependencies]");
-        } else if is_product && line.starts_with(|first: char| first.is_ascii_alphanumeric()) {
-            names.extend(line.split(['.', ' ', '=']).next().map(str::to_owned));
+/// For what a crate uses another.
+#[derive(Clone, Copy, Eq, Ord, PartialEq, PartialOrd)]
+enum Use {
+    Tests,
+    Product,
+}
+
+/// What the manifest of each crate names.
+static DEPENDENCIES: LazyLock<BTreeMap<String, BTreeMap<String, Use>>> = LazyLock::new(|| {
+    let metadata = cargo(&["metadata", "--no-deps", "--format-version", "1"]);
+    let metadata: Value = serde_json::from_str(&metadata).expect("what cargo writes is JSON");
+    let list = |of: &Value| of.as_array().expect("a list").clone();
+    let name = |of: &Value| of["name"].as_str().expect("a name").to_owned();
+    let mut all = BTreeMap::<_, BTreeMap<_, _>>::new();
+    for package in list(&metadata["packages"]) {
+        let named = all.entry(name(&package)).or_default();
+        for used in list(&package["dependencies"]) {
+            let what_for = if used["kind"] == "dev" { Use::Tests } else { Use::Product };
+            let before = named.entry(name(&used)).or_insert(what_for);
+            *before = what_for.max(*before);
         }
     }
-    names
+    all
+});
+
+/// The output of a command of Cargo about this workspace.
+fn cargo(args: &[&str]) -> String {
+    let mut command = Command::new(env!("CARGO"));
+    let output = command.args(args).args(["--locked", "--offline"]).current_dir(root()).output();
+    let output = output.expect("cargo can be run");
+    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("names are UTF-8")
 }
