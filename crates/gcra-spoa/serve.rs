@@ -8,7 +8,7 @@ use std::time::SystemTime;
 
 use anyhow::Context as _;
 use arc_swap::ArcSwap;
-use gcra_admin::actions::Actions;
+use gcra_admin::actions::ActionHandler;
 use gcra_admin::server::{self, Answering};
 use gcra_admin::token::Token;
 use gcra_admin::watched::Watched;
@@ -81,7 +81,7 @@ pub(crate) fn serve(config: AgentConfig) -> anyhow::Result<ExitCode> {
             borrower.clone(),
         );
         let watched = Arc::new(watched);
-        let actions = Actions::new(watched.clone(), path.clone(), token, orders);
+        let actions = ActionHandler::new(watched.clone(), path.clone(), token, orders);
         let answering = Answering::new(flags.admin_host, watched, path.clone(), actions);
         server::start(listener, answering)
     };

@@ -228,7 +228,7 @@ pub enum Order {
 }
 
 /// The parts of an agent that actions work on.
-pub struct Actions {
+pub struct ActionHandler {
     watched: Arc<Watched>,
     path: PathBuf,
     /// `None` if there are no actions.
@@ -237,7 +237,7 @@ pub struct Actions {
     wrong_tokens: Arc<Mutex<WrongTokens>>,
 }
 
-impl Actions {
+impl ActionHandler {
     pub fn new(
         watched: Arc<Watched>,
         path: PathBuf,

@@ -40,7 +40,7 @@ use tokio::sync::Semaphore;
 use tokio::task::{AbortHandle, yield_now};
 use tokio::time::{sleep, timeout};
 
-use crate::actions::{Action, Actions, Refused};
+use crate::actions::{Action, ActionHandler, Refused};
 use crate::agents::{Agents, Own, Wanted};
 use crate::watched::Watched;
 use crate::{actions, metrics, page};
@@ -170,7 +170,7 @@ pub fn start(listener: TcpListener, answering: Answering) -> anyhow::Result<Sock
 pub struct Answering {
     watched: Arc<Watched>,
     agents: Agents,
-    actions: Actions,
+    actions: ActionHandler,
     /// The host names for which requests are answered, in lower case.
     names: Vec<String>,
     /// The permit for one expensive answer at a time.
@@ -184,7 +184,7 @@ impl Answering {
         mut names: Vec<String>,
         watched: Arc<Watched>,
         table: PathBuf,
-        actions: Actions,
+        actions: ActionHandler,
     ) -> Self {
         let own = rustix::system::uname().nodename().to_string_lossy().to_ascii_lowercase();
         names.extend(["localhost".to_owned(), own]);

@@ -10,7 +10,7 @@ use gcra_inspect::process_list::is_this_process;
 use gcra_limiter::borrower::Borrower;
 use gcra_limiter::heaviest::{HeavyClient, HeavyClients, Minutes};
 use gcra_limiter::policies_in_force::InForce;
-use gcra_limiter::seldom_counts::Counters;
+use gcra_limiter::seldom_counts::NamedCounters;
 use gcra_limiter::stats::{PolicyStats, Readiness, Stats};
 use gcra_limiter::undecided::Undecided;
 use gcra_limiter::verdict::{NEWLY_BLOCKED, OUTCOMES, Outcome};
@@ -303,7 +303,7 @@ impl PolicyReading<'_> {
         named(counters.each().into_iter().filter(|_| is_shown))
     }
 
-    fn if_settled<const N: usize>(&self, counters: &Counters<N>) -> NamedCounts {
+    fn if_settled<const N: usize>(&self, counters: &NamedCounters<N>) -> NamedCounts {
         let settles = self.policy().is_some_and(|policy| policy.settle().is_some());
         let is_shown = settles || self.stats.seldom.settled.sum() > 0;
         named(counters.each().into_iter().filter(|_| is_shown))

@@ -105,7 +105,7 @@ part! {
 /// The sources of the status of a store.
 pub(crate) struct StoreSource<'a> {
     borrower: &'a Borrower,
-    counters: gcra_store::Counters,
+    counters: gcra_store::StoreCounters,
     now: Time,
     leases: Option<LeaseCounts>,
 }

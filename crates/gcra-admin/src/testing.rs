@@ -13,7 +13,7 @@ use spop_agent::{Agent, Reply, Request};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::mpsc;
 
-use crate::actions::Actions;
+use crate::actions::ActionHandler;
 use crate::server::{self, Answering};
 use crate::token::Token;
 use crate::watched::Watched;
@@ -33,7 +33,7 @@ impl Admin {
         let token = Some(Token::of(b"fuzz-fuzz-fuzz-fuzz"));
         // Orders of actions lead nowhere, because there is no housekeeping.
         let (orders, _) = mpsc::channel(1);
-        let actions = Actions::new(watched.clone(), path.into(), token, orders);
+        let actions = ActionHandler::new(watched.clone(), path.into(), token, orders);
         Some(Self(Arc::new(Answering::new(Vec::new(), watched, path.into(), actions))))
     }
 

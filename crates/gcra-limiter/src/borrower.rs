@@ -95,7 +95,7 @@ pub struct Borrower {
     /// When this host was counted for the first time, and the last: when that was asked for, as a
     /// [`HostTime`].
     counted: [AtomicU64; 2],
-    pub counts: Counts,
+    pub counts: WaitCounters,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -108,7 +108,7 @@ pub enum Asking {
 
 /// Counters since the start.
 #[derive(Debug, Default)]
-pub struct Counts {
+pub struct WaitCounters {
     /// Requests that waited for the store.
     pub waited: AtomicU64,
     /// Requests that stopped waiting because `--store-wait` was over.
@@ -187,7 +187,7 @@ impl Borrower {
             denials: Denials::default(),
             outages,
             counted: Default::default(),
-            counts: Counts::default(),
+            counts: WaitCounters::default(),
         }
     }
 

@@ -12,34 +12,34 @@ use crate::verdict::{DECISIONS, OUTCOMES};
 #[derive(Debug)]
 pub struct SeldomCounts {
     /// Decisions that were made without the store, by outcome. They are decisions, too.
-    pub without_store: Counters<DECISIONS>,
+    pub without_store: NamedCounters<DECISIONS>,
     /// Messages that were allowed with a delay. They are decisions, too.
-    pub delayed: Counters<1>,
+    pub delayed: NamedCounters<1>,
     /// Messages about limits whose numbers are in an arg, by what the arg said.
-    pub limit_args: Counters<{ ArgValue::ALL.len() }>,
+    pub limit_args: NamedCounters<{ ArgValue::ALL.len() }>,
     /// Messages that have settled requests, by how.
-    pub settled: Counters<{ Settlement::ALL.len() }>,
+    pub settled: NamedCounters<{ Settlement::ALL.len() }>,
     /// The cells that these have settled.
-    pub settled_cells: Counters<{ SettledCells::NAMES.len() }>,
+    pub settled_cells: NamedCounters<{ SettledCells::NAMES.len() }>,
 }
 
 impl Default for SeldomCounts {
     fn default() -> Self {
         Self {
-            without_store: Counters::of(std::array::from_fn(|place| OUTCOMES[place])),
-            delayed: Counters::of(["delayed"]),
-            limit_args: Counters::of(ArgValue::ALL.map(ArgValue::as_str)),
-            settled: Counters::of(Settlement::ALL.map(Settlement::as_str)),
-            settled_cells: Counters::of(SettledCells::NAMES),
+            without_store: NamedCounters::of(std::array::from_fn(|place| OUTCOMES[place])),
+            delayed: NamedCounters::of(["delayed"]),
+            limit_args: NamedCounters::of(ArgValue::ALL.map(ArgValue::as_str)),
+            settled: NamedCounters::of(Settlement::ALL.map(Settlement::as_str)),
+            settled_cells: NamedCounters::of(SettledCells::NAMES),
         }
     }
 }
 
 /// Counters with names, which any thread may add to.
 #[derive(Debug)]
-pub struct Counters<const N: usize>([(&'static str, AtomicU64); N]);
+pub struct NamedCounters<const N: usize>([(&'static str, AtomicU64); N]);
 
-impl<const N: usize> Counters<N> {
+impl<const N: usize> NamedCounters<N> {
     fn of(names: [&'static str; N]) -> Self {
         Self(names.map(|name| (name, AtomicU64::new(0))))
     }

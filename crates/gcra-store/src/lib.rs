@@ -97,7 +97,7 @@ pub use {
     check::{Finding, Kind, check},
     fault::Fault,
     message::{Answer, AskOutcome, NotCharged},
-    shared::{Counters, FOUND_WITHIN, Health, ServerHealth},
+    shared::{FOUND_WITHIN, Health, ServerHealth, StoreCounters},
     standing::Standing,
     store::{Asker, Away, Charging, Line, Store},
 };

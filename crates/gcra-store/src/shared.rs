@@ -189,7 +189,7 @@ macro_rules! counters {
         /// How often something has happened since the store was opened.
         #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
         #[non_exhaustive]
-        pub struct Counters {
+        pub struct StoreCounters {
             $($(#[$doc])* pub $name: u64,)*
         }
 
@@ -199,8 +199,8 @@ macro_rules! counters {
         }
 
         impl AtomicCounters {
-            pub(crate) fn read(&self) -> Counters {
-                Counters { $($name: self.$name.0.load(Ordering::Relaxed),)* }
+            pub(crate) fn read(&self) -> StoreCounters {
+                StoreCounters { $($name: self.$name.0.load(Ordering::Relaxed),)* }
             }
         }
     };

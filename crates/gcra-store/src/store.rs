@@ -15,7 +15,7 @@ use crate::config::Config;
 use crate::connection::Connector;
 use crate::message::{Answer, Batch, Envelope, NotCharged, Pending, What};
 use crate::script::By;
-use crate::shared::{Counters, Health, Part, Permit, Shared};
+use crate::shared::{Health, Part, Permit, Shared, StoreCounters};
 use crate::task::Task;
 
 /// A store, as the threads of one process see it. Copies are the same store.
@@ -141,7 +141,7 @@ impl Store {
     }
 
     /// How often each event has happened so far.
-    pub fn counters(&self) -> Counters {
+    pub fn counters(&self) -> StoreCounters {
         self.shared.counters.read()
     }
 }
