@@ -29,7 +29,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
-use gcra_lease::{HostTime, Limit, Look, MOST_CELLS, Micros, Reply, Sent, StoreTime, Wish};
+use gcra_lease::{
+    AskReply, HostTime, Look, MOST_CELLS, Micros, Sent, SharedLimit, StoreTime, Wish,
+};
 use gcra_table::{LeaseKey, LeaseNumbers, Leases, Nanos, Quota, Slots, Table};
 use notifies::Notifies;
 use support::Agent;
@@ -331,7 +333,7 @@ fn spend(count: usize, grants: impl Fn(&Sent) -> (u32, Micros)) {
     let table = Table::in_memory(Slots::new(8).unwrap()).unwrap();
     let slots = Slots::new(1 << 20).unwrap();
     let leases = Leases::in_memory(slots, HostTime::from(table.now())).unwrap();
-    let limit = Limit::new(Duration::from_millis(10), 100_000).unwrap();
+    let limit = SharedLimit::new(Duration::from_millis(10), 100_000).unwrap();
     let numbers = LeaseNumbers::new(&[u64::from(limit.burst())]);
     let wish = Wish { want: MOST_CELLS, least: 1, validity: Micros::from_millis(2_000) };
     let now = table.reading();
@@ -344,7 +346,7 @@ fn spend(count: usize, grants: impl Fn(&Sent) -> (u32, Micros)) {
             let (granted, come_back_after) = grants(&sent);
             let (number, kept) = (sent.ask.number, sent.ask.holds);
             let (scarce, hosts, store) = (false, 1, StoreTime(0));
-            let reply = Reply {
+            let reply = AskReply {
                 number,
                 kept,
                 granted,

@@ -14,7 +14,7 @@
 //! the store has taken it. If the reply is lost, the cells of a request are charged and unused,
 //! and those of a response are perhaps not charged, or not given back.
 
-use crate::limit::{Limit, Units};
+use crate::limit::{SharedLimit, Units};
 use crate::record::Record;
 use crate::rule::{Rule, without};
 use crate::time::{Micros, StoreTime};
@@ -30,8 +30,8 @@ pub enum Charge {
         /// later, by its response, has no cells and needs one. One that needs none is allowed.
         needs: u32,
         /// How long the request can wait until its cells are free, at most
-        /// [`Limit::longest_delay`]. That is its place in a queue. While cells are lent, it cannot
-        /// wait.
+        /// [`SharedLimit::longest_delay`]. That is its place in a queue. While cells are lent, it
+        /// cannot wait.
         max_delay: Micros,
     },
     /// Cells that a request has cost beyond those that were taken for it: as many as the ceiling
@@ -60,7 +60,7 @@ pub struct Charged {
     pub cells: u32,
     /// Of the cells that were charged: how many lie beyond the burst, the whole or a part of them.
     pub beyond_burst: u32,
-    /// The units owed and lent after that. For a [count](Limit::count) a unit is a cell.
+    /// The units owed and lent after that. For a [count](SharedLimit::count) a unit is a cell.
     pub taken: Units,
     /// The store's clock.
     pub now: StoreTime,
@@ -68,7 +68,7 @@ pub struct Charged {
 
 impl Charged {
     /// How long a request that is allowed has to wait from now on, until its cells are free.
-    pub fn delay(&self, limit: &Limit) -> Micros {
+    pub fn delay(&self, limit: &SharedLimit) -> Micros {
         if !self.allowed || self.cells == 0 {
             return Micros::ZERO;
         }
@@ -78,8 +78,8 @@ impl Charged {
     /// The moment from which on the limit has the cells of a request that is allowed, in ns by the
     /// store's clock: its [`delay`](Self::delay) after [`now`](Self::now), or before that if it
     /// need not wait, and not rounded to microseconds. These moments keep to the limit, and so do
-    /// later ones up to `now`. 0 for a request without cells, and for a [count](Limit::count).
-    pub fn has_cells_ns(&self, limit: &Limit) -> u64 {
+    /// later ones up to `now`. 0 for a request without cells, and for a [count](SharedLimit::count).
+    pub fn has_cells_ns(&self, limit: &SharedLimit) -> u64 {
         if self.cells == 0 || limit.window().is_some() {
             return 0;
         }
@@ -93,8 +93,8 @@ impl Charged {
     /// How long it takes until a request that was denied would be allowed, if nothing else is
     /// charged or lent. If only cells that are lent keep it from waiting in the queue, it is the
     /// time that one cell takes to drain, because it is not known when they are spent. Zero for a
-    /// [count](Limit::count), of which nothing comes back.
-    pub fn wait(&self, limit: &Limit, charge: &Charge) -> Micros {
+    /// [count](SharedLimit::count), of which nothing comes back.
+    pub fn wait(&self, limit: &SharedLimit, charge: &Charge) -> Micros {
         let Charge::Take { cells, needs, .. } = *charge else { return Micros::ZERO };
         if self.allowed {
             return Micros::ZERO;
@@ -109,7 +109,7 @@ impl Charged {
 impl Charge {
     /// The debt that drains while the request waits, in units: at most 2^52, so that all sums with
     /// it stay below 2^53. Zero for a charge that does not wait.
-    pub fn drains_meanwhile(&self, limit: &Limit) -> Units {
+    pub fn drains_meanwhile(&self, limit: &SharedLimit) -> Units {
         match *self {
             Self::Take { max_delay, .. } => limit.drained_in(max_delay.min(limit.longest_delay())),
             Self::More { .. } | Self::Less { .. } => Units::ZERO,
@@ -117,8 +117,8 @@ impl Charge {
     }
 
     /// The most that a key may have owed when a strict store lost its memory. For a
-    /// [count](Limit::count) whose window had begun by then, all of it.
-    pub fn supposes(&self, limit: &Limit) -> Units {
+    /// [count](SharedLimit::count) whose window had begun by then, all of it.
+    pub fn supposes(&self, limit: &SharedLimit) -> Units {
         let queue = limit.cells(limit.burst()).saturating_add(self.drains_meanwhile(limit));
         limit.most_owed_by_lending().max(queue)
     }
@@ -134,7 +134,7 @@ impl Record {
     /// known.
     #[must_use]
     pub fn charged_after_loss(
-        limit: &Limit,
+        limit: &SharedLimit,
         epoch: StoreTime,
         now: StoreTime,
         charge: &Charge,
@@ -143,14 +143,19 @@ impl Record {
     }
 
     /// Takes a charge at the moment `now`.
-    pub fn charge_at_once(&mut self, limit: &Limit, now: StoreTime, charge: &Charge) -> Charged {
+    pub fn charge_at_once(
+        &mut self,
+        limit: &SharedLimit,
+        now: StoreTime,
+        charge: &Charge,
+    ) -> Charged {
         self.charge_beside(limit, now, charge, Units::ZERO)
     }
 
     /// The same, with so much that is lent besides.
     pub(crate) fn charge_beside(
         &mut self,
-        limit: &Limit,
+        limit: &SharedLimit,
         now: StoreTime,
         charge: &Charge,
         beside: Units,
@@ -211,12 +216,12 @@ mod tests {
     const START: StoreTime = StoreTime(1_800_000_000_000_000);
     const HOUR: Window = Window { begin: 1_800_000_000, end: 1_800_003_600 };
 
-    fn limit(interval_us: u64, burst: u32) -> Limit {
-        Limit::new(Duration::from_micros(interval_us), burst).unwrap()
+    fn limit(interval_us: u64, burst: u32) -> SharedLimit {
+        SharedLimit::new(Duration::from_micros(interval_us), burst).unwrap()
     }
 
-    fn count(most: u32) -> Limit {
-        Limit::count(most, HOUR).unwrap()
+    fn count(most: u32) -> SharedLimit {
+        SharedLimit::count(most, HOUR).unwrap()
     }
 
     fn after(milliseconds: u64) -> StoreTime {
@@ -231,7 +236,7 @@ mod tests {
         Charge::Take { cells: 0, needs, max_delay: Micros::ZERO }
     }
 
-    fn lend(record: &mut Record, limit: &Limit, now: StoreTime, cells: u32) {
+    fn lend(record: &mut Record, limit: &SharedLimit, now: StoreTime, cells: u32) {
         let validity = Micros::from_millis(500);
         let ask = Ask {
             host: HostId(1),
@@ -383,7 +388,7 @@ mod tests {
     fn a_long_delay_is_cut_to_what_can_be_counted() {
         let days = Micros::from_millis(24 * 86_400_000);
         let charge = Charge::Take { cells: 1, needs: 0, max_delay: days };
-        let fast = Limit::new(Duration::from_nanos(100), 10).unwrap();
+        let fast = SharedLimit::new(Duration::from_nanos(100), 10).unwrap();
         assert_eq!(fast.longest_delay().0 / 60_000_000, 71);
         assert_eq!(charge.drains_meanwhile(&fast), Units(1 << 52));
         let slow = limit(1_000_000, 10).with_most_owed(10 + 24 * 86_400).unwrap();
@@ -478,7 +483,7 @@ mod tests {
     }
 
     /// One charge of a model: when, and how many units more or less.
-    fn owed_by_list(limit: &Limit, list: &[(u64, i128)], now: u64) -> i128 {
+    fn owed_by_list(limit: &SharedLimit, list: &[(u64, i128)], now: u64) -> i128 {
         let drained = |micros: u64| i128::from(limit.drained_in(Micros(micros)).0);
         let mut owed = 0;
         let mut at = 0;
@@ -505,7 +510,7 @@ mod tests {
         (0..25_000_u64, 0..4_usize, any_charge(), 0..9_u32)
     }
 
-    fn any_limit() -> impl Strategy<Value = Limit> {
+    fn any_limit() -> impl Strategy<Value = SharedLimit> {
         let numbers = prop::sample::select(vec![
             (1_000_u64, 5_u32),
             (10_000, 1),
@@ -556,7 +561,7 @@ mod tests {
             max_delay in 0..100_000_u64,
             steps in prop::collection::vec((0..20_000_u64, 1..4_u32), 1..80),
         ) {
-            let limit = Limit::new(Duration::from_nanos(interval_ns), burst).unwrap();
+            let limit = SharedLimit::new(Duration::from_nanos(interval_ns), burst).unwrap();
             let limit = limit.with_most_owed(burst + 400_000).unwrap();
             let mut record = Record::new(START);
             let (mut now, mut tat, mut last) = (START, 0, 0);

@@ -3,7 +3,7 @@
 //! Nothing here decides whether a request is allowed: it only makes asks rare.
 
 use crate::holding::{Holding, Wish};
-use crate::limit::Limit;
+use crate::limit::SharedLimit;
 use crate::time::{HostTime, Micros};
 
 /// Where a host may hold this many cells or more, its leases are long.
@@ -49,7 +49,7 @@ impl Demand {
     /// that of the first of them; both are 0 if none waits.
     pub fn wish(
         &mut self,
-        limit: &Limit,
+        limit: &SharedLimit,
         now: HostTime,
         waiting: u32,
         least: u32,
@@ -93,12 +93,12 @@ impl Demand {
     /// Whether to report spent cells as soon as none are held, although nobody waits. Cells that
     /// are not reported do not drain before their lease expires. Where a host gets few cells and a
     /// burst drains in not much more than the shortest lease lasts, that is most of the limit.
-    pub fn reports_at_once(&self, limit: &Limit, round_trip: Micros) -> bool {
+    pub fn reports_at_once(&self, limit: &SharedLimit, round_trip: Micros) -> bool {
         let drains = limit.time_to_drain(limit.cells(limit.burst()));
         !self.holds_many(limit) && drains.0 / 8 < single(round_trip).0
     }
 
-    fn holds_many(&self, limit: &Limit) -> bool {
+    fn holds_many(&self, limit: &SharedLimit) -> bool {
         self.hosts > 0 && limit.burst() / CELLS_FOR_LONG >= self.hosts
     }
 }
@@ -118,7 +118,7 @@ mod tests {
 
     /// A host that gets 100 requests in 100 ms, of a limit of 1000/s.
     fn busy(burst: u32, hosts: u32) -> (Wish, Demand) {
-        let limit = Limit::new(Duration::from_millis(1), burst).unwrap();
+        let limit = SharedLimit::new(Duration::from_millis(1), burst).unwrap();
         let mut demand = Demand::new();
         demand.wish(&limit, HostTime(0), 1, 1, ROUND_TRIP);
         demand.reply(hosts, false);
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn the_first_ask_is_for_what_waits() {
-        let limit = Limit::new(Duration::from_millis(1), 200).unwrap();
+        let limit = SharedLimit::new(Duration::from_millis(1), 200).unwrap();
         let wish = Demand::new().wish(&limit, HostTime(0), 3, 1, ROUND_TRIP);
         assert_eq!(wish, Wish { want: 3, least: 1, validity: Micros::from_millis(22) });
     }
@@ -147,7 +147,7 @@ mod tests {
     #[test]
     fn cells_are_reported_at_once_where_few_of_them_drain_quickly() {
         let at_once = |interval_ms: u64, burst: u32| {
-            let limit = Limit::new(Duration::from_millis(interval_ms), burst).unwrap();
+            let limit = SharedLimit::new(Duration::from_millis(interval_ms), burst).unwrap();
             busy(burst, 4).1.reports_at_once(&limit, ROUND_TRIP)
         };
         assert!(at_once(10, 2));

@@ -6,8 +6,8 @@
 //! `Packing` in the crate's README), and what only the process that asks needs to know is in
 //! [`Sent`].
 
-use crate::limit::Limit;
-use crate::message::{Ask, AskNumber, HostId, Reply};
+use crate::limit::SharedLimit;
+use crate::message::{Ask, AskNumber, AskReply, HostId};
 use crate::rule::{Rule, without};
 use crate::time::{HostTime, Micros};
 
@@ -149,7 +149,7 @@ impl Holding {
     /// taken.
     pub fn ask(
         &mut self,
-        limit: &Limit,
+        limit: &SharedLimit,
         now: HostTime,
         host: HostId,
         number: AskNumber,
@@ -182,7 +182,7 @@ impl Holding {
     /// they cannot be spent, whether the ask arrives or not.
     pub fn give_back(
         &mut self,
-        limit: &Limit,
+        limit: &SharedLimit,
         now: HostTime,
         host: HostId,
         number: AskNumber,
@@ -200,7 +200,7 @@ impl Holding {
 
     /// Takes a reply to an ask of this host. `false`: the ask is not the latest one, or was
     /// answered before, and nothing has changed.
-    pub fn reply(&mut self, now: HostTime, sent: &Sent, reply: &Reply) -> bool {
+    pub fn reply(&mut self, now: HostTime, sent: &Sent, reply: &AskReply) -> bool {
         let answers = self
             .asking
             .is_some_and(|asking| asking.number == sent.ask.number || without(Rule::LatestOnly));
@@ -309,8 +309,8 @@ mod tests {
     const STORE: StoreTime = StoreTime(1_800_000_000_000_000);
 
     /// 100/s, burst 20.
-    fn limit() -> Limit {
-        Limit::new(Duration::from_millis(10), 20).unwrap()
+    fn limit() -> SharedLimit {
+        SharedLimit::new(Duration::from_millis(10), 20).unwrap()
     }
 
     fn wish(want: u32) -> Wish {
@@ -326,7 +326,7 @@ mod tests {
     }
 
     /// The store's clock is a constant ahead of the host's.
-    fn answers(record: &mut Record, now: HostTime, sent: &Sent) -> Reply {
+    fn answers(record: &mut Record, now: HostTime, sent: &Sent) -> AskReply {
         let now = STORE.saturating_add(Micros(now.0));
         record.ask(&limit(), now, &sent.ask).unwrap()
     }

@@ -2,14 +2,14 @@
 //!
 //! This crate is the protocol only: two state machines without I/O, clocks or threads. Time and
 //! messages are arguments. [`Record`] is the store's end, one for each key; [`Holding`] is the
-//! host's end, one for each key on each host; [`Ask`] and [`Reply`] pass between them.
+//! host's end, one for each key on each host; [`Ask`] and [`AskReply`] pass between them.
 //!
 //! ```
 //! use core::time::Duration;
-//! use gcra_lease::{AskNumber, Demand, HostId, HostTime, Holding, Limit, Look, Micros, Record};
-//! use gcra_lease::{StoreTime, Wish};
+//! use gcra_lease::{AskNumber, Demand, HostId, HostTime, Holding, Look, Micros, Record};
+//! use gcra_lease::{SharedLimit, StoreTime, Wish};
 //!
-//! let limit = Limit::new(Duration::from_millis(10), 20)?;   // 100/s, burst 20
+//! let limit = SharedLimit::new(Duration::from_millis(10), 20)?;   // 100/s, burst 20
 //! let patience = Micros::from_millis(50);
 //! let mut record = Record::new(StoreTime(1_000_000));
 //! let mut holding = Holding::new();
@@ -68,8 +68,8 @@ mod word;
 pub use charge::{Charge, Charged};
 pub use demand::Demand;
 pub use holding::{Holding, Look, Sent, Wish};
-pub use limit::{Limit, LimitError, Units, Window};
-pub use message::{Ask, AskNumber, HostId, Reply};
+pub use limit::{LimitError, SharedLimit, Units, Window};
+pub use message::{Ask, AskNumber, AskReply, HostId};
 pub use record::{Lease, Record};
 pub use records::{Change, Records};
 pub use request::{Step, next_step};

@@ -1,4 +1,4 @@
-//! [`Limit`]: the numbers of a limit, in the units in which the store counts what is owed.
+//! [`SharedLimit`]: the numbers of a limit, in the units in which the store counts what is owed.
 
 use core::fmt;
 use core::time::Duration;
@@ -6,7 +6,7 @@ use core::time::Duration;
 use crate::time::Micros;
 
 /// An amount of debt: the time that it takes to drain, in units of 2^-k µs. k is a property of the
-/// [`Limit`].
+/// [`SharedLimit`].
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Units(pub u64);
 
@@ -14,7 +14,7 @@ impl Units {
     /// No debt.
     pub const ZERO: Self = Self(0);
 
-    /// The sum. No sum of a [`Limit`] comes near the end of the numbers.
+    /// The sum. No sum of a [`SharedLimit`] comes near the end of the numbers.
     #[must_use]
     pub const fn saturating_add(self, other: Self) -> Self {
         Self(self.0.saturating_add(other.0))
@@ -38,15 +38,15 @@ impl Units {
 ///
 /// ```
 /// use core::time::Duration;
-/// use gcra_lease::{Limit, Units};
+/// use gcra_lease::{SharedLimit, Units};
 ///
-/// let limit = Limit::new(Duration::from_millis(10), 20)?; // 100/s, burst 20
+/// let limit = SharedLimit::new(Duration::from_millis(10), 20)?; // 100/s, burst 20
 /// assert_eq!(limit.fraction_bits(), 20);
 /// assert_eq!(limit.cells(1), Units(10_000 << 20));
 /// # Ok::<(), gcra_lease::LimitError>(())
 /// ```
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-pub struct Limit {
+pub struct SharedLimit {
     interval: Duration,
     burst: u32,
     ceiling: u32,
@@ -71,7 +71,7 @@ const CEILING_UNITS: u128 = 1 << 50;
 /// No lease is valid for more than so many µs.
 const MOST_VALIDITY: u64 = 1 << 30;
 
-impl Limit {
+impl SharedLimit {
     /// How long a lease is valid at most, if [`with_longest_validity`] does not say otherwise.
     ///
     /// [`with_longest_validity`]: Self::with_longest_validity
@@ -339,12 +339,12 @@ mod tests {
 
     #[test]
     fn cells_are_exact_from_ten_million_a_second_to_one_a_year() {
-        let fast = Limit::new(Duration::from_nanos(100), 1_000_000).unwrap();
+        let fast = SharedLimit::new(Duration::from_nanos(100), 1_000_000).unwrap();
         assert_eq!(fast.fraction_bits(), 20);
         let error = fast.cells(1_000_000).0 as f64 / f64::from(1 << 20) / 100_000.0 - 1.0;
         assert!((0.0..1e-5).contains(&error), "{error}");
 
-        let slow = Limit::new(Duration::from_secs(365 * 86_400), 4).unwrap();
+        let slow = SharedLimit::new(Duration::from_secs(365 * 86_400), 4).unwrap();
         assert_eq!(slow.fraction_bits(), 3);
         assert_eq!(slow.cells(1).0, 365 * 86_400 * 1_000_000 * 8);
     }
@@ -353,7 +353,7 @@ mod tests {
     fn the_fraction_is_as_long_as_a_burst_allows() {
         for (interval_us, burst) in [(1, 1), (1_000, 200), (1_000_000, 1_073), (1_000_000, 1_074)]
         {
-            let limit = Limit::new(Duration::from_micros(interval_us), burst).unwrap();
+            let limit = SharedLimit::new(Duration::from_micros(interval_us), burst).unwrap();
             let bits = limit.fraction_bits();
             let units = |bits: u32| (u128::from(interval_us) * u128::from(burst)) << bits;
             assert!(units(bits) < 1 << 50);
@@ -363,7 +363,7 @@ mod tests {
 
     #[test]
     fn a_ceiling_is_not_below_the_burst_and_takes_bits_of_the_fraction() {
-        let limit = Limit::new(Duration::from_secs(1), 1_000).unwrap();
+        let limit = SharedLimit::new(Duration::from_secs(1), 1_000).unwrap();
         assert_eq!((limit.ceiling(), limit.fraction_bits()), (1_000, 20));
         assert_eq!(limit.with_most_owed(1_000), Ok(limit));
         assert_eq!(limit.with_most_owed(7), Ok(limit), "the burst is owed in any case");
@@ -381,10 +381,10 @@ mod tests {
 
     #[test]
     fn what_is_not_a_limit_is_an_error() {
-        assert_eq!(Limit::new(Duration::ZERO, 1), Err(LimitError::Zero));
-        assert_eq!(Limit::new(Duration::from_secs(1), 0), Err(LimitError::Zero));
+        assert_eq!(SharedLimit::new(Duration::ZERO, 1), Err(LimitError::Zero));
+        assert_eq!(SharedLimit::new(Duration::from_secs(1), 0), Err(LimitError::Zero));
         let year = Duration::from_secs(365 * 86_400);
-        assert_eq!(Limit::new(year, 40), Err(LimitError::DrainTooLong));
-        assert_eq!(Limit::new(Duration::MAX, u32::MAX), Err(LimitError::DrainTooLong));
+        assert_eq!(SharedLimit::new(year, 40), Err(LimitError::DrainTooLong));
+        assert_eq!(SharedLimit::new(Duration::MAX, u32::MAX), Err(LimitError::DrainTooLong));
     }
 }

@@ -1,4 +1,4 @@
-//! The messages between host and store: [`Ask`] and [`Reply`].
+//! The messages between host and store: [`Ask`] and [`AskReply`].
 
 use crate::time::{Micros, StoreTime};
 
@@ -46,7 +46,7 @@ pub struct Ask {
 
 /// The store's reply to an [`Ask`]. Made by [`Record`](crate::Record).
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
-pub struct Reply {
+pub struct AskReply {
     /// The number of the ask.
     pub number: AskNumber,
     /// How many of the cells that the host held are still lent to it. It is less than what the

@@ -1,7 +1,7 @@
 //! [`Police`]: one exact bucket that sees each request when it is allowed, and says when it would
 //! have denied one.
 
-use crate::limit::{Limit, Units};
+use crate::limit::{SharedLimit, Units};
 
 /// A GCRA bucket in the units of a limit.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
@@ -14,7 +14,7 @@ pub(crate) struct Police {
 
 impl Police {
     /// A bucket that owes this much.
-    pub(crate) fn owing(limit: &Limit, now: u64, owed: Units, extra: u32) -> Self {
+    pub(crate) fn owing(limit: &SharedLimit, now: u64, owed: Units, extra: u32) -> Self {
         Self { tat: units(limit, now) + u128::from(owed.0), extra }
     }
 
@@ -25,7 +25,7 @@ impl Police {
 
     /// Notes cells that are allowed `now` (in µs), in the order of time. How many cells too many
     /// they are, rounded up; 0 if they conform.
-    pub(crate) fn allow(&mut self, limit: &Limit, now: u64, cells: u32) -> u32 {
+    pub(crate) fn allow(&mut self, limit: &SharedLimit, now: u64, cells: u32) -> u32 {
         let now = units(limit, now);
         self.tat = self.tat.max(now) + u128::from(limit.cells(cells).0);
         let most = u128::from(limit.cells(limit.burst()).0)
@@ -35,7 +35,7 @@ impl Police {
     }
 
     /// Whether these cells would conform now; if so, they are noted.
-    pub(crate) fn would_allow(&mut self, limit: &Limit, now: u64, cells: u32) -> bool {
+    pub(crate) fn would_allow(&mut self, limit: &SharedLimit, now: u64, cells: u32) -> bool {
         let mut after = *self;
         let conforms = after.allow(limit, now, cells) == 0;
         if conforms {
@@ -45,11 +45,11 @@ impl Police {
     }
 
     /// The debt now, in units.
-    pub(crate) fn owed(&self, limit: &Limit, now: u64) -> u64 {
+    pub(crate) fn owed(&self, limit: &SharedLimit, now: u64) -> u64 {
         u64::try_from(self.tat.saturating_sub(units(limit, now))).unwrap_or(u64::MAX)
     }
 }
 
-fn units(limit: &Limit, micros: u64) -> u128 {
+fn units(limit: &SharedLimit, micros: u64) -> u128 {
     u128::from(micros) << limit.fraction_bits()
 }

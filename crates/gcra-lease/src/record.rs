@@ -6,8 +6,8 @@
 //! and until it is charged it is not free: what is owed and what is lent are together never less
 //! than what one exact bucket would owe that saw each request when it came.
 
-use crate::limit::{Limit, Units};
-use crate::message::{Ask, AskNumber, HostId, Reply};
+use crate::limit::{SharedLimit, Units};
+use crate::message::{Ask, AskNumber, AskReply, HostId};
 use crate::rule::{Rule, without};
 use crate::time::{Micros, StoreTime};
 
@@ -70,16 +70,16 @@ impl Record {
     /// burst at that time. Once that has drained, a new record is like any other. Penalties that
     /// were lost are not charged again.
     ///
-    /// A [count](Limit::count) whose window began before the epoch is full until the window ends.
+    /// A [count](SharedLimit::count) whose window began before the epoch is full until the window ends.
     /// One whose window began later is not: nothing of it can have been lost.
     #[must_use]
-    pub fn after_loss(limit: &Limit, epoch: StoreTime, now: StoreTime) -> Self {
+    pub fn after_loss(limit: &SharedLimit, epoch: StoreTime, now: StoreTime) -> Self {
         Self::after_loss_of(limit, epoch, now, limit.most_owed_by_lending())
     }
 
     /// The same, if so much may have been owed at the epoch.
     pub(crate) fn after_loss_of(
-        limit: &Limit,
+        limit: &SharedLimit,
         epoch: StoreTime,
         now: StoreTime,
         most: Units,
@@ -96,36 +96,36 @@ impl Record {
     }
 
     /// How long the store keeps the record from now on (`PX`), after it was [settled] at `now`: as
-    /// [`Limit::keeps_record`] says, and in any case until all is drained that requests wait for.
-    /// The record of a [count](Limit::count) is kept until an hour after its window, by the
-    /// store's clock, and for an hour at least.
+    /// [`SharedLimit::keeps_record`] says, and in any case until all is drained that requests wait
+    /// for. The record of a [count](SharedLimit::count) is kept until an hour after its window, by
+    /// the store's clock, and for an hour at least.
     ///
     /// [settled]: Self::settle
-    pub fn kept_for(&self, limit: &Limit) -> Micros {
+    pub fn kept_for(&self, limit: &SharedLimit) -> Micros {
         let later = limit.keeps_record();
         match limit.window() {
             Some(window) => {
                 let end = StoreTime(window.end.saturating_mul(1_000_000));
                 later.saturating_add(end.saturating_since(self.at))
             }
-            None => later.max(limit.time_to_drain(self.owed).saturating_add(Limit::SPARE)),
+            None => later.max(limit.time_to_drain(self.owed).saturating_add(SharedLimit::SPARE)),
         }
     }
 
     /// Takes an ask at the moment `now`. `None`: the ask is a copy of an earlier one or was
     /// overtaken by a later one, and is ignored.
-    pub fn ask(&mut self, limit: &Limit, now: StoreTime, ask: &Ask) -> Option<Reply> {
+    pub fn ask(&mut self, limit: &SharedLimit, now: StoreTime, ask: &Ask) -> Option<AskReply> {
         self.ask_beside(limit, now, ask, Units::ZERO)
     }
 
     /// The same, with so much that is taken besides.
     pub(crate) fn ask_beside(
         &mut self,
-        limit: &Limit,
+        limit: &SharedLimit,
         now: StoreTime,
         ask: &Ask,
         beside: Units,
-    ) -> Option<Reply> {
+    ) -> Option<AskReply> {
         self.settle(limit, now);
         let place = self.leases.iter().position(|lease| lease.host == ask.host);
         let before = place.map(|place| self.leases[place]);
@@ -191,7 +191,7 @@ impl Record {
         } else if !denied_to_another {
             self.denied = None;
         }
-        Some(Reply {
+        Some(AskReply {
             number: ask.number,
             kept,
             granted,
@@ -222,13 +222,13 @@ impl Record {
     }
 
     /// Whole cells that are neither owed nor lent.
-    pub fn free(&self, limit: &Limit) -> u32 {
+    pub fn free(&self, limit: &SharedLimit) -> u32 {
         let taken = self.owed.saturating_add(limit.cells(self.lent()));
         limit.whole_cells(limit.cells(limit.burst()).saturating_sub(taken))
     }
 
     /// Advances the record to `now`: charges leases that have expired, and lets debt drain.
-    pub fn settle(&mut self, limit: &Limit, now: StoreTime) {
+    pub fn settle(&mut self, limit: &SharedLimit, now: StoreTime) {
         if now < self.at {
             self.follow_back(limit, now);
         }
@@ -247,7 +247,7 @@ impl Record {
     /// The clock went back. Debts drain at the moment at which they would have, or when a full
     /// burst would have if that is sooner; leases expire after the longest validity at the latest.
     /// Penalties beyond a full burst stay, but a clock makes no debt a penalty.
-    fn follow_back(&mut self, limit: &Limit, now: StoreTime) {
+    fn follow_back(&mut self, limit: &SharedLimit, now: StoreTime) {
         let back = limit.drained_in(self.at.saturating_since(now));
         self.at = now;
         if without(Rule::ClampWhenClockGoesBack) {
@@ -271,13 +271,13 @@ impl Record {
         (0..self.leases.len()).min_by_key(|&place| self.leases[place].expiry)
     }
 
-    fn drain_until(&mut self, limit: &Limit, then: StoreTime) {
+    fn drain_until(&mut self, limit: &SharedLimit, then: StoreTime) {
         let drained = limit.drained_in(then.saturating_since(self.at));
         self.owed = self.owed.saturating_sub(drained);
         self.at = self.at.max(then);
     }
 
-    pub(crate) fn charge(&mut self, limit: &Limit, cells: u32) {
+    pub(crate) fn charge(&mut self, limit: &SharedLimit, cells: u32) {
         let owed = self.owed.saturating_add(limit.cells(cells));
         // More than that is owed where requests wait.
         self.owed = self.owed.max(owed.min(limit.most_owed()));
@@ -288,7 +288,13 @@ impl Record {
     /// what a fair share for each of them takes to drain, where all fair shares are a quarter of
     /// the burst. But a cell of a slow limit is always worth coming for; and when a lease of
     /// another host expires there may be more.
-    fn come_back_after(&self, limit: &Limit, now: StoreTime, host: HostId, lack: Units) -> Micros {
+    fn come_back_after(
+        &self,
+        limit: &SharedLimit,
+        now: StoreTime,
+        host: HostId,
+        lack: Units,
+    ) -> Micros {
         let hosts = u32::try_from(self.leases.len()).unwrap_or(u32::MAX);
         let fair = (limit.burst() / 4 / hosts.max(1)).max(1);
         let shares = limit.cells(fair.saturating_mul(hosts));
@@ -304,7 +310,7 @@ impl Record {
 }
 
 /// Whether hosts may ask for each cell of a limit by itself: a cell takes this long to drain.
-fn is_slow(limit: &Limit) -> bool {
+fn is_slow(limit: &SharedLimit) -> bool {
     limit.time_to_drain(limit.cells(1)) >= SLOW
 }
 
@@ -318,8 +324,8 @@ mod tests {
 
     const START: StoreTime = StoreTime(1_800_000_000_000_000);
 
-    fn limit(interval_us: u64, burst: u32) -> Limit {
-        Limit::new(Duration::from_micros(interval_us), burst).unwrap()
+    fn limit(interval_us: u64, burst: u32) -> SharedLimit {
+        SharedLimit::new(Duration::from_micros(interval_us), burst).unwrap()
     }
 
     fn ask(host: u64, number: u64, want: u32) -> Ask {
@@ -525,7 +531,7 @@ mod tests {
     }
 
     impl Script {
-        fn settle(&mut self, limit: &Limit, now: f64) {
+        fn settle(&mut self, limit: &SharedLimit, now: f64) {
             let scale = scale(limit);
             if now < self.at {
                 if self.owed > 0.0 {
@@ -555,14 +561,14 @@ mod tests {
             self.denied = self.denied.filter(|denied| denied[1] > now);
         }
 
-        fn charge(&mut self, limit: &Limit, cells: f64) {
+        fn charge(&mut self, limit: &SharedLimit, cells: f64) {
             if cells > 0.0 {
                 self.owed = (self.owed + cells * cell(limit)).min(most_owed(limit));
             }
         }
 
         /// Kept, granted, free, and when to come back, in µs.
-        fn ask(&mut self, limit: &Limit, now: f64, ask: &Ask) -> Option<[f64; 4]> {
+        fn ask(&mut self, limit: &SharedLimit, now: f64, ask: &Ask) -> Option<[f64; 4]> {
             self.settle(limit, now);
             let (host, number) = (ask.host.0 as f64, ask.number.0 as f64);
             let place = self.leases.iter().position(|lease| lease[0] == host);
@@ -623,19 +629,19 @@ mod tests {
     }
 
     /// Units in a microsecond.
-    fn scale(limit: &Limit) -> f64 {
+    fn scale(limit: &SharedLimit) -> f64 {
         f64::from(1 << limit.fraction_bits())
     }
 
-    fn cell(limit: &Limit) -> f64 {
+    fn cell(limit: &SharedLimit) -> f64 {
         limit.cells(1).0 as f64
     }
 
-    fn most_owed(limit: &Limit) -> f64 {
+    fn most_owed(limit: &SharedLimit) -> f64 {
         limit.most_owed().0 as f64
     }
 
-    fn full(limit: &Limit) -> f64 {
+    fn full(limit: &SharedLimit) -> f64 {
         f64::from(limit.burst()) * cell(limit) + limit.longest_validity().0 as f64 * scale(limit)
     }
 
@@ -681,7 +687,7 @@ mod tests {
             beyond in prop_oneof![Just(0_u32), Just(3), Just(100)],
             asks in prop::collection::vec(any_ask(), 1..60),
         ) {
-            let limit = Limit::new(Duration::from_nanos(interval), burst).unwrap();
+            let limit = SharedLimit::new(Duration::from_nanos(interval), burst).unwrap();
             // One cell a year for 100 years is too long.
             let limit = limit.with_most_owed(burst + beyond).unwrap_or(limit);
             let mut record = Record::new(START);

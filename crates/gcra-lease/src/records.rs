@@ -1,8 +1,8 @@
 //! [`Records`]: what the store knows about one key, whatever numbers its limit has had.
 
 use crate::charge::{Charge, Charged};
-use crate::limit::{Limit, Units};
-use crate::message::{Ask, Reply};
+use crate::limit::{SharedLimit, Units};
+use crate::message::{Ask, AskReply};
 use crate::record::Record;
 use crate::rule::{Rule, without};
 use crate::time::{Micros, StoreTime};
@@ -19,7 +19,7 @@ use crate::time::{Micros, StoreTime};
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Records {
     /// The one that was used last comes first.
-    each: Vec<(Limit, Record)>,
+    each: Vec<(SharedLimit, Record)>,
 }
 
 /// That a limit has got the numbers that it has, as a host knows it.
@@ -43,12 +43,12 @@ impl Records {
     pub const MOST: usize = 64;
 
     /// The records as a store has kept them, the one that was used last first.
-    pub const fn kept(each: Vec<(Limit, Record)>) -> Self {
+    pub const fn kept(each: Vec<(SharedLimit, Record)>) -> Self {
         Self { each }
     }
 
     /// Each record, with its numbers.
-    pub fn each(&self) -> &[(Limit, Record)] {
+    pub fn each(&self) -> &[(SharedLimit, Record)] {
         &self.each
     }
 
@@ -65,12 +65,12 @@ impl Records {
     /// other numbers do.
     pub fn ask(
         &mut self,
-        (limit, change): (&Limit, &Change),
+        (limit, change): (&SharedLimit, &Change),
         now: StoreTime,
         elsewhere: &[Self],
         begin: impl FnOnce() -> Record,
         ask: &Ask,
-    ) -> Option<Reply> {
+    ) -> Option<AskReply> {
         let Opened { own, carried, record } = self.open((limit, change), now, elsewhere, begin);
         let opened = record.owed;
         let reply = record.ask_beside(limit, now, ask, carried.beside(opened));
@@ -85,7 +85,7 @@ impl Records {
     /// The same for a charge: see [`Record::charge_at_once`].
     pub fn charge_at_once(
         &mut self,
-        (limit, change): (&Limit, &Change),
+        (limit, change): (&SharedLimit, &Change),
         now: StoreTime,
         elsewhere: &[Self],
         begin: impl FnOnce() -> Record,
@@ -113,7 +113,7 @@ impl Records {
     #[must_use]
     pub fn look(
         mut self,
-        of: (&Limit, &Change),
+        of: (&SharedLimit, &Change),
         now: StoreTime,
         elsewhere: &[Self],
         begin: impl FnOnce() -> Record,
@@ -124,7 +124,7 @@ impl Records {
 
     fn open(
         &mut self,
-        (limit, change): (&Limit, &Change),
+        (limit, change): (&SharedLimit, &Change),
         now: StoreTime,
         elsewhere: &[Self],
         begin: impl FnOnce() -> Record,
@@ -186,7 +186,7 @@ impl Change {
         clippy::cast_sign_loss,
         reason = "a script computes with doubles, and the result is that of a limit"
     )]
-    fn carries(&self, of: &Limit, owed: Units, limit: &Limit) -> Units {
+    fn carries(&self, of: &SharedLimit, owed: Units, limit: &SharedLimit) -> Units {
         let owed = owed.0 as f64;
         let [old_cell, new_cell] = [of, limit].map(|limit| limit.cells(1).0 as f64);
         let [old_scale, new_scale] = [of, limit].map(|limit| limit.drained_in(Micros(1)).0 as f64);

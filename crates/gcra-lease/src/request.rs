@@ -116,19 +116,19 @@ mod tests {
     use super::unpacked::{Need, decide};
     use super::*;
     use crate::holding::{Holding, Wish};
-    use crate::limit::Limit;
-    use crate::message::{AskNumber, HostId, Reply};
+    use crate::limit::SharedLimit;
+    use crate::message::{AskNumber, AskReply, HostId};
     use crate::time::{Micros, StoreTime};
 
     const PATIENCE: Micros = Micros::from_millis(50);
 
     /// A holding after a reply.
     fn holding(granted: u32, come_back_after: Micros) -> Holding {
-        let limit = Limit::new(Duration::from_millis(10), 20).unwrap();
+        let limit = SharedLimit::new(Duration::from_millis(10), 20).unwrap();
         let mut holding = Holding::new();
         let wish = Wish { want: 5, least: 5, validity: Micros::from_millis(500) };
         let sent = holding.ask(&limit, HostTime(0), HostId(1), AskNumber(1), wish);
-        let reply = Reply {
+        let reply = AskReply {
             number: AskNumber(1),
             kept: 0,
             granted,
@@ -184,7 +184,7 @@ mod tests {
 
     #[test]
     fn an_ask_that_is_lost_is_taken_over() {
-        let limit = Limit::new(Duration::from_millis(10), 20).unwrap();
+        let limit = SharedLimit::new(Duration::from_millis(10), 20).unwrap();
         let mut holding = Holding::new();
         let wish = Wish { want: 1, least: 1, validity: Micros::from_millis(20) };
         let sent = holding.ask(&limit, HostTime(0), HostId(1), AskNumber(1), wish);

@@ -10,7 +10,7 @@ mod run;
 use core::time::Duration;
 
 use crate::holding::{Holding, Wish};
-use crate::limit::Limit;
+use crate::limit::SharedLimit;
 use crate::message::{AskNumber, HostId};
 use crate::police::Police;
 use crate::record::Record;
@@ -187,13 +187,13 @@ fn asks_are_rare_where_a_limit_is_hot() {
 #[test]
 fn validity_is_counted_short_because_clocks_drift() {
     let too_many = || {
-        let limit = Limit::new(Duration::from_millis(1), 4).unwrap();
+        let limit = SharedLimit::new(Duration::from_millis(1), 4).unwrap();
         let mut record = Record::new(StoreTime(0));
         let mut police = Police::default();
         let slow = |now: u64| HostTime(now - now * 199 / 100_000);
         let mut get = |id: u64, clock: HostTime, now: u64, cells: u32| {
             let mut holding = Holding::new();
-            let wish = Wish { want: cells, least: cells, validity: Limit::LONGEST_VALIDITY };
+            let wish = Wish { want: cells, least: cells, validity: SharedLimit::LONGEST_VALIDITY };
             let sent = holding.ask(&limit, clock, HostId(id), AskNumber(1), wish);
             let reply = record.ask(&limit, StoreTime(now), &sent.ask).unwrap();
             assert!(holding.reply(clock, &sent, &reply));

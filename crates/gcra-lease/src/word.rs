@@ -14,8 +14,8 @@ use core::fmt;
 
 use crate::demand::Demand;
 use crate::holding::{Asking, Holding, Look, Sent, Wish};
-use crate::limit::Limit;
-use crate::message::{AskNumber, HostId, Reply};
+use crate::limit::SharedLimit;
+use crate::message::{AskNumber, AskReply, HostId};
 use crate::time::{HostTime, Micros};
 
 /// The most cells that a host holds for one key, and so the most that a request may cost under a
@@ -479,7 +479,7 @@ impl Packed {
     pub fn ask(
         &self,
         base: Base,
-        limit: &Limit,
+        limit: &SharedLimit,
         now: HostTime,
         host: HostId,
         number: AskNumber,
@@ -502,7 +502,7 @@ impl Packed {
     pub fn give_back(
         &self,
         base: Base,
-        limit: &Limit,
+        limit: &SharedLimit,
         now: HostTime,
         host: HostId,
         number: AskNumber,
@@ -525,7 +525,7 @@ impl Packed {
         base: Base,
         now: HostTime,
         sent: &Sent,
-        reply: &Reply,
+        reply: &AskReply,
         newest: AskNumber,
     ) -> Option<Self> {
         if !self.word.waits_for(sent.ask.number, newest) {
@@ -609,8 +609,8 @@ mod tests {
     /// The moment of most tests: in the middle of a tick.
     const NOW: HostTime = HostTime(5_000_000 + 100_000 * TICK + 300);
 
-    fn limit() -> Limit {
-        Limit::new(Duration::from_millis(10), 20_000).unwrap()
+    fn limit() -> SharedLimit {
+        SharedLimit::new(Duration::from_millis(10), 20_000).unwrap()
     }
 
     /// A moment around now.
@@ -654,7 +654,7 @@ mod tests {
             hosts in 0..2_000_u32,
             scarce: bool,
             lent: bool,
-        ) -> (Sent, Reply) {
+        ) -> (Sent, AskReply) {
             let number = AskNumber(number);
             let ask = crate::message::Ask {
                 host: HostId(1), number, fresh: false, spent, debt, owes: 0, holds,
@@ -663,8 +663,9 @@ mod tests {
             let come_back_after = Micros(wait);
             let now = StoreTime(0);
             let free = 0;
-            let reply =
-                Reply { number, kept, granted, free, come_back_after, scarce, lent, hosts, now };
+            let reply = AskReply {
+                number, kept, granted, free, come_back_after, scarce, lent, hosts, now,
+            };
             (Sent { ask, at: at.min(NOW) }, reply)
         }
     }
@@ -742,7 +743,7 @@ mod tests {
         now: HostTime,
         cells: u32,
         want: u32,
-        (sent, reply): (Sent, Reply),
+        (sent, reply): (Sent, AskReply),
     ) -> Result<(), TestCaseError> {
         // Not before the ask was sent.
         let now = now.max(NOW);

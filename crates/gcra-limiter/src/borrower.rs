@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use ahash::{AHashMap, RandomState};
 use anyhow::Context as _;
 use arc_swap::{ArcSwap, Guard};
-use gcra_lease::{AskNumber, Charge, Demand, HostTime, Limit, Micros, Sent, Wish};
+use gcra_lease::{AskNumber, Charge, Demand, HostTime, Micros, Sent, SharedLimit, Wish};
 use gcra_policy::store::StoreSettings;
 use gcra_store::{Answer, AskOutcome, Asker, Charging, Line, Names, Store};
 use gcra_table::{
@@ -605,7 +605,7 @@ impl Borrower {
     /// false if the store cannot be asked.
     fn sign(&self, table: &Table) -> bool {
         let (Ok(quota), Ok(limit)) =
-            (Quota::new(Nanos::from_millis(1), 1), Limit::new(Duration::from_millis(1), 1))
+            (Quota::new(Nanos::from_millis(1), 1), SharedLimit::new(Duration::from_millis(1), 1))
         else {
             return false;
         };

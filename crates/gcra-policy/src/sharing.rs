@@ -79,9 +79,9 @@ impl Sharing {
 }
 
 /// A limit as the store computes it. The error is that it takes too long to drain for that.
-pub fn lent(quota: Quota) -> Result<gcra_lease::Limit, LimitError> {
+pub fn lent(quota: Quota) -> Result<gcra_lease::SharedLimit, LimitError> {
     let interval = quota.emission_interval();
-    let limit = gcra_lease::Limit::new(interval.into(), quota.burst())?;
+    let limit = gcra_lease::SharedLimit::new(interval.into(), quota.burst())?;
     // Penalties, and what responses charge, can be owed beyond a full burst; and what is delayed,
     // of which no part must be forgiven.
     let (most, interval) = (quota.most_owed().0, interval.0.max(1));
@@ -96,7 +96,7 @@ pub fn lent(quota: Quota) -> Result<gcra_lease::Limit, LimitError> {
 /// kept.
 pub fn most_carried_over(
     quota: Quota,
-    limit: &gcra_lease::Limit,
+    limit: &gcra_lease::SharedLimit,
     keeps_debts: bool,
 ) -> gcra_lease::Units {
     if keeps_debts {
@@ -117,8 +117,8 @@ pub fn in_whole_cells(quota: Quota) -> Quota {
 
 /// A limit that counts in windows, as the store computes it for the window with these bounds. The
 /// error is that these are no window, as by a clock before 1970.
-pub fn counted(quota: Quota, bounds: Bounds) -> Result<gcra_lease::Limit, LimitError> {
+pub fn counted(quota: Quota, bounds: Bounds) -> Result<gcra_lease::SharedLimit, LimitError> {
     let Bounds { start, end } = bounds;
     let [begin, end] = [start, end].map(|second| u64::try_from(second).unwrap_or_default());
-    gcra_lease::Limit::count(quota.burst(), gcra_lease::Window { begin, end })
+    gcra_lease::SharedLimit::count(quota.burst(), gcra_lease::Window { begin, end })
 }

@@ -21,7 +21,7 @@ mod support;
 
 use std::time::Duration;
 
-use gcra_lease::{Ask, AskNumber, Charge, HostId, Limit, Micros};
+use gcra_lease::{Ask, AskNumber, Charge, HostId, Micros, SharedLimit};
 use gcra_store::{Names, script};
 use redis::{Cmd, Connection, Pipeline};
 
@@ -97,7 +97,7 @@ fn main() {
     valkey().expect("'make valkey' fetches a server");
     // Nothing is ever denied.
     let (interval_us, burst) = (1_000, 1_000_000);
-    let limit = Limit::new(Duration::from_micros(interval_us), burst).unwrap();
+    let limit = SharedLimit::new(Duration::from_micros(interval_us), burst).unwrap();
     for program in programs() {
         let server = Server::start_program(&program, &[]);
         let client = redis::Client::open(server.url()).unwrap();

@@ -5,7 +5,7 @@ use core::time::Duration;
 use std::sync::Arc;
 use std::time::Instant;
 
-use gcra_lease::{Ask, AskNumber, Change, HostId, Limit, Micros, Units, Window};
+use gcra_lease::{Ask, AskNumber, Change, HostId, Micros, SharedLimit, Units, Window};
 use ring::digest::{Context, SHA256, digest};
 
 /// All that a call needs of a bucket has the same tag, and so lies on the same server of a
@@ -19,7 +19,7 @@ pub(crate) const TAGS: u16 = 1024;
 /// configurations never meet on one record. The hash has 128 bits, and nothing of the key can be
 /// read from it without the salt. NNN is the hash modulo 1024.
 ///
-/// The name of a [count](Limit::count) ends with its window, `:count-BEGIN-END` in hexadecimal
+/// The name of a [count](SharedLimit::count) ends with its window, `:count-BEGIN-END` in hexadecimal
 /// seconds since 1970; another count keeps what is used. A name is written when a server is asked,
 /// and not before.
 #[derive(Clone)]
@@ -39,7 +39,12 @@ impl Names {
 
     /// The bucket of a key. `limit_name` says of which limit in which policy (`api.second`); it is
     /// written into the name as it is.
-    pub fn bucket(&self, limit_name: impl Into<Arc<str>>, key: &[u8], limit: Limit) -> Bucket {
+    pub fn bucket(
+        &self,
+        limit_name: impl Into<Arc<str>>,
+        key: &[u8],
+        limit: SharedLimit,
+    ) -> Bucket {
         let limit_name = limit_name.into();
         let mut hash = self.salted.clone();
         hash.update(limit_name.as_bytes());
@@ -63,7 +68,7 @@ impl std::fmt::Debug for Names {
 pub struct Bucket {
     limit_name: Arc<str>,
     hash: u128,
-    limit: Limit,
+    limit: SharedLimit,
     /// When the limit got its numbers, and what is owed at most because of others.
     changed: Option<(Instant, Units)>,
     /// The names under which the same client was found before.
@@ -93,7 +98,7 @@ impl Bucket {
     /// A bucket that no request has, and an ask that finds out whether the server does what it is
     /// asked. The ask may be ignored, and that is an answer, too.
     pub(crate) fn probe(tag: u16) -> Option<(Self, Ask)> {
-        let limit = Limit::new(Duration::from_secs(1), 1).ok()?;
+        let limit = SharedLimit::new(Duration::from_secs(1), 1).ok()?;
         let bucket = Names::new(b"").bucket("probe", b"", limit);
         let bucket = Self { hash: tag.into(), ..bucket };
         let ask = Ask {
@@ -112,7 +117,7 @@ impl Bucket {
     }
 
     /// The numbers.
-    pub const fn limit(&self) -> &Limit {
+    pub const fn limit(&self) -> &SharedLimit {
         &self.limit
     }
 
@@ -183,8 +188,8 @@ pub(crate) fn tag_text(tag: u16) -> String {
 mod tests {
     use super::*;
 
-    fn limit(burst: u32) -> Limit {
-        Limit::new(Duration::from_millis(10), burst).unwrap()
+    fn limit(burst: u32) -> SharedLimit {
+        SharedLimit::new(Duration::from_millis(10), burst).unwrap()
     }
 
     #[test]
@@ -246,7 +251,7 @@ mod tests {
     #[test]
     fn the_name_of_a_count_has_its_window_and_not_the_count() {
         let names = Names::new(b"");
-        let count = |most, begin, end| Limit::count(most, Window { begin, end }).unwrap();
+        let count = |most, begin, end| SharedLimit::count(most, Window { begin, end }).unwrap();
         let bucket = |limit| names.bucket("api.second", b"192.0.2.7", limit);
         let day = bucket(count(100, 1_800_057_600, 1_800_144_000));
         let hash = "17eb0eb6fd4cceec7de59a1419a62a1e";

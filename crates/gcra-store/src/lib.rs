@@ -6,7 +6,7 @@
 //!
 //! ```no_run
 //! use core::time::Duration;
-//! use gcra_lease::{AskNumber, HostId, HostTime, Holding, Limit, Micros, Wish};
+//! use gcra_lease::{AskNumber, HostId, HostTime, Holding, SharedLimit, Micros, Wish};
 //! use gcra_store::{AskOutcome, Config, Names, Store, Url};
 //!
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -14,7 +14,7 @@
 //! tokio::spawn(task);
 //! let mut line = store.line();
 //!
-//! let limit = Limit::new(Duration::from_millis(10), 20)?; // 100/s, burst 20
+//! let limit = SharedLimit::new(Duration::from_millis(10), 20)?; // 100/s, burst 20
 //! let bucket = Names::new(b"a salt").bucket("api.second", b"192.0.2.7", limit);
 //! let mut holding = Holding::new();
 //! let wish = Wish { want: 5, least: 1, validity: Micros::from_millis(500) };
@@ -39,10 +39,10 @@
 //! and not lent:
 //!
 //! ```no_run
-//! use gcra_lease::{Charge, HostTime, Limit, Micros};
+//! use gcra_lease::{Charge, HostTime, SharedLimit, Micros};
 //! use gcra_store::{Asker, Away, Bucket};
 //!
-//! # async fn example(asker: Asker, limit: Limit, bucket: Bucket) -> Result<(), Away> {
+//! # async fn example(asker: Asker, limit: SharedLimit, bucket: Bucket) -> Result<(), Away> {
 //! let max_delay = Micros::from_millis(2_000);
 //! let take = Charge::Take { cells: 1, needs: 1, max_delay };
 //! let mut charging = asker.charge(bucket, HostTime(7_000), take)?;

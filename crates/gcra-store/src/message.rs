@@ -1,7 +1,7 @@
 //! [`Batch`]: asks, or a charge, on their way from a thread to the store; and [`Answer`] and
 //! [`NotCharged`]: what comes back.
 
-use gcra_lease::{Charge, Charged, HostTime, Reply, Sent};
+use gcra_lease::{AskReply, Charge, Charged, HostTime, Sent};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
@@ -22,7 +22,7 @@ pub struct Answer {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum AskOutcome {
     /// The store's reply, confirmed if the store is durable: for `Holding::reply`.
-    Reply(Reply),
+    Reply(AskReply),
     /// The store has seen this ask or a later one of this host before: for `Holding::void`.
     Ignored,
     /// There is no reply that may be used; the store may have taken the ask: for `Holding::void`.

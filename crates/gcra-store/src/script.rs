@@ -4,8 +4,8 @@
 use std::sync::LazyLock;
 
 use gcra_lease::{
-    Ask, AskNumber, Change, Charge, Charged, HostId, Lease, Limit, Micros, Record, Records, Reply,
-    StoreTime, Units,
+    Ask, AskNumber, AskReply, Change, Charge, Charged, HostId, Lease, Micros, Record, Records,
+    SharedLimit, StoreTime, Units,
 };
 
 use crate::bucket::Bucket;
@@ -36,7 +36,7 @@ fn hash_of(source: &str) -> String {
 const LARGEST_NUMBER: u64 = 1 << 53;
 
 /// The command that sends `ask` for `bucket`: by the script's hash, or with its text. `None`: the
-/// number of the ask cannot be written, or the limit is a [count](Limit::count), of which nothing
+/// number of the ask cannot be written, or the limit is a [count](SharedLimit::count), of which nothing
 /// is lent.
 pub fn command(bucket: &Bucket, ask: &Ask, kind: StoreKind, by: By) -> Option<redis::Cmd> {
     if ask.number.0 >= LARGEST_NUMBER || bucket.limit().window().is_some() {
@@ -146,12 +146,12 @@ pub enum By {
 /// # Errors
 ///
 /// The bytes are no reply of the script.
-pub fn reply(bytes: &[u8]) -> Result<Option<Reply>, NotAReply> {
+pub fn reply(bytes: &[u8]) -> Result<Option<AskReply>, NotAReply> {
     if bytes.is_empty() {
         return Ok(None);
     }
     let mut rest = bytes;
-    let reply = Reply {
+    let reply = AskReply {
         number: AskNumber(whole(&mut rest)?),
         kept: u32::from_le_bytes(take(&mut rest)?),
         granted: u32::from_le_bytes(take(&mut rest)?),
@@ -192,7 +192,7 @@ const MOST_NUMBERS: usize = 100;
 
 /// Reads the records that the script has written; nothing, if a command has cleared them. `limit`
 /// says which window they are for, if they are those of a count.
-pub(crate) fn records(bytes: &[u8], limit: &Limit) -> Result<Records, NotAReply> {
+pub(crate) fn records(bytes: &[u8], limit: &SharedLimit) -> Result<Records, NotAReply> {
     let mut rest = bytes;
     let mut each = Vec::new();
     while !rest.is_empty() {
@@ -200,11 +200,13 @@ pub(crate) fn records(bytes: &[u8], limit: &Limit) -> Result<Records, NotAReply>
         let [cell, scale] = [whole(&mut rest)?, whole(&mut rest)?];
         let longest = u32::from_le_bytes(take(&mut rest)?);
         let of = match limit.window() {
-            Some(window) => Limit::count(burst, window).ok(),
+            Some(window) => SharedLimit::count(burst, window).ok(),
             None => {
                 let bits = scale.is_power_of_two().then(|| u64::from(scale.trailing_zeros()));
                 let [burst, longest, ceiling] = [burst, longest, ceiling].map(u64::from);
-                bits.and_then(|bits| Limit::of_numbers([burst, cell, bits, longest, ceiling]))
+                bits.and_then(|bits| {
+                    SharedLimit::of_numbers([burst, cell, bits, longest, ceiling])
+                })
             }
         };
         each.push((of.ok_or(NotAReply)?, record(&mut rest)?));
@@ -249,7 +251,7 @@ pub(crate) fn epoch(mut bytes: &[u8]) -> Result<StoreTime, NotAReply> {
 pub struct NotAReply;
 
 /// `<I4I4ddI4`: the numbers of a limit.
-fn numbers(limit: &Limit) -> Vec<u8> {
+fn numbers(limit: &SharedLimit) -> Vec<u8> {
     let longest = u32::try_from(limit.longest_validity().0).unwrap_or(u32::MAX);
     let mut bytes = Vec::with_capacity(96);
     bytes.extend(limit.burst().to_le_bytes());
@@ -294,7 +296,7 @@ mod tests {
 
     #[test]
     fn what_are_no_records_is_an_error() {
-        let limit = Limit::new(core::time::Duration::from_millis(10), 20).unwrap();
+        let limit = SharedLimit::new(core::time::Duration::from_millis(10), 20).unwrap();
         let new = |leases| Record::kept(StoreTime(0), Units::ZERO, leases);
         let header = [0.0, 0.0, f64::INFINITY].map(f64::to_le_bytes).concat();
         let empty = [&numbers(&limit)[..], &[0; 4], &header, &[0; 20]].concat();
@@ -328,7 +330,7 @@ mod tests {
         assert_eq!(read(&[0xff; 76]), Err(NotAReply), "not numbers");
         assert_eq!(read(&[0; 76]), Err(NotAReply), "no limit has these numbers");
         let window = gcra_lease::Window { begin: 1, end: 2 };
-        let count = Limit::count(5, window).unwrap();
+        let count = SharedLimit::count(5, window).unwrap();
         let kept = [numbers(&count), empty[28..].to_vec()].concat();
         assert_eq!(records(&kept, &count), Ok(Records::kept(vec![(count, new(vec![]))])));
         assert_eq!(epoch(&double(5)), Ok(StoreTime(5)));
@@ -345,7 +347,7 @@ mod tests {
         }
         bytes.extend([1, 1]);
         bytes.extend(double(1_800_000_000_000_000));
-        let expected = Reply {
+        let expected = AskReply {
             number: AskNumber(7),
             kept: 3,
             granted: 2,
@@ -406,7 +408,7 @@ mod tests {
         assert!(command(&bucket, &ask, StoreKind::default(), By::Hash).is_none());
         assert!(charge_command(&bucket, 1 << 53, &take, StoreKind::default(), By::Hash).is_none());
         let window = gcra_lease::Window { begin: 1, end: 2 };
-        let count = Limit::count(5, window).unwrap();
+        let count = SharedLimit::count(5, window).unwrap();
         let count = crate::bucket::Names::new(b"").bucket("p.l", b"key", count);
         let ask = Ask { number: AskNumber(1), ..ask };
         assert!(

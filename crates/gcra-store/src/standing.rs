@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use gcra_lease::{Limit, Micros, Record, StoreTime, Units};
+use gcra_lease::{Micros, Record, SharedLimit, StoreTime, Units};
 use redis::{Pipeline, Value};
 
 use crate::advice::advice;
@@ -19,7 +19,7 @@ use crate::script::{self, NotAReply, StoreKind};
 #[non_exhaustive]
 pub struct Standing {
     /// Cells that are owed and not drained, rounded up, without those that are lent. Those that
-    /// are used of a [count](Limit::count).
+    /// are used of a [count](SharedLimit::count).
     pub owed: u32,
     /// How long it takes until nothing is owed any more. Zero for a count, which begins again with
     /// its next window.
@@ -62,7 +62,7 @@ impl Standing {
         look(config, bucket, true).await
     }
 
-    fn of(record: &Record, limit: &Limit) -> Self {
+    fn of(record: &Record, limit: &SharedLimit) -> Self {
         let cells = record.owed().0.div_ceil(limit.cells(1).0);
         Self {
             owed: u32::try_from(cells).unwrap_or(u32::MAX),

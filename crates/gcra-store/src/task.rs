@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
-use gcra_lease::{Ask, Charge, Charged, Leap, Micros, Reply, StoreTime};
+use gcra_lease::{Ask, AskReply, Charge, Charged, Leap, Micros, StoreTime};
 use redis::{Pipeline, Value};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
@@ -119,7 +119,7 @@ struct Link {
 }
 
 enum Came {
-    Reply(Reply),
+    Reply(AskReply),
     Ignored,
     Charged(Charged),
     /// The store may have taken it.
@@ -778,7 +778,7 @@ fn read(what: &What, bytes: &[u8]) -> Result<Came, NotAReply> {
 }
 
 /// Whether a record can have given this reply to this ask.
-const fn answers(reply: &Reply, ask: &Ask) -> bool {
+const fn answers(reply: &AskReply, ask: &Ask) -> bool {
     reply.number.0 == ask.number.0 && reply.kept <= ask.holds && reply.granted <= ask.want
 }
 

@@ -16,8 +16,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use gcra_lease::{
-    Base, Demand, Holding, HostId, HostTime, Limit, Look, MOST_CELLS, Micros, Packed, Reply, Sent,
-    Step, Wish, next_step,
+    AskReply, Base, Demand, Holding, HostId, HostTime, Look, MOST_CELLS, Micros, Packed, Sent,
+    SharedLimit, Step, Wish, next_step,
 };
 
 use crate::cpu::prefetch;
@@ -384,7 +384,7 @@ impl Leases {
     pub fn wish(
         &self,
         key: LeaseKey,
-        limit: &Limit,
+        limit: &SharedLimit,
         now: HostTime,
         waiting: u32,
         least: u32,
@@ -403,7 +403,7 @@ impl Leases {
     pub fn ask(
         &self,
         key: LeaseKey,
-        limit: &Limit,
+        limit: &SharedLimit,
         now: HostTime,
         patience: Micros,
         wish: Wish,
@@ -420,7 +420,7 @@ impl Leases {
     pub fn give_back(
         &self,
         key: LeaseKey,
-        limit: &Limit,
+        limit: &SharedLimit,
         now: HostTime,
         patience: Micros,
         cells: u32,
@@ -434,7 +434,7 @@ impl Leases {
 
     /// Takes a reply: see [`Holding::reply`]. False if it is too late: another ask has taken the
     /// place of this one, or the entry is another key's by now.
-    pub fn reply(&self, key: LeaseKey, now: HostTime, sent: &Sent, reply: &Reply) -> bool {
+    pub fn reply(&self, key: LeaseKey, now: HostTime, sent: &Sent, reply: &AskReply) -> bool {
         self.place(key).reply(now, sent, reply)
     }
 
@@ -604,8 +604,8 @@ mod tests {
 
     const PATIENCE: Micros = Micros::from_millis(50);
 
-    fn limit() -> Limit {
-        Limit::new(Duration::from_millis(10), 20).unwrap()
+    fn limit() -> SharedLimit {
+        SharedLimit::new(Duration::from_millis(10), 20).unwrap()
     }
 
     fn leases() -> Leases {
@@ -617,8 +617,8 @@ mod tests {
         LeaseKey((number + 1) << 32)
     }
 
-    fn reply(sent: &Sent, granted: u32, wait: u64) -> Reply {
-        Reply {
+    fn reply(sent: &Sent, granted: u32, wait: u64) -> AskReply {
+        AskReply {
             number: sent.ask.number,
             kept: sent.ask.holds,
             granted: granted.min(sent.ask.want),

@@ -12,7 +12,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use gcra_lease::{
-    Ask, AskNumber, HostId, HostTime, Limit, Look, Micros, Record, Reply, Step, StoreTime, Wish,
+    Ask, AskNumber, AskReply, HostId, HostTime, Look, Micros, Record, SharedLimit, Step,
+    StoreTime, Wish,
 };
 use gcra_table::{
     LeaseKey, LeaseNeed, LeaseNumbers, Leases, Nanos, OpenErrorKind, Opened, Replaced, Slots,
@@ -50,8 +51,8 @@ fn key(table: &Table, name: &str) -> LeaseKey {
 const BURST: u32 = 400;
 
 /// One cell an hour: what is charged in a test stays charged.
-fn limit() -> Limit {
-    Limit::new(Duration::from_secs(3_600), BURST).unwrap()
+fn limit() -> SharedLimit {
+    SharedLimit::new(Duration::from_secs(3_600), BURST).unwrap()
 }
 
 fn wish(want: u32) -> Wish {
@@ -397,7 +398,7 @@ fn child() {
                         // It was ignored.
                         continue;
                     };
-                    let reply = Reply {
+                    let reply = AskReply {
                         number: sent.ask.number,
                         kept: u32::try_from(kept).unwrap(),
                         granted: u32::try_from(granted).unwrap(),
@@ -470,7 +471,7 @@ fn killed_processes_spend_no_cell_twice() {
                             let clock = StoreTime(now(table).0);
                             let reply = record.lock().unwrap().ask(&limit(), clock, &ask);
                             let text = reply.map_or("ignored".to_owned(), |reply| {
-                                let Reply { kept, granted, come_back_after, .. } = reply;
+                                let AskReply { kept, granted, come_back_after, .. } = reply;
                                 format!("{kept} {granted} {}", come_back_after.0)
                             });
                             ends.fetch_add(

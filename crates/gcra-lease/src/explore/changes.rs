@@ -4,7 +4,7 @@
 use core::time::Duration;
 
 use crate::holding::{Holding, Wish};
-use crate::limit::Limit;
+use crate::limit::SharedLimit;
 use crate::message::{AskNumber, HostId};
 use crate::record::Record;
 use crate::records::{Change, Records};
@@ -15,9 +15,9 @@ const HOST: HostId = HostId(1);
 const STEPS: usize = 10;
 
 /// The numbers before the change, and after it. Nothing drains in so short a time.
-fn numbers() -> [Limit; 2] {
+fn numbers() -> [SharedLimit; 2] {
     [4, 3].map(|burst| {
-        let limit = Limit::new(Duration::from_secs(1_000), burst).unwrap();
+        let limit = SharedLimit::new(Duration::from_secs(1_000), burst).unwrap();
         limit.with_longest_validity(Micros(3))
     })
 }

@@ -4,7 +4,7 @@
 
 use crate::explore::world::{Host, Model, START, Travelling, World};
 use crate::holding::{Asking, Holding, Sent};
-use crate::limit::{Limit, Units};
+use crate::limit::{SharedLimit, Units};
 use crate::message::{Ask, AskNumber, HostId};
 use crate::police::Police;
 use crate::record::{Denied, Lease, Record};
@@ -13,7 +13,7 @@ use crate::time::{HostTime, Micros, StoreTime};
 pub(super) struct Packed(Box<[u8]>);
 
 impl Packed {
-    pub(super) fn new(world: &World, model: &Model, limit: &Limit) -> Self {
+    pub(super) fn new(world: &World, model: &Model, limit: &SharedLimit) -> Self {
         let mut bytes = Vec::with_capacity(128);
         let mut put = |numbers: &[u64]| {
             bytes.extend(numbers.iter().map(|number| u8::try_from(*number).unwrap()));
@@ -58,7 +58,7 @@ impl Packed {
         Self(bytes.into())
     }
 
-    pub(super) fn world(&self, model: &Model, limit: &Limit) -> World {
+    pub(super) fn world(&self, model: &Model, limit: &SharedLimit) -> World {
         let mut bytes = self.0.iter();
         let mut get = || *bytes.next().unwrap();
         let units = |micros: u8| limit.drained_in(Micros(micros.into()));

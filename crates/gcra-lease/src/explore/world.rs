@@ -5,8 +5,8 @@ use core::time::Duration;
 
 use crate::explore::fingerprint::Fingerprint;
 use crate::holding::{Holding, Sent, Wish};
-use crate::limit::Limit;
-use crate::message::{Ask, AskNumber, HostId, Reply};
+use crate::limit::SharedLimit;
+use crate::message::{Ask, AskNumber, AskReply, HostId};
 use crate::police::Police;
 use crate::record::Record;
 use crate::request::Step;
@@ -92,9 +92,9 @@ impl Model {
         [crashes, evictions, voids, losses, leaps, penalties]
     }
 
-    pub(crate) fn limit(&self) -> Limit {
+    pub(crate) fn limit(&self) -> SharedLimit {
         let longest = self.validities.iter().max().copied().unwrap_or(1);
-        Limit::new(Duration::from_micros(self.interval), self.burst)
+        SharedLimit::new(Duration::from_micros(self.interval), self.burst)
             .unwrap()
             .with_most_owed(self.ceiling)
             .unwrap()
@@ -123,8 +123,8 @@ pub(super) struct Travelling {
 }
 
 impl Travelling {
-    const fn reply(self) -> Reply {
-        Reply {
+    const fn reply(self) -> AskReply {
+        AskReply {
             number: self.number,
             kept: self.kept,
             granted: self.granted,
@@ -243,7 +243,7 @@ impl World {
     pub(crate) fn take(
         &mut self,
         model: &Model,
-        limit: &Limit,
+        limit: &SharedLimit,
         step: Move,
     ) -> Result<bool, String> {
         let outcome = self.take_unpacked(model, limit, step);
@@ -256,7 +256,12 @@ impl World {
         outcome
     }
 
-    fn take_unpacked(&mut self, model: &Model, limit: &Limit, step: Move) -> Result<bool, String> {
+    fn take_unpacked(
+        &mut self,
+        model: &Model,
+        limit: &SharedLimit,
+        step: Move,
+    ) -> Result<bool, String> {
         let now = HostTime(self.now);
         match step {
             Move::Tick => {
@@ -368,7 +373,7 @@ impl World {
     fn request(
         &mut self,
         model: &Model,
-        limit: &Limit,
+        limit: &SharedLimit,
         host: usize,
         cells: u32,
     ) -> Result<(), String> {
@@ -398,7 +403,7 @@ impl World {
         }
     }
 
-    fn ask(&mut self, limit: &Limit, host: usize, which: usize, wish: Wish) {
+    fn ask(&mut self, limit: &SharedLimit, host: usize, which: usize, wish: Wish) {
         let host = &mut self.hosts[host];
         host.asks_left[which] -= 1;
         let number = AskNumber(host.next_number);
@@ -414,8 +419,8 @@ impl World {
         self.forget_old_replies();
     }
 
-    fn travel(&mut self, limit: usize, host: HostId, void: bool, reply: Reply) {
-        let Reply { number, kept, granted, .. } = reply;
+    fn travel(&mut self, limit: usize, host: HostId, void: bool, reply: AskReply) {
+        let AskReply { number, kept, granted, .. } = reply;
         let travelling = Travelling { host, limit, void, number, kept, granted };
         if let Err(place) = self.replies.binary_search(&travelling) {
             self.replies.insert(place, travelling);
@@ -449,7 +454,7 @@ impl World {
         asks.into_iter().find(|ask| ask.host == host.id && ask.number == number)
     }
 
-    fn allowed(&mut self, limit: &Limit, which: usize, cells: u32) -> Result<(), String> {
+    fn allowed(&mut self, limit: &SharedLimit, which: usize, cells: u32) -> Result<(), String> {
         match self.police[which].allow(limit, self.now, cells) {
             0 => Ok(()),
             over => Err(format!("{over} too many are allowed")),
@@ -463,7 +468,7 @@ impl World {
 
     /// The same for worlds from which the same can come. Times are written relative to now, and
     /// no further back than it matters; and it does not matter which host is which.
-    pub(crate) fn fingerprint(&self, model: &Model, limit: &Limit) -> u64 {
+    pub(crate) fn fingerprint(&self, model: &Model, limit: &SharedLimit) -> u64 {
         const ORDERS: [[u8; 3]; 6] =
             [[0, 1, 2], [1, 0, 2], [0, 2, 1], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
         let orders = match model.hosts {
@@ -474,7 +479,7 @@ impl World {
         orders.iter().map(|order| self.written(model, limit, order)).min().unwrap_or(0)
     }
 
-    fn written(&self, model: &Model, limit: &Limit, order: &[u8; 3]) -> u64 {
+    fn written(&self, model: &Model, limit: &SharedLimit, order: &[u8; 3]) -> u64 {
         let name = |id: HostId| u64::from(order[index(id)]) * LIVES + id.0 % LIVES;
         let until = |then: HostTime| then.0.saturating_sub(self.now);
         let mut print = Fingerprint::new();

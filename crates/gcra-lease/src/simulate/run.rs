@@ -7,8 +7,8 @@ use std::collections::BinaryHeap;
 use crate::charge::Charge;
 use crate::demand::Demand;
 use crate::holding::{Holding, Sent, Wish};
-use crate::limit::Limit;
-use crate::message::{AskNumber, HostId, Reply};
+use crate::limit::SharedLimit;
+use crate::message::{AskNumber, AskReply, HostId};
 use crate::police::Police;
 use crate::record::Record;
 use crate::request::Step;
@@ -148,7 +148,7 @@ enum Event {
     Request { host: usize },
     ChargeArrives { limit: usize },
     AskArrives { host: usize, limit: usize, sent: Sent },
-    ReplyArrives { host: usize, limit: usize, sent: Sent, reply: Reply, void: bool },
+    ReplyArrives { host: usize, limit: usize, sent: Sent, reply: AskReply, void: bool },
     GiveUp { host: usize, serial: u64 },
     GiveBack { host: usize, limit: usize, number: AskNumber },
     Crash { host: usize },
@@ -161,7 +161,7 @@ enum Event {
 
 struct Run<'a> {
     setting: &'a Setting,
-    limits: Vec<Limit>,
+    limits: Vec<SharedLimit>,
     random: Random,
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
     serial: u64,
@@ -197,7 +197,8 @@ pub(crate) fn run(setting: &Setting) -> Outcome {
             watch: ClockWatch::new(),
         })
         .collect();
-    let limit = |&(interval, burst)| Limit::new(Duration::from_micros(interval), burst).unwrap();
+    let limit =
+        |&(interval, burst)| SharedLimit::new(Duration::from_micros(interval), burst).unwrap();
     let mut run = Run {
         setting,
         limits: setting.limits.iter().map(limit).collect(),
@@ -634,7 +635,7 @@ impl Run<'_> {
         host: usize,
         limit: usize,
         sent: &Sent,
-        reply: &Reply,
+        reply: &AskReply,
         void: bool,
     ) {
         let clock = self.hosts[host].clock(self.now);

@@ -5,7 +5,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ahash::AHashMap;
-use gcra_lease::{Charge, Charged, HostTime, Limit, Micros, Window};
+use gcra_lease::{Charge, Charged, HostTime, Micros, SharedLimit, Window};
 use gcra_table::LeaseKey;
 
 /// How long a denial is used. Cells that another process gives back by then, or a reset, have an
@@ -45,7 +45,7 @@ impl Denials {
     pub(crate) fn note(
         &self,
         key: LeaseKey,
-        limit: &Limit,
+        limit: &SharedLimit,
         charge: &Charge,
         charged: Charged,
         now: HostTime,
@@ -71,7 +71,7 @@ impl Denials {
     pub(crate) fn of(
         &self,
         key: LeaseKey,
-        limit: &Limit,
+        limit: &SharedLimit,
         charge: &Charge,
         now: HostTime,
     ) -> Option<Denial> {
@@ -81,7 +81,7 @@ impl Denials {
     }
 
     /// Forgets what is known of a key, of which something is given back.
-    pub(crate) fn forget(&self, key: LeaseKey, limit: &Limit) {
+    pub(crate) fn forget(&self, key: LeaseKey, limit: &SharedLimit) {
         self.all().keys.remove(&key_of(key, limit));
     }
 
@@ -90,7 +90,7 @@ impl Denials {
     }
 }
 
-fn key_of(key: LeaseKey, limit: &Limit) -> Key {
+fn key_of(key: LeaseKey, limit: &SharedLimit) -> Key {
     (key, limit.window())
 }
 
@@ -115,7 +115,7 @@ mod tests {
     fn a_denial_is_used_until_the_cells_are_free_and_not_for_long() {
         let table = Table::in_memory(Slots::new(64).unwrap()).unwrap();
         let key = LeaseKey::new(table.hash(b"a"), LeaseNumbers::new(&[5]));
-        let limit = Limit::new(Duration::from_millis(100), 5).unwrap();
+        let limit = SharedLimit::new(Duration::from_millis(100), 5).unwrap();
         let take = |cells| Charge::Take { cells, needs: 0, max_delay: Micros::ZERO };
         let denied = |taken| Charged {
             allowed: false,
@@ -135,7 +135,7 @@ mod tests {
         assert!(is(1, at(999)) && !is(1, at(1_000)));
         denials.forget(key, &limit);
         assert!(!is(1, at(0)));
-        let count = |begin| Limit::count(5, Window { begin, end: begin + 10 }).unwrap();
+        let count = |begin| SharedLimit::count(5, Window { begin, end: begin + 10 }).unwrap();
         denials.note(key, &count(10), &take(1), denied(Units(5)), at(0));
         let is = |begin| denials.of(key, &count(begin), &take(1), at(999)).is_some();
         assert!(is(10) && !is(20), "another window");

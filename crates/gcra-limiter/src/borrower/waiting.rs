@@ -227,7 +227,7 @@ mod tests {
     use std::sync::LazyLock;
     use std::task::{Context, Waker};
 
-    use gcra_lease::{AskNumber, HostId, Limit, Reply, StoreTime, Wish};
+    use gcra_lease::{AskNumber, AskReply, HostId, SharedLimit, StoreTime, Wish};
     use gcra_table::{KeyHash, LeaseNumbers, Slots, Table};
 
     use super::*;
@@ -258,11 +258,11 @@ mod tests {
     /// The answer of the store to an ask for `least`: so many cells are granted, and others may be
     /// asked for in `come_back_ms`.
     fn answered(least: u32, granted: u32, come_back_ms: u64) -> News {
-        let limit = Limit::new(Duration::from_secs(1), 1_000).unwrap();
+        let limit = SharedLimit::new(Duration::from_secs(1), 1_000).unwrap();
         let (mut holding, validity) = (Holding::new(), Micros::from_millis(500));
         let wish = Wish { want: least, least, validity };
         let sent = holding.ask(&limit, NOW, HostId(1), AskNumber(1), wish);
-        let reply = Reply {
+        let reply = AskReply {
             number: sent.ask.number,
             kept: 0,
             granted,

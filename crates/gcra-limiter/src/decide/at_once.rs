@@ -547,7 +547,7 @@ mod tests {
     /// A charge of one cell under 1/s with a burst of 5, at 7 ms by both clocks: so many cells are
     /// owed after it.
     fn charged(place: usize, owed: u32, allowed: bool) -> Done {
-        let limit = gcra_lease::Limit::new(Duration::from_secs(1), 5).unwrap();
+        let limit = gcra_lease::SharedLimit::new(Duration::from_secs(1), 5).unwrap();
         let (taken, now) = (limit.cells(owed), StoreTime(7_000));
         let charged = Charged { allowed, cells: 1, beyond_burst: 0, taken, now };
         let max_delay = Micros::from_millis(9_000);

@@ -35,7 +35,7 @@ pub(super) struct Done {
     pub(super) charged: Charged,
     /// When the reply came, or when it had come to an earlier request.
     pub(super) at: Time,
-    pub(super) limit: gcra_lease::Limit,
+    pub(super) limit: gcra_lease::SharedLimit,
 }
 
 /// A charge on its way.
@@ -139,7 +139,7 @@ mod tests {
     /// now and then.
     #[test]
     fn a_place_in_a_queue_is_never_given_back() {
-        let limit = gcra_lease::Limit::new(Duration::from_secs(1), 5).unwrap();
+        let limit = gcra_lease::SharedLimit::new(Duration::from_secs(1), 5).unwrap();
         let done = |max_delay, allowed| {
             let taken = limit.cells(3);
             let charged = Charged { allowed, cells: 3, beyond_burst: 0, taken, now: StoreTime(0) };

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
-use gcra_lease::{Charge, Charged, Limit, Micros, Window};
+use gcra_lease::{Charge, Charged, Micros, SharedLimit, Window};
 use gcra_store::{
     AskOutcome, Away, Bucket, Charging, Config, Fault, Health, Names, NotCharged, PERMISSIONS,
     Password, Standing,
@@ -20,19 +20,19 @@ use crate::support::{replica_of, sentinel_of, valkey};
 /// One cell, now or never.
 const ONE: Charge = Charge::Take { cells: 1, needs: 1, max_delay: Micros::ZERO };
 
-fn bucket(key: &str, limit: Limit) -> Bucket {
+fn bucket(key: &str, limit: SharedLimit) -> Bucket {
     Names::new(b"").bucket("p.l", key.as_bytes(), limit)
 }
 
 /// So slow that not a cell drains during a test.
-fn slow(burst: u32) -> Limit {
-    Limit::new(Duration::from_secs(100_000), burst).unwrap()
+fn slow(burst: u32) -> SharedLimit {
+    SharedLimit::new(Duration::from_secs(100_000), burst).unwrap()
 }
 
 /// A count whose window goes on for as long as a test.
-fn count(most: u32) -> Limit {
+fn count(most: u32) -> SharedLimit {
     let now = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs();
-    Limit::count(most, Window { begin: now - 100_000, end: now + 100_000 }).unwrap()
+    SharedLimit::count(most, Window { begin: now - 100_000, end: now + 100_000 }).unwrap()
 }
 
 fn begin(host: &Host, bucket: &Bucket, charge: Charge) -> Result<Charging, Away> {
@@ -74,7 +74,7 @@ async fn permitted(server: &Server) -> (Host, Config) {
 }
 
 /// Whether it was allowed, and the cells: charged, beyond the burst, and owed after that.
-fn parts(charged: Result<Charged, NotCharged>, limit: &Limit) -> (bool, u32, u32, u64) {
+fn parts(charged: Result<Charged, NotCharged>, limit: &SharedLimit) -> (bool, u32, u32, u64) {
     let charged = charged.unwrap();
     let owed = charged.taken.0.div_ceil(limit.cells(1).0);
     (charged.allowed, charged.cells, charged.beyond_burst, owed)
@@ -305,16 +305,16 @@ async fn a_count_that_is_changed_keeps_what_is_used() {
     assert_eq!(parts(charge(&host, &key, seven).await, &day), (true, 7, 0, 7));
     assert_eq!(standing(&key).await, Some((7, 3)));
 
-    let smaller = bucket("key", Limit::count(5, window).unwrap());
+    let smaller = bucket("key", SharedLimit::count(5, window).unwrap());
     assert_eq!(standing(&smaller).await, Some((7, 0)));
     assert!(!charge(&host, &smaller, ONE).await.unwrap().allowed);
-    let larger = bucket("key", Limit::count(20, window).unwrap());
+    let larger = bucket("key", SharedLimit::count(20, window).unwrap());
     assert_eq!(standing(&larger).await, Some((7, 13)));
 
     // Another window begins at 0.
-    let next = Limit::count(10, Window { begin: window.end, ..window });
+    let next = SharedLimit::count(10, Window { begin: window.end, ..window });
     assert!(next.is_err(), "it ends when it begins");
-    let longer = Limit::count(10, Window { end: window.end + 1, ..window }).unwrap();
+    let longer = SharedLimit::count(10, Window { end: window.end + 1, ..window }).unwrap();
     assert_eq!(standing(&bucket("key", longer)).await, None);
     let longer = bucket("key", longer);
     assert_eq!(charge(&host, &longer, ONE).await.unwrap().taken.0, 1);
@@ -337,7 +337,7 @@ async fn a_count_that_is_changed_keeps_what_is_used() {
     assert!((least - 2_000_000..=least + 3_000).contains(&kept_for(&longer)));
 
     // One that is over is kept for an hour.
-    let over = bucket("key", Limit::count(10, Window { begin: 1, end: 2 }).unwrap());
+    let over = bucket("key", SharedLimit::count(10, Window { begin: 1, end: 2 }).unwrap());
     charge(&host, &over, ONE).await.unwrap();
     assert!((1_600_000..=3_600_000).contains(&kept_for(&over)));
     assert_eq!(server.say(&["ACL", "LOG"]), "*0\r\n", "nothing else was tried");
@@ -349,7 +349,7 @@ async fn a_record_is_kept_for_as_long_as_requests_wait() {
     needs!(valkey());
     let server = Server::start(&[]);
     let host = Host::ready(config(&server.url())).await;
-    let limit = Limit::new(Duration::from_secs(1), 2).unwrap();
+    let limit = SharedLimit::new(Duration::from_secs(1), 2).unwrap();
     let key = bucket("key", limit);
     let hour = Micros::from_millis(3_600_000);
     for _ in 0..80 {
@@ -383,7 +383,7 @@ async fn a_strict_store_that_lost_its_memory_supposes_that_a_count_is_used() {
     // The same tag: its epoch is known.
     let window = count(5).window().unwrap();
     let next = Window { begin: window.end, end: window.end + 100 };
-    let next = bucket("key", Limit::count(5, next).unwrap());
+    let next = bucket("key", SharedLimit::count(5, next).unwrap());
     assert_eq!(charge(&host, &next, ONE).await.unwrap().taken.0, 1);
 }
 

@@ -3,7 +3,7 @@
 use std::sync::{Mutex, Once};
 use std::time::Duration;
 
-use gcra_lease::{Ask, AskNumber, HostId, HostTime, Limit, Micros, Reply, Sent};
+use gcra_lease::{Ask, AskNumber, AskReply, HostId, HostTime, Micros, Sent, SharedLimit};
 use gcra_store::{Answer, AskOutcome, Away, Config, Health, Line, Names, Store, Url};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -52,7 +52,7 @@ pub fn log_lines(after: usize, begins: &str) -> Vec<String> {
 pub struct Host {
     pub store: Store,
     pub line: Line,
-    pub limit: Limit,
+    pub limit: SharedLimit,
     began: Instant,
     /// That of the latest ask.
     pub number: u64,
@@ -68,7 +68,7 @@ impl Host {
         let (store, task) = Store::open(config).unwrap();
         tokio::spawn(task);
         // So slow that nothing drains during a test.
-        let limit = Limit::new(Duration::from_secs(1_000), 1_000_000).unwrap();
+        let limit = SharedLimit::new(Duration::from_secs(1_000), 1_000_000).unwrap();
         let line = store.line();
         Self { store, line, limit, began: Instant::now(), number: 0 }
     }
@@ -135,7 +135,7 @@ impl Host {
         }
     }
 
-    pub async fn reply(&mut self, key: &str) -> Reply {
+    pub async fn reply(&mut self, key: &str) -> AskReply {
         match self.ask(key).await {
             AskOutcome::Reply(reply) => reply,
             other => panic!("{other:?}, {:?}", self.store.health()),
@@ -143,7 +143,7 @@ impl Host {
     }
 
     /// Asks again and again until there is a reply.
-    pub async fn reply_again(&mut self, key: &str) -> Reply {
+    pub async fn reply_again(&mut self, key: &str) -> AskReply {
         let start = Instant::now();
         loop {
             if let AskOutcome::Reply(reply) = self.ask(key).await {

@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
-use gcra_lease::{AskNumber, Demand, Holding, HostId, HostTime, Limit, Micros, Sent, Step};
+use gcra_lease::{AskNumber, Demand, Holding, HostId, HostTime, Micros, Sent, SharedLimit, Step};
 use gcra_lease::{Look, next_step};
 use gcra_store::{AskOutcome, Config, Names, Store};
 use tokio::runtime::Runtime;
@@ -28,8 +28,8 @@ const PATIENCE: Micros = Micros::from_millis(50);
 const ROUND_TRIP: Micros = Micros(500);
 
 /// 1000/s, burst 40.
-fn limit() -> Limit {
-    Limit::new(Duration::from_millis(1), 40).unwrap()
+fn limit() -> SharedLimit {
+    SharedLimit::new(Duration::from_millis(1), 40).unwrap()
 }
 
 /// The state that all hosts share.
@@ -38,7 +38,7 @@ struct Run {
     stop: AtomicBool,
     allowed: AtomicU64,
     config: Config,
-    limit: Limit,
+    limit: SharedLimit,
 }
 
 /// One host: requests come about 1000 times a second. Returns when it spent cells.
@@ -124,7 +124,7 @@ async fn host(run: Arc<Run>, seed: u64) -> Vec<u64> {
 }
 
 /// How far the worst moment is above the limit, in µs of debt: 0 if all conforms.
-fn police(limit: &Limit, mut spent: Vec<u64>) -> u64 {
+fn police(limit: &SharedLimit, mut spent: Vec<u64>) -> u64 {
     spent.sort_unstable();
     let interval = limit.time_to_drain(limit.cells(1)).0;
     let (mut tat, mut worst) = (0, 0);
@@ -141,7 +141,11 @@ fn seconds() -> u64 {
 
 /// Lets hosts run while `fault` does what it does again and again. Returns how far the worst
 /// moment was above the limit, in µs of debt, and the number of faults.
-fn police_under(config: Config, limit: Limit, mut fault: impl FnMut(&mut Rng)) -> (u64, u64) {
+fn police_under(
+    config: Config,
+    limit: SharedLimit,
+    mut fault: impl FnMut(&mut Rng),
+) -> (u64, u64) {
     let clock = || u64::from(std::process::id()) << 20 | Instant::now().elapsed().as_secs();
     let seed = env::var("GCRA_STORE_SEED").map_or_else(|_| clock(), |seed| seed.parse().unwrap());
     println!("GCRA_STORE_SEED={seed}");
@@ -178,7 +182,7 @@ fn police_under(config: Config, limit: Limit, mut fault: impl FnMut(&mut Rng)) -
 }
 
 /// Nothing is allowed that one exact bucket would not allow.
-fn strict_under(config: Config, limit: Limit, fault: impl FnMut(&mut Rng)) {
+fn strict_under(config: Config, limit: SharedLimit, fault: impl FnMut(&mut Rng)) {
     let (worst, _) = police_under(config, limit, fault);
     // Times are cut to whole µs, at the hosts and in the store.
     assert!(worst <= 5, "{worst} µs of debt too many");

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use gcra_lease::{
-    Ask, AskNumber, Change, Charge, Charged, HostId, Limit, Micros, Record, Records, Reply,
-    StoreTime, Units, Window,
+    Ask, AskNumber, AskReply, Change, Charge, Charged, HostId, Micros, Record, Records,
+    SharedLimit, StoreTime, Units, Window,
 };
 use gcra_store::script::{self, StoreKind};
 use gcra_store::{Bucket, Names};
@@ -41,7 +41,7 @@ enum What {
 /// The answers to it.
 #[derive(Clone, Debug, PartialEq)]
 enum Said {
-    Reply(Option<Reply>),
+    Reply(Option<AskReply>),
     Charged(u64, Charged),
 }
 
@@ -107,14 +107,14 @@ fn any_ask() -> impl Strategy<Value = What> {
 }
 
 /// The numbers that a limit has in turn: of those of a count, only the count changes.
-fn any_limits() -> impl Strategy<Value = Vec<Limit>> {
+fn any_limits() -> impl Strategy<Value = Vec<SharedLimit>> {
     let counts = (any_count(), 1..40_u32).prop_map(|(count, other)| {
-        vec![count, Limit::count(other, count.window().unwrap()).unwrap()]
+        vec![count, SharedLimit::count(other, count.window().unwrap()).unwrap()]
     });
     prop_oneof![3 => prop::collection::vec(any_rate(), 1..4), 1 => counts]
 }
 
-fn any_rate() -> impl Strategy<Value = Limit> {
+fn any_rate() -> impl Strategy<Value = SharedLimit> {
     let numbers = prop_oneof![
         Just((100_u64, 10_000_000_u32)), // 10M/s
         Just((333_333, 200)),
@@ -126,18 +126,18 @@ fn any_rate() -> impl Strategy<Value = Limit> {
     let longest = prop_oneof![3 => Just(2_000_000_u64), 1 => Just(50_000)];
     let beyond = prop_oneof![2 => Just(0_u32), 1 => Just(3), 1 => Just(60)];
     (numbers, longest, beyond).prop_map(|((interval_ns, burst), longest, beyond)| {
-        let limit = Limit::new(Duration::from_nanos(interval_ns), burst).unwrap();
+        let limit = SharedLimit::new(Duration::from_nanos(interval_ns), burst).unwrap();
         // One cell a year for 64 years is too long.
         let limit = limit.with_most_owed(burst + beyond).unwrap_or(limit);
         limit.with_longest_validity(Micros(longest))
     })
 }
 
-fn any_count() -> impl Strategy<Value = Limit> {
+fn any_count() -> impl Strategy<Value = SharedLimit> {
     // Windows that begin a little before and after the clock does.
     let begin = 1_799_999_996..1_800_000_004_u64;
     (prop::sample::select(vec![1_u32, 30, 200, u32::MAX]), begin).prop_map(|(most, begin)| {
-        Limit::count(most, Window { begin, end: begin + 3_600 }).unwrap()
+        SharedLimit::count(most, Window { begin, end: begin + 3_600 }).unwrap()
     })
 }
 
@@ -171,7 +171,7 @@ fn written(bytes: &[u8]) -> Vec<Content> {
 }
 
 fn of_model(records: &Records, now: StoreTime) -> Vec<Content> {
-    let each = |(limit, record): &(Limit, Record)| {
+    let each = |(limit, record): &(SharedLimit, Record)| {
         let leases: Vec<_> = record
             .leases()
             .iter()
@@ -206,8 +206,8 @@ struct Compared<'a> {
 }
 
 impl<'a> Compared<'a> {
-    fn new(connection: &'a mut redis::Connection, key: &[u8], limits: &[Limit]) -> Self {
-        let bucket = |limit: &Limit| Names::new(b"").bucket("p.l", key, *limit);
+    fn new(connection: &'a mut redis::Connection, key: &[u8], limits: &[SharedLimit]) -> Self {
+        let bucket = |limit: &SharedLimit| Names::new(b"").bucket("p.l", key, *limit);
         Self {
             connection,
             buckets: limits.iter().map(bucket).collect(),
@@ -223,7 +223,7 @@ impl<'a> Compared<'a> {
     fn run(
         &mut self,
         steps: &[Step],
-        mut begin: impl FnMut(&Limit, StoreTime, Option<&Charge>) -> Record,
+        mut begin: impl FnMut(&SharedLimit, StoreTime, Option<&Charge>) -> Record,
     ) {
         let sources = [script::ASK_SOURCE, script::CHARGE_SOURCE].map(with_clock);
         let mut pipeline = Pipeline::new();
@@ -319,7 +319,7 @@ fn check<S: Strategy>(cases: u32, strategy: S, mut test: impl FnMut(S::Value)) {
         .unwrap();
 }
 
-fn new_record(_: &Limit, now: StoreTime, _: Option<&Charge>) -> Record {
+fn new_record(_: &SharedLimit, now: StoreTime, _: Option<&Charge>) -> Record {
     Record::new(now)
 }
 
@@ -370,7 +370,7 @@ fn a_strict_store_that_lost_its_memory_begins_with_all_that_may_be_owed() {
     let server = Server::start(&[]);
     let mut connection = connect(&server);
     let steps = || prop::collection::vec(any_step(), 1..20);
-    let any = Limit::new(Duration::from_secs(1), 1).unwrap();
+    let any = SharedLimit::new(Duration::from_secs(1), 1).unwrap();
     // A key has its tag under every limit.
     let tag = |key: &u64| Names::new(b"").bucket("p.l", &key.to_le_bytes(), any).name();
     let same_tag: Vec<u64> =

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use gcra_lease::{Ask, HostId, Limit, Micros, Sent};
+use gcra_lease::{Ask, HostId, Micros, Sent, SharedLimit};
 use gcra_store::{AskOutcome, Bucket, Config, Names, PERMISSIONS, Password, Standing};
 
 use crate::host::{Host, config};
@@ -21,12 +21,12 @@ async fn ask(host: &mut Host, bucket: &Bucket, id: u64, want: u32, debt: u32) ->
 }
 
 /// So slow that nothing drains or expires during a test.
-fn slow(burst: u32) -> Limit {
-    let limit = Limit::new(Duration::from_secs(100_000), burst).unwrap();
+fn slow(burst: u32) -> SharedLimit {
+    let limit = SharedLimit::new(Duration::from_secs(100_000), burst).unwrap();
     limit.with_longest_validity(Micros::from_millis(1_000_000))
 }
 
-fn bucket(key: &str, limit: Limit) -> Bucket {
+fn bucket(key: &str, limit: SharedLimit) -> Bucket {
     Names::new(b"salt").bucket("p.l", key.as_bytes(), limit)
 }
 

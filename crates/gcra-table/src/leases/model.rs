@@ -11,8 +11,8 @@ use core::time::Duration;
 use std::sync::Mutex;
 
 use gcra_lease::{
-    Advice, AskNumber, Base, HostId, HostTime, Limit, Look, Micros, NUMBERS, Packed, Record,
-    Reply, Sent, StoreTime, Wish, Word,
+    Advice, AskNumber, AskReply, Base, HostId, HostTime, Look, Micros, NUMBERS, Packed, Record,
+    Sent, SharedLimit, StoreTime, Wish, Word,
 };
 #[cfg(gcra_loom)]
 use loom::{sync::Arc, thread};
@@ -33,8 +33,8 @@ const OTHER: u64 = 8;
 const KEYS: usize = 12;
 
 /// One cell a minute: in a model none drains.
-fn limit(burst: u32) -> Limit {
-    Limit::new(Duration::from_secs(60), burst).unwrap()
+fn limit(burst: u32) -> SharedLimit {
+    SharedLimit::new(Duration::from_secs(60), burst).unwrap()
 }
 
 /// A set, and what the store knows of its keys.
@@ -86,7 +86,7 @@ impl World {
     }
 
     /// The ask arrives at the store. `None`: it is ignored, because a later one came first.
-    fn deliver(&self, key: u64, now: HostTime, sent: &Sent) -> Option<Reply> {
+    fn deliver(&self, key: u64, now: HostTime, sent: &Sent) -> Option<AskReply> {
         let now = now.max(sent.at).0;
         let clock = self.clock.fetch_max(now, Ordering::Relaxed).max(now);
         let mut record = self.records[index(key)].lock().unwrap();
@@ -282,7 +282,7 @@ fn settled(key: u64, come_back_after: Micros) -> Packed {
     let wish = Wish { want: 1, least: 1, validity: VALIDITY };
     let (entry, sent) = entry.ask(base, &limit(1), NOW, HOST, AskNumber(90), wish);
     let (number, now) = (sent.ask.number, StoreTime(NOW.0));
-    let reply = Reply {
+    let reply = AskReply {
         number,
         kept: 0,
         granted: 0,

@@ -25,8 +25,8 @@
 use core::fmt;
 
 use gcra_lease::{
-    Advice, AskNumber, Base, Demand, Holding, HostId, HostTime, Look, Micros, NUMBERS, Packed,
-    Reply, Sent, Tick, Word,
+    Advice, AskNumber, AskReply, Base, Demand, Holding, HostId, HostTime, Look, Micros, NUMBERS,
+    Packed, Sent, Tick, Word,
 };
 
 use crate::mutation::{Mutation, broken};
@@ -432,7 +432,7 @@ impl<'a> Place<'a> {
     }
 
     /// See [`Holding::reply`].
-    pub(crate) fn reply(&self, now: HostTime, sent: &Sent, reply: &Reply) -> bool {
+    pub(crate) fn reply(&self, now: HostTime, sent: &Sent, reply: &AskReply) -> bool {
         let base = self.memory.base;
         let (mut sent, mut reply) = (*sent, *reply);
         let mut is_advised = false;
