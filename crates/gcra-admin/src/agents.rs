@@ -134,7 +134,7 @@ impl Own {
 const RECENT_MS: u64 = 1_000 * history::STEP * history::RECENT as u64;
 
 #[derive(Clone, Debug, Default)]
-pub struct Answer {
+pub struct AgentsAnswer {
     /// The body of `/status`.
     pub status: Bytes,
     /// The body of `/history`, unless only the status was wanted.
@@ -246,9 +246,9 @@ pub(crate) struct Agents {
 
 #[derive(Debug, Default)]
 struct Latest {
-    answer: Option<(Instant, Answer)>,
+    answer: Option<(Instant, AgentsAnswer)>,
     /// The work that makes the next answer. It goes on when the client that wanted it has gone.
-    work: Option<JoinHandle<(Instant, Answer)>>,
+    work: Option<JoinHandle<(Instant, AgentsAnswer)>>,
     /// How many actions there were when that work began.
     actions: u64,
 }
@@ -265,7 +265,7 @@ impl Agents {
     }
 
     /// The answer now. Clients that come at the same time share an answer.
-    pub(crate) async fn answer(&self, wanted: Wanted) -> Answer {
+    pub(crate) async fn answer(&self, wanted: Wanted) -> AgentsAnswer {
         let mut latest = self.latest[wanted as usize].lock().await;
         let actions = self.actions.load(Ordering::Relaxed);
         if latest.actions != actions {
@@ -296,7 +296,7 @@ async fn everything(
     path: PathBuf,
     described: Arc<Described>,
     wanted: Wanted,
-) -> (Instant, Answer) {
+) -> (Instant, AgentsAnswer) {
     watched.scan().await;
     let own = watched.status();
     let table = watched.table();
@@ -323,7 +323,7 @@ async fn everything(
         // There are no maps with keys that are not strings, so this does not fail.
         let status: Bytes = serde_json::to_vec(&everything).unwrap_or_default().into();
         if wanted == Wanted::Status {
-            return Answer { status, ..Answer::default() };
+            return AgentsAnswer { status, ..AgentsAnswer::default() };
         }
         let past = Past::sum(pasts.iter(), wanted.slots());
         let start = Duration::from_secs(past.first.saturating_mul(history::STEP));
@@ -347,7 +347,7 @@ async fn everything(
             live.extend_from_slice(json);
         }
         live.push(b'}');
-        Answer { status, history: history.into(), events: events.into(), live: live.into() }
+        AgentsAnswer { status, history: history.into(), events: events.into(), live: live.into() }
     };
     let answer = spawn_blocking(add_up).await.unwrap_or_default();
     (Instant::now(), answer)

@@ -21,7 +21,7 @@ use anyhow::Context as _;
 use arc_swap::{ArcSwap, Guard};
 use gcra_lease::{AskNumber, Charge, Demand, HostTime, Micros, Sent, SharedLimit, Wish};
 use gcra_policy::store::StoreSettings;
-use gcra_store::{Answer, AskOutcome, Asker, Charging, Line, Names, Store};
+use gcra_store::{AskAnswer, AskOutcome, Asker, Charging, Line, Names, Store};
 use gcra_table::{
     LeaseCounts, LeaseKey, LeaseNumbers, Leases, Nanos, Quota, Replaced, StoreId, Table, Time,
 };
@@ -507,8 +507,8 @@ impl Borrower {
         }
     }
 
-    fn answered(&self, table: &Table, leases: &Leases, answer: Answer) {
-        let Answer { sent, outcome } = answer;
+    fn answered(&self, table: &Table, leases: &Leases, answer: AskAnswer) {
+        let AskAnswer { sent, outcome } = answer;
         let Some(loan) = self.asked().remove(&sent.ask.number) else { return };
         let now = HostTime::from(table.now());
         let AskOutcome::Reply(reply) = outcome else {

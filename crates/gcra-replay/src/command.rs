@@ -12,7 +12,7 @@ use std::time::Instant;
 use anyhow::{Context as _, bail};
 use gcra_text::output::{Output, WrongUsage, print};
 use gcra_text::visible::{Visible, visible_lines};
-use haproxy_log::{Format, Input, Options, Outcome, Progress};
+use haproxy_log::{Format, Input, Options, Progress, ReadCounts};
 
 use crate::args::Replay;
 use crate::findings::Findings;
@@ -77,7 +77,7 @@ pub fn run(command: &Replay) -> anyhow::Result<ExitCode> {
     options.utc_offset = command.utc_offset;
     options.window = command.window.unwrap_or(options.window);
     let mut has_fractions = false;
-    let outcome = shown_while(&progress, || {
+    let counts = shown_while(&progress, || {
         haproxy_log::read(&inputs, &selection, &options, &progress, &mut |entry| {
             has_fractions |= entry.at % 1_000_000 != 0;
             answers.count(entry.fields);
@@ -89,17 +89,17 @@ pub fn run(command: &Replay) -> anyhow::Result<ExitCode> {
             }
         })
     });
-    let outcome = outcome.map_err(|error| anyhow::anyhow!("{error}"))?;
+    let counts = counts.map_err(|error| anyhow::anyhow!("{error}"))?;
     if let Some(replaying) = &mut replaying {
         replaying.decide_all();
     }
-    if outcome.entries == 0 {
-        return Err(no_requests(command, &outcome, &format, &inputs));
+    if counts.entries == 0 {
+        return Err(no_requests(command, &counts, &format, &inputs));
     }
     for mapping in replaying.iter_mut().flat_map(Replaying::mappings) {
         mapping.describe(&fields, &mut described);
     }
-    if replaying.is_some() && !has_fractions && outcome.entries > 1 {
+    if replaying.is_some() && !has_fractions && counts.entries > 1 {
         described.note(
             "the times of the log are whole seconds: the requests of a second are decided as if \
              they came at once, so more are blocked than really would be"
@@ -109,7 +109,7 @@ pub fn run(command: &Replay) -> anyhow::Result<ExitCode> {
     let findings = Findings {
         files: inputs.iter().map(|input| input.name().to_owned()).collect(),
         format: &format,
-        outcome,
+        counts,
         replaying: replaying.as_ref(),
         described,
         log_answers: answers.found(),
@@ -253,13 +253,13 @@ fn excerpt(line: &[u8]) -> String {
 /// Why nothing could be replayed.
 fn no_requests(
     command: &Replay,
-    outcome: &Outcome,
+    counts: &ReadCounts,
     format: &Format,
     inputs: &[Input],
 ) -> anyhow::Error {
     let names: Vec<_> = inputs.iter().map(Input::name).collect();
     let names = names.join(", ");
-    match outcome.bad.iter().max_by_key(|bad| bad.count) {
+    match counts.bad.iter().max_by_key(|bad| bad.count) {
         None => anyhow::anyhow!("{names} has no lines"),
         Some(bad) => WrongUsage(format!(
             "no line of {names} is a request in {}: {}:{} is '{}' ({}); {}",

@@ -8,7 +8,7 @@ use gcra_table::Nanos;
 use gcra_text::count::Count;
 use gcra_text::duration::Left;
 use gcra_text::version;
-use haproxy_log::{Format, Outcome};
+use haproxy_log::{Format, ReadCounts};
 
 use crate::mapping::Described;
 use crate::report::{
@@ -38,7 +38,7 @@ const CANNOT_KNOW: [&str; 4] = [
 pub(crate) struct Findings<'f> {
     pub files: Vec<String>,
     pub format: &'f Format,
-    pub outcome: Outcome,
+    pub counts: ReadCounts,
     pub(crate) replaying: Option<&'f Replaying>,
     pub described: Described,
     pub(crate) log_answers: Option<LogAnswers>,
@@ -53,7 +53,7 @@ impl Findings<'_> {
         let old = self.replaying.and_then(|replaying| replaying.old.as_ref());
         let tally = new.map_or(&empty, |new| &new.tally);
         let notes = self.notes();
-        let Self { files, format, outcome, replaying, described, .. } = self;
+        let Self { files, format, counts, replaying, described, .. } = self;
         let hit = tally.most_hit(MOST_LISTED, |client| client.hit);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Report {
@@ -71,13 +71,13 @@ impl Findings<'_> {
             },
             notes,
             cannot_know: CANNOT_KNOW,
-            lines: outcome.lines,
-            requests: outcome.entries,
-            bad: outcome.bad.iter().map(bad).collect(),
-            late: outcome.late,
-            truncated: outcome.truncated,
-            first: outcome.first.map(seconds_of),
-            last: outcome.last.map(seconds_of),
+            lines: counts.lines,
+            requests: counts.entries,
+            bad: counts.bad.iter().map(bad).collect(),
+            late: counts.late,
+            truncated: counts.truncated,
+            first: counts.first.map(seconds_of),
+            last: counts.last.map(seconds_of),
             total: total(tally),
             against: replaying.and_then(against),
             log_answers: self.log_answers,
@@ -86,7 +86,7 @@ impl Findings<'_> {
             policies: new.map(policies).unwrap_or_default(),
             suggest: self.suggestions,
             seconds: self.seconds,
-            lines_per_second: f64_from(outcome.lines) / self.seconds.max(1e-6),
+            lines_per_second: f64_from(counts.lines) / self.seconds.max(1e-6),
         }
     }
 
@@ -129,19 +129,19 @@ impl Findings<'_> {
                 notes.push(format!("numbers of clients ({name}) are off by about 0.1 %"));
             }
         }
-        if self.outcome.late > 0 {
-            let behind = self.outcome.behind.unwrap_or_default();
+        if self.counts.late > 0 {
+            let behind = self.counts.behind.unwrap_or_default();
             notes.push(format!(
                 "{} left out, because they began too long before others that were already \
                  counted, up to {}; write a longer --window than that",
-                Count(self.outcome.late, "request was", "requests were"),
+                Count(self.counts.late, "request was", "requests were"),
                 Left(behind)
             ));
         }
-        if self.outcome.truncated > 0 {
+        if self.counts.truncated > 0 {
             notes.push(format!(
                 "{} cut in the log, and args from what is missing have no value",
-                Count(self.outcome.truncated, "line is", "lines are")
+                Count(self.counts.truncated, "line is", "lines are")
             ));
         }
         notes

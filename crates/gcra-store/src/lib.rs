@@ -96,7 +96,7 @@ pub use {
     bucket::{Bucket, Names},
     check::{Finding, Kind, check},
     fault::Fault,
-    message::{Answer, AskOutcome, NotCharged},
+    message::{AskAnswer, AskOutcome, NotCharged},
     shared::{FOUND_WITHIN, Health, ServerHealth, StoreCounters},
     standing::Standing,
     store::{Asker, Away, Charging, Line, Store},

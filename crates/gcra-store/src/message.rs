@@ -1,4 +1,4 @@
-//! [`Batch`]: asks, or a charge, on their way from a thread to the store; and [`Answer`] and
+//! [`Batch`]: asks, or a charge, on their way from a thread to the store; and [`AskAnswer`] and
 //! [`NotCharged`]: what comes back.
 
 use gcra_lease::{AskReply, Charge, Charged, HostTime, Sent};
@@ -11,7 +11,7 @@ use crate::shared::Permit;
 
 /// The answer to one ask.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Answer {
+pub struct AskAnswer {
     /// The ask. Its number says which one it is.
     pub sent: Sent,
     /// Its outcome.
@@ -98,6 +98,6 @@ impl What {
 /// An answer on its way, and its permit, which is returned when the answer is fetched.
 #[derive(Debug)]
 pub(crate) struct Envelope {
-    pub(crate) answer: Answer,
+    pub(crate) answer: AskAnswer,
     pub(crate) _permit: Permit,
 }

@@ -13,7 +13,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::bucket::{Bucket, TAGS};
 use crate::config::Config;
 use crate::connection::Connector;
-use crate::message::{Answer, Batch, Envelope, NotCharged, Pending, What};
+use crate::message::{AskAnswer, Batch, Envelope, NotCharged, Pending, What};
 use crate::script::By;
 use crate::shared::{Health, Part, Permit, Shared, StoreCounters};
 use crate::task::Task;
@@ -170,7 +170,7 @@ impl Line {
 
     /// Waits for answers, and moves those that are there to `answers`. If the future is dropped,
     /// no answer is lost.
-    pub async fn answers(&mut self, answers: &mut Vec<Answer>) {
+    pub async fn answers(&mut self, answers: &mut Vec<AskAnswer>) {
         // It never ends, because this line keeps a sender; and then all that are there.
         if let Some(envelope) = self.answers.recv().await {
             answers.push(envelope.answer);

@@ -20,7 +20,7 @@ use crate::connection::{Connection, Connector};
 use crate::fault::{Fault, Reaction, in_words, reaction};
 use crate::finder::{Finder, Found, Seen, add_wait, confirmed, slot_of};
 use crate::lines::Lines;
-use crate::message::{Answer, AskOutcome, Batch, Envelope, NotCharged, Pending, What};
+use crate::message::{AskAnswer, AskOutcome, Batch, Envelope, NotCharged, Pending, What};
 use crate::script::{self, By, NotAReply, Script};
 use crate::shared::{FOUND_WITHIN, Health, RoundTrip, ServerHealth, Shared};
 
@@ -421,7 +421,7 @@ impl Task {
                 };
                 counter.add(1);
                 // A line that was dropped needs no answers.
-                let _ = to.send(Envelope { answer: Answer { sent, outcome }, _permit: permit });
+                let _ = to.send(Envelope { answer: AskAnswer { sent, outcome }, _permit: permit });
             }
             What::Charge { to, .. } => {
                 let outcome = match came {

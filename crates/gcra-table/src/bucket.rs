@@ -33,7 +33,7 @@ pub(crate) mod seal;
 pub(crate) mod ticket;
 pub(crate) mod window;
 
-use crate::bucket::look::{CANDIDATES, Look};
+use crate::bucket::look::{CANDIDATES, SeenSlots};
 use crate::cpu::{Loads, prefetch};
 #[cfg(gcra_model)]
 use crate::mutation::{Mutation, broken};
@@ -132,9 +132,9 @@ impl<'a> Bucket<'a> {
 
     /// Loads the eight slots, one after another.
     #[inline]
-    pub(crate) fn look(&self) -> Look {
+    pub(crate) fn look(&self) -> SeenSlots {
         let cpu = Loads::of_this_cpu();
-        Look::at(self.id.fingerprint, |position| self.slot(position).load_on(cpu))
+        SeenSlots::at(self.id.fingerprint, |position| self.slot(position).load_on(cpu))
     }
 
     /// The exchange of a charge. A mutation breaks it into a load and a store, to see that a model

@@ -35,19 +35,19 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             let progress = Progress::new();
             let mut sum = 0_u64;
             let (begin, worked) = (Instant::now(), processor_seconds());
-            let outcome = read(&inputs, &selection, &options, &progress, &mut |entry| {
+            let counts = read(&inputs, &selection, &options, &progress, &mut |entry| {
                 sum = sum.wrapping_add(entry.at.unsigned_abs());
                 for field in entry.fields.iter().flatten() {
                     sum = sum.wrapping_add(field.len() as u64);
                 }
             })?;
             let worked = processor_seconds() - worked;
-            if outcome.entries == 0 {
+            if counts.entries == 0 {
                 return Err("no line was a request".into());
             }
             let took = begin.elapsed().as_secs_f64();
             #[allow(clippy::cast_precision_loss, reason = "for people")]
-            let (lines, bytes) = (outcome.lines as f64, progress.bytes() as f64);
+            let (lines, bytes) = (counts.lines as f64, progress.bytes() as f64);
             println!(
                 "fields {fields:?}, threads {}: {:.2} s, {:.2} million lines/s, {:.2} GB/s \
                  (processor {worked:.2} s = {:.0} ns for each line; {} requests, {} late, sum \
@@ -57,8 +57,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 lines / took / 1e6,
                 bytes / took / 1e9,
                 worked / lines * 1e9,
-                outcome.entries,
-                outcome.late,
+                counts.entries,
+                counts.late,
             );
         }
     }

@@ -27,7 +27,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let selection = format.select(&names)?;
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     let mut failed = Ok(());
-    let outcome =
+    let counts =
         read(&[input], &selection, &Options::default(), &Progress::new(), &mut |entry| {
             let mut line = entry.at.to_string().into_bytes();
             for field in entry.fields {
@@ -41,6 +41,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         })?;
     out.flush()?;
     failed?;
-    eprintln!("{outcome:#?}");
+    eprintln!("{counts:#?}");
     Ok(())
 }

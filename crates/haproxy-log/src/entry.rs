@@ -23,7 +23,7 @@ pub struct Entry<'a> {
 /// The counts of one reading.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Outcome {
+pub struct ReadCounts {
     /// Lines of all inputs, with empty ones.
     pub lines: u64,
     /// Requests that `each` was called with.

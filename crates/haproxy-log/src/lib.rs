@@ -13,7 +13,7 @@
 //! let log = "10.0.0.2 [22/Nov/2026:21:39:33.123] \"GET / HTTP/1.1\"\n\
 //!            10.0.0.1 [22/Nov/2026:21:39:33.100] \"POST /slow HTTP/1.1\"\n";
 //! let mut requests = Vec::new();
-//! let outcome = read(
+//! let counts = read(
 //!     &[Input::stream("a log", log.as_bytes())],
 //!     &fields,
 //!     &Options::default(),
@@ -23,7 +23,7 @@
 //! // The slow request came first.
 //! assert_eq!(requests[0], (1_795_383_573_100_000, Some(b"POST".to_vec())));
 //! assert_eq!(requests[1], (1_795_383_573_123_000, Some(b"GET".to_vec())));
-//! assert_eq!(outcome.entries, 2);
+//! assert_eq!(counts.entries, 2);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -53,7 +53,7 @@ mod selection;
 mod time;
 
 pub use bad::{BadKind, BadLine};
-pub use entry::{Entry, Outcome};
+pub use entry::{Entry, ReadCounts};
 pub use format::{Field, Format, UnknownField};
 pub use format_error::FormatError;
 pub use input::Input;

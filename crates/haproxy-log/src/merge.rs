@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::bad::BadLine;
 use crate::block::Block;
-use crate::entry::{Entry, Outcome};
+use crate::entry::{Entry, ReadCounts};
 use crate::options::Options;
 
 /// When the next request of a run is, and what decides between equal times: the input, then the
@@ -36,7 +36,7 @@ pub(crate) struct Merge<'a> {
     blocks: u64,
     /// How many lines of each input came.
     lines: Vec<u64>,
-    outcome: Outcome,
+    counts: ReadCounts,
     /// For each kind of bad lines, the input of the first one.
     bad_inputs: Vec<usize>,
     /// How far all inputs had come when requests were passed on last.
@@ -72,7 +72,7 @@ impl<'a> Merge<'a> {
             held: 0,
             blocks: 0,
             lines: vec![0; inputs],
-            outcome: Outcome::default(),
+            counts: ReadCounts::default(),
             bad_inputs: Vec::new(),
             reached: i64::MIN,
             behind: 0,
@@ -82,16 +82,16 @@ impl<'a> Merge<'a> {
     pub(crate) fn add(&mut self, input: usize, name: &str, mut block: Block) {
         let line = self.lines[input];
         self.lines[input] += block.lines;
-        self.outcome.lines += block.lines;
-        self.outcome.truncated += block.truncated;
+        self.counts.lines += block.lines;
+        self.counts.truncated += block.truncated;
         for bad in block.bad.drain(..) {
             let (file, line) = (name.to_owned(), line + bad.line + 1);
             self.bad(input, BadLine { file, line, ..bad });
         }
         let mut next = 0;
-        if let Some(passed) = self.outcome.last {
+        if let Some(passed) = self.counts.last {
             next = block.items.partition_point(|item| item.at < passed);
-            self.outcome.late += next as u64;
+            self.counts.late += next as u64;
             if next > 0 {
                 let reached = self.reached.max(passed);
                 self.behind = self.behind.max(reached.saturating_sub(block.items[0].at));
@@ -107,7 +107,7 @@ impl<'a> Merge<'a> {
     }
 
     fn bad(&mut self, input: usize, first: BadLine) {
-        let bad = &mut self.outcome.bad;
+        let bad = &mut self.counts.bad;
         match bad.iter_mut().zip(&mut self.bad_inputs).find(|(bad, _)| bad.kind == first.kind) {
             Some((bad, known)) => {
                 let count = bad.count + first.count;
@@ -159,11 +159,11 @@ impl<'a> Merge<'a> {
                 let line = run.line + u64::from(item.line) + 1;
                 (self.each)(&Entry { at: item.at, fields: &fields, input, line });
                 self.held -= run.each;
-                self.outcome.last = Some(item.at);
+                self.counts.last = Some(item.at);
                 count += 1;
             }
-            self.outcome.first = self.outcome.first.or(Some(at));
-            self.outcome.entries += count as u64;
+            self.counts.first = self.counts.first.or(Some(at));
+            self.counts.entries += count as u64;
             run.next += count;
             run.shrink(self.fields);
             if let Some(item) = run.block.items.get(run.next) {
@@ -173,14 +173,14 @@ impl<'a> Merge<'a> {
     }
 
     /// Passes on all that is left.
-    pub(crate) fn finish(mut self) -> Outcome {
+    pub(crate) fn finish(mut self) -> ReadCounts {
         self.pass_on_before(i64::MAX, 0);
-        self.outcome.bad.sort_by_key(|bad| bad.kind);
+        self.counts.bad.sort_by_key(|bad| bad.kind);
         if self.behind > 0 {
             let micros = u64::try_from(self.behind).unwrap_or(u64::MAX);
-            self.outcome.behind = Some(Duration::from_micros(micros));
+            self.counts.behind = Some(Duration::from_micros(micros));
         }
         debug_assert_eq!(self.held, 0);
-        self.outcome
+        self.counts
     }
 }

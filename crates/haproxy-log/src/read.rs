@@ -5,7 +5,7 @@ use std::fmt;
 use std::io;
 use std::sync::atomic::Ordering;
 
-use crate::entry::{Entry, Outcome};
+use crate::entry::{Entry, ReadCounts};
 use crate::input::Input;
 use crate::line::{Lines, Parsed, Values};
 use crate::merge::Merge;
@@ -43,14 +43,14 @@ impl std::error::Error for ReadError {
 ///
 /// # Errors
 /// A file cannot be opened or read. Bad lines and damaged compressed data are no errors: the
-/// outcome has them.
+/// counts have them.
 pub fn read(
     inputs: &[Input],
     format: &Selection,
     options: &Options,
     progress: &Progress,
     each: &mut dyn FnMut(&Entry<'_>),
-) -> Result<Outcome, ReadError> {
+) -> Result<ReadCounts, ReadError> {
     let total = inputs.iter().filter_map(Input::size).sum();
     progress.total.store(total, Ordering::Relaxed);
     let mut merge = Merge::new(inputs.len(), format.names().len(), options, each);

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use haproxy_log::{BadKind, Format, Input, Options, Outcome, Progress, Selection, read};
+use haproxy_log::{BadKind, Format, Input, Options, Progress, ReadCounts, Selection, read};
 
 /// The usual options with a change.
 fn with(change: impl FnOnce(&mut Options)) -> Options {
@@ -46,15 +46,15 @@ fn log(seed: u64, count: u32, disorder: u32) -> Vec<u8> {
 
 type Requests = Vec<(i64, String, usize, u64)>;
 
-fn run(inputs: &[Input], options: &Options) -> (Requests, Outcome) {
+fn run(inputs: &[Input], options: &Options) -> (Requests, ReadCounts) {
     let selection = Format::http().select(&["ci", "path"]).unwrap();
     collect(inputs, &selection, options)
 }
 
-fn collect(inputs: &[Input], selection: &Selection, options: &Options) -> (Requests, Outcome) {
+fn collect(inputs: &[Input], selection: &Selection, options: &Options) -> (Requests, ReadCounts) {
     let mut requests = Vec::new();
     let progress = Progress::new();
-    let outcome = read(inputs, selection, options, &progress, &mut |entry| {
+    let counts = read(inputs, selection, options, &progress, &mut |entry| {
         let fields: Vec<String> = entry
             .fields
             .iter()
@@ -63,11 +63,11 @@ fn collect(inputs: &[Input], selection: &Selection, options: &Options) -> (Reque
         requests.push((entry.at, fields.join(" "), entry.input, entry.line));
     })
     .unwrap();
-    assert_eq!(progress.lines(), outcome.lines);
+    assert_eq!(progress.lines(), counts.lines);
     if progress.total_bytes() > 0 {
         assert_eq!(progress.bytes(), progress.total_bytes());
     }
-    (requests, outcome)
+    (requests, counts)
 }
 
 /// 22 November 2026, 00:00 UTC, in seconds since 1970.
@@ -113,13 +113,13 @@ fn any_number_of_threads_gives_what_one_by_one_gives() {
     let expected = naive(&[&text]);
     for threads in [1, 2, 7] {
         let options = with(|it| it.threads = threads);
-        let (requests, outcome) = run(&[stream(&text)], &options);
+        let (requests, counts) = run(&[stream(&text)], &options);
         assert!(requests == expected);
-        assert_eq!((outcome.entries, outcome.late), (3000, 0));
-        assert_eq!(outcome.first, Some(expected[0].0));
-        assert_eq!(outcome.last, Some(expected[2999].0));
+        assert_eq!((counts.entries, counts.late), (3000, 0));
+        assert_eq!(counts.first, Some(expected[0].0));
+        assert_eq!(counts.last, Some(expected[2999].0));
         let ends = text.iter().filter(|&&byte| byte == b'\n').count();
-        assert_eq!(outcome.lines, ends as u64);
+        assert_eq!(counts.lines, ends as u64);
     }
 }
 
@@ -143,12 +143,12 @@ fn what_comes_depends_on_the_text_alone() {
         all.push(run(&[input], &options));
     }
     assert!(all.windows(2).all(|pair| pair[0] == pair[1]));
-    let (requests, outcome) = &all[0];
+    let (requests, counts) = &all[0];
     assert!(requests.is_sorted_by_key(|request| request.0));
-    assert_eq!(outcome.entries + outcome.late, 30_000);
+    assert_eq!(counts.entries + counts.late, 30_000);
     // With enough memory, none is late.
-    let (requests, outcome) = run(&[stream(&text)], &Options::default());
-    assert_eq!((requests.len(), outcome.late), (30_000, 0));
+    let (requests, counts) = run(&[stream(&text)], &Options::default());
+    assert_eq!((requests.len(), counts.late), (30_000, 0));
 }
 
 #[test]
@@ -161,16 +161,16 @@ fn lines_beyond_the_window_are_late() {
     text += &line(70_000, "10.0.0.2");
     text += &line(159_000, "10.0.0.3");
     let options = with(|it| it.window = Duration::from_secs(20));
-    let (requests, outcome) = run(&[stream(text.as_bytes())], &options);
-    assert_eq!((outcome.entries, outcome.late, outcome.lines), (6001, 1, 6002));
+    let (requests, counts) = run(&[stream(text.as_bytes())], &options);
+    assert_eq!((counts.entries, counts.late, counts.lines), (6001, 1, 6002));
     assert!(requests.is_sorted_by_key(|request| request.0));
-    // A window of what the outcome says is enough.
-    let window = outcome.behind.unwrap();
-    assert!(window > Duration::from_secs(50), "{outcome:?}");
+    // A window of what the counts say is enough.
+    let window = counts.behind.unwrap();
+    assert!(window > Duration::from_secs(50), "{counts:?}");
     let options = with(|it| it.window = window);
     assert_eq!(run(&[stream(text.as_bytes())], &options).1.late, 0);
-    let (_, outcome) = run(&[stream(text.as_bytes())], &Options::default());
-    assert_eq!((outcome.late, outcome.behind), (0, None));
+    let (_, counts) = run(&[stream(text.as_bytes())], &Options::default());
+    assert_eq!((counts.late, counts.behind), (0, None));
 }
 
 #[test]
@@ -183,8 +183,8 @@ fn requests_that_lie_far_ahead_are_kept() {
         text += &line(at * 10 + ahead, &format!("10.0.{}.1", at % 256));
     }
     let options = with(|it| it.window = Duration::from_secs(2));
-    let (requests, outcome) = run(&[stream(text.as_bytes())], &options);
-    assert_eq!((outcome.entries, outcome.late), (30_000, 0));
+    let (requests, counts) = run(&[stream(text.as_bytes())], &options);
+    assert_eq!((counts.entries, counts.late), (30_000, 0));
     assert!(requests == naive(&[text.as_bytes()]));
 }
 
@@ -198,8 +198,8 @@ fn a_wrong_date_does_not_make_the_others_late() {
         }
     }
     let options = with(|it| it.window = Duration::from_secs(20));
-    let (requests, outcome) = run(&[stream(text.as_bytes())], &options);
-    assert_eq!((outcome.entries, outcome.late), (20_001, 0));
+    let (requests, counts) = run(&[stream(text.as_bytes())], &options);
+    assert_eq!((counts.entries, counts.late), (20_001, 0));
     assert!(requests.last().unwrap().1.starts_with("10.0.0.9"));
 }
 
@@ -227,16 +227,16 @@ fn several_files_are_merged_by_time() {
             it.memory = memory;
             it.window = Duration::from_secs(5);
         });
-        let (requests, outcome) = run(&inputs, &options);
+        let (requests, counts) = run(&inputs, &options);
         let expected = naive(&parts);
-        assert_eq!(outcome.late, 0);
+        assert_eq!(counts.late, 0);
         assert!(requests == expected);
     }
     // Two machines at the same time.
     let (one, other) = (log(4, 3000, 1000), log(5, 3000, 1000));
-    let (requests, outcome) = run(&[stream(&one), stream(&other)], &Options::default());
+    let (requests, counts) = run(&[stream(&one), stream(&other)], &Options::default());
     assert!(requests == naive(&[&one, &other]));
-    assert_eq!(outcome.entries, 6000);
+    assert_eq!(counts.entries, 6000);
 }
 
 fn gzip(text: &[u8]) -> Vec<u8> {
@@ -250,16 +250,16 @@ fn gzip_in_members_whole_and_cut_off() {
     let (one, other) = (log(6, 2000, 0), log(7, 2000, 0));
     let both = [gzip(&one), gzip(b""), gzip(&other)].concat();
     let text = [one.clone(), other].concat();
-    let (requests, outcome) = run(&[stream(&both)], &Options::default());
+    let (requests, counts) = run(&[stream(&both)], &Options::default());
     assert!(requests == naive(&[&text]));
-    assert!(outcome.bad.iter().all(|bad| bad.kind != BadKind::Damaged));
+    assert!(counts.bad.iter().all(|bad| bad.kind != BadKind::Damaged));
 
     let cut = &both[..both.len() - 3000];
-    let (requests, outcome) = run(&[stream(cut)], &Options::default());
+    let (requests, counts) = run(&[stream(cut)], &Options::default());
     assert!((2000..4000).contains(&requests.len()));
-    let damaged: Vec<_> = outcome.bad.iter().filter(|bad| bad.kind == BadKind::Damaged).collect();
+    let damaged: Vec<_> = counts.bad.iter().filter(|bad| bad.kind == BadKind::Damaged).collect();
     assert_eq!((damaged.len(), damaged[0].count), (1, 1));
-    assert_eq!(damaged[0].line, outcome.lines + 1);
+    assert_eq!(damaged[0].line, counts.lines + 1);
     // Each line that came is one of the log, none is a part of one.
     let all = naive(&[&text]);
     assert!(requests.iter().all(|request| all.contains(request)));
@@ -267,16 +267,16 @@ fn gzip_in_members_whole_and_cut_off() {
     let mut damaged = gzip(&one);
     let place = damaged.len() / 20;
     damaged[place..place + 400].fill(0xff);
-    let (requests, outcome) = run(&[stream(&damaged)], &Options::default());
+    let (requests, counts) = run(&[stream(&damaged)], &Options::default());
     let before = requests.len();
     assert!((20..400).contains(&before), "{before}");
     assert!(requests.iter().all(|request| all.contains(request)));
-    assert_eq!(outcome.bad.last().unwrap().kind, BadKind::Damaged);
+    assert_eq!(counts.bad.last().unwrap().kind, BadKind::Damaged);
     // Garbage after the end.
-    let (requests, outcome) =
+    let (requests, counts) =
         run(&[stream(&[&gzip(&one), &b"garbage"[..]].concat())], &Options::default());
     assert_eq!(requests.len(), 2000);
-    assert_eq!(outcome.bad.last().unwrap().kind, BadKind::Damaged);
+    assert_eq!(counts.bad.last().unwrap().kind, BadKind::Damaged);
 }
 
 #[test]
@@ -289,12 +289,12 @@ fn zstd_in_frames_whole_and_cut_off() {
     let skipped = b"\x50\x2A\x4D\x18\x04\0\0\0abcd".to_vec();
     let both = [skipped.clone(), zstd(&one), skipped, zstd(&other)].concat();
     let text = [one, other].concat();
-    let (requests, outcome) = run(&[stream(&both)], &Options::default());
+    let (requests, counts) = run(&[stream(&both)], &Options::default());
     assert!(requests == naive(&[&text]));
-    assert!(outcome.bad.iter().all(|bad| bad.kind != BadKind::Damaged), "{:?}", outcome.bad);
-    let (requests, outcome) = run(&[stream(&both[..both.len() - 3000])], &Options::default());
+    assert!(counts.bad.iter().all(|bad| bad.kind != BadKind::Damaged), "{:?}", counts.bad);
+    let (requests, counts) = run(&[stream(&both[..both.len() - 3000])], &Options::default());
     assert!((2000..4000).contains(&requests.len()));
-    assert_eq!(outcome.bad.last().unwrap().kind, BadKind::Damaged);
+    assert_eq!(counts.bad.last().unwrap().kind, BadKind::Damaged);
     // A file as the usual program writes it.
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("a.log");
@@ -349,10 +349,10 @@ fn ends_of_lines_and_long_lines() {
                 it.threads = 1;
             }),
         ] {
-            let (_, outcome) = run(&[stream(text.as_bytes())], options);
-            let found = outcome.bad.iter().find(|bad| bad.kind == BadKind::TooLong);
+            let (_, counts) = run(&[stream(text.as_bytes())], options);
+            let found = counts.bad.iter().find(|bad| bad.kind == BadKind::TooLong);
             let found = found.map_or(0, |bad| bad.count);
-            let counts = (outcome.lines, outcome.entries, found);
+            let counts = (counts.lines, counts.entries, found);
             assert_eq!(counts, (lines, entries, too_long), "{} bytes", text.len());
         }
     }

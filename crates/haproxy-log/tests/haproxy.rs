@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use haproxy_log::{BadKind, Format, Input, Options, Outcome, Progress, read};
+use haproxy_log::{BadKind, Format, Input, Options, Progress, ReadCounts, read};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -162,20 +162,18 @@ impl HaProxy {
 type Values = Vec<Option<String>>;
 
 /// The requests of a log and the values of some fields.
-fn fields(log: &[String], format: &Format, names: &[&str]) -> (Vec<(i64, Values)>, Outcome) {
+fn fields(log: &[String], format: &Format, names: &[&str]) -> (Vec<(i64, Values)>, ReadCounts) {
     let text = log.join("\n");
     let mut requests = Vec::new();
     let selection = format.select(names).unwrap();
     let input = Input::stream("log", Cursor::new(text.into_bytes()));
-    let outcome =
-        read(&[input], &selection, &Options::default(), &Progress::new(), &mut |entry| {
-            let text = |value: &Option<&[u8]>| {
-                value.map(|value| String::from_utf8_lossy(value).into_owned())
-            };
-            requests.push((entry.at, entry.fields.iter().map(text).collect()));
-        })
-        .unwrap();
-    (requests, outcome)
+    let counts = read(&[input], &selection, &Options::default(), &Progress::new(), &mut |entry| {
+        let text =
+            |value: &Option<&[u8]>| value.map(|value| String::from_utf8_lossy(value).into_owned());
+        requests.push((entry.at, entry.fields.iter().map(text).collect()));
+    })
+    .unwrap();
+    (requests, counts)
 }
 
 fn some(values: &[&str]) -> Values {
@@ -232,16 +230,16 @@ fn the_formats_that_haproxy_has_names_for() {
             let log = haproxy.lines(is_its, 2);
             let format = Format::guess((log.join("\n") + "\n").as_bytes()).expect(name);
             assert_eq!(format.name(), name, "{log:#?}");
-            let (requests, outcome) = fields(&log, &format, &["ci", "ft", "s"]);
+            let (requests, counts) = fields(&log, &format, &["ci", "ft", "s"]);
             assert_eq!(requests[0].1, some(&["127.0.0.1", &format!("f{at}"), "s1"]));
             assert!(is_now(requests[0].0), "{log:#?}");
             if name == "the TCP format" {
-                assert_eq!((requests.len(), outcome.bad.len()), (2, 0), "{log:#?}");
+                assert_eq!((requests.len(), counts.bad.len()), (2, 0), "{log:#?}");
                 continue;
             }
             assert_eq!(requests.len(), 1, "{log:#?}");
-            assert_eq!(outcome.bad.len(), 1, "{log:#?}");
-            assert_eq!((outcome.bad[0].kind, outcome.bad[0].count), (BadKind::NoRequest, 1));
+            assert_eq!(counts.bad.len(), 1, "{log:#?}");
+            assert_eq!((counts.bad[0].kind, counts.bad[0].count), (BadKind::NoRequest, 1));
             let names = ["method", "path", "query", "HV", "ST"];
             let (requests, _) = fields(&log, &format, &names);
             let expected = ["GET", "/a%20b\"c", "q=1&r={|}", "HTTP/1.1", "200"];
@@ -281,8 +279,8 @@ fn every_name_of_a_log_format() {
         let log = &log[at..];
         let format = Format::compile(string).unwrap();
         let names = ["ci", "HM", "HP", "HPO", "HQ", "HU", "HV", "ST", "b", "s", "si", "f", "ft"];
-        let (requests, outcome) = fields(log, &format, &names);
-        assert_eq!(requests.len(), 1, "{log:#?} {outcome:#?}");
+        let (requests, counts) = fields(log, &format, &names);
+        assert_eq!(requests.len(), 1, "{log:#?} {counts:#?}");
         let (moment, values) = &requests[0];
         assert!(is_now(*moment));
         let (path, front) = ("/a%20b\"c", format!("f{at}"));
@@ -332,8 +330,8 @@ fn texts_that_clients_choose() {
     let log = haproxy.lines(|line| line.contains("path=/"), 1);
     let format = Format::compile(TEXTS).unwrap();
     let names = ["var(txn.agent)", "%[src]", "HPO", "query", "var(txn.nothing)", "var(txn.path)"];
-    let (requests, outcome) = fields(&log, &format, &names);
-    assert_eq!(requests.len(), 1, "{log:#?} {outcome:#?}");
+    let (requests, counts) = fields(&log, &format, &names);
+    assert_eq!(requests.len(), 1, "{log:#?} {counts:#?}");
     let agent = "a \"b\" 404 {x|y} #1 \\ ]";
     let expected = [agent, "127.0.0.1", "/a%20b\"c", "q=1&r={|}", "-", "/a%20b\"c"];
     assert_eq!(requests[0].1, some(&expected), "{log:#?}");
@@ -354,8 +352,8 @@ fn json_that_haproxy_writes() {
         Format::compile(by_hand).unwrap(),
     ] {
         let names = if format.name() == "JSON" { ["ip", "status"] } else { ["ci", "ST"] };
-        let (requests, outcome) = fields(&log, &format, &names);
-        assert_eq!(requests.len(), 1, "{log:#?} {outcome:#?}");
+        let (requests, counts) = fields(&log, &format, &names);
+        assert_eq!(requests.len(), 1, "{log:#?} {counts:#?}");
         assert_eq!(requests[0].1, some(&["127.0.0.1", "200"]), "{log:#?}");
         assert!(is_now(requests[0].0));
     }
@@ -376,8 +374,8 @@ fn json_that_haproxy_writes() {
     let text = log.join("\n") + "\n";
     for format in [Format::guess(text.as_bytes()).unwrap(), Format::compile(encoded).unwrap()] {
         let names = ["ip", "status", "agent", "nothing"];
-        let (requests, outcome) = fields(&log, &format, &names);
-        assert_eq!(requests.len(), 1, "{log:#?} {outcome:#?}");
+        let (requests, counts) = fields(&log, &format, &names);
+        assert_eq!(requests.len(), 1, "{log:#?} {counts:#?}");
         let agent = "a \"b\" 404 {x|y} #1 \\ ]";
         assert_eq!(requests[0].1, some(&["127.0.0.1", "200", agent, "-"]), "{log:#?}");
         assert!(is_now(requests[0].0));

@@ -112,10 +112,10 @@ fn lines_that_are_not_requests_are_counted_by_kind() {
         LINE,
     ]
     .join("\n");
-    let (requests, outcome) = all(&Format::http(), log.as_bytes(), &["ci"]);
-    assert_eq!((outcome.lines, outcome.entries, requests.len()), (15, 1, 1));
+    let (requests, counts) = all(&Format::http(), log.as_bytes(), &["ci"]);
+    assert_eq!((counts.lines, counts.entries, requests.len()), (15, 1, 1));
     let bad: Vec<(BadKind, u64, u64)> =
-        outcome.bad.iter().map(|bad| (bad.kind, bad.count, bad.line)).collect();
+        counts.bad.iter().map(|bad| (bad.kind, bad.count, bad.line)).collect();
     assert_eq!(
         bad,
         [
@@ -128,21 +128,21 @@ fn lines_that_are_not_requests_are_counted_by_kind() {
             (BadKind::Unknown, 2, 13),
         ]
     );
-    assert_eq!(outcome.bad[6].excerpt, "not a line of a log");
-    assert!(outcome.bad[4].excerpt.chars().count() < 200);
+    assert_eq!(counts.bad[6].excerpt, "not a line of a log");
+    assert!(counts.bad[4].excerpt.chars().count() < 200);
 }
 
 #[test]
 fn a_line_that_ends_within_a_text_is_a_request() {
     let end = LINE.find("/b?q").unwrap();
-    let (requests, outcome) =
+    let (requests, counts) =
         all(&Format::http(), &LINE.as_bytes()[..end], &["ci", "path", "query"]);
-    assert_eq!((outcome.entries, outcome.truncated, outcome.bad.len()), (1, 1, 0));
+    assert_eq!((counts.entries, counts.truncated, counts.bad.len()), (1, 1, 0));
     assert_eq!(requests[0].1, [Some("192.0.2.1".to_owned()), Some("/a".to_owned()), None]);
     // Every other beginning of the line is bad or such a request, and never another request.
     for end in 0..LINE.len() {
-        let (_, outcome) = all(&Format::http(), &LINE.as_bytes()[..end], &["ci"]);
-        assert_eq!(outcome.entries, outcome.truncated, "{}", &LINE[..end]);
+        let (_, counts) = all(&Format::http(), &LINE.as_bytes()[..end], &["ci"]);
+        assert_eq!(counts.entries, counts.truncated, "{}", &LINE[..end]);
     }
 }
 
@@ -357,9 +357,9 @@ fn json_in_many_forms() {
         ("[]", BadKind::Unknown),
         (&"{\"a\":".repeat(1000), BadKind::Unknown),
     ] {
-        let (_, outcome) = all(&format, line.as_bytes(), &["ip"]);
-        assert_eq!((outcome.entries, outcome.bad.len()), (0, 1), "{line}");
-        assert_eq!(outcome.bad[0].kind, kind, "{line}");
+        let (_, counts) = all(&format, line.as_bytes(), &["ip"]);
+        assert_eq!((counts.entries, counts.bad.len()), (0, 1), "{line}");
+        assert_eq!(counts.bad[0].kind, kind, "{line}");
     }
 }
 
@@ -408,8 +408,8 @@ fn a_hostile_line_takes_linear_time() {
         let line = piece.repeat(65_000 / piece.len());
         let begin = std::time::Instant::now();
         for format in [&format, &Format::http(), &Format::clf(), &Format::json()] {
-            let (_, outcome) = all(format, line.as_bytes(), &[]);
-            assert_eq!(outcome.entries, 0);
+            let (_, counts) = all(format, line.as_bytes(), &[]);
+            assert_eq!(counts.entries, 0);
         }
         // Quadratic time would be minutes. The bound is for the slowest machine.
         assert!(begin.elapsed().as_secs() < 60, "{piece:?}");

@@ -165,9 +165,9 @@ proptest! {
     fn any_bytes_are_lines_or_bad(log in prop::collection::vec(any::<u8>(), 0..2000)) {
         let lines = log.split(|&byte| byte == b'\n').count() as u64;
         for format in [Format::http(), Format::clf(), Format::json()] {
-            let (requests, outcome) = all(&format, &log, &[]);
-            prop_assert_eq!(requests.len() as u64, outcome.entries);
-            prop_assert!(outcome.lines <= lines && outcome.lines + 1 >= lines);
+            let (requests, counts) = all(&format, &log, &[]);
+            prop_assert_eq!(requests.len() as u64, counts.entries);
+            prop_assert!(counts.lines <= lines && counts.lines + 1 >= lines);
         }
         let _ = Format::guess(&log);
         let _ = Format::compile(&String::from_utf8_lossy(&log));
@@ -184,8 +184,8 @@ proptest! {
         let at = at.index(line.len());
         line[at] = byte;
         line.truncate(cut.index(line.len()) + 1);
-        let (_, outcome) = all(&Format::http(), &line, &["ci", "path"]);
-        let bad: u64 = outcome.bad.iter().map(|bad| bad.count).sum();
-        prop_assert!(outcome.entries + bad <= 2);
+        let (_, counts) = all(&Format::http(), &line, &["ci", "path"]);
+        let bad: u64 = counts.bad.iter().map(|bad| bad.count).sum();
+        prop_assert!(counts.entries + bad <= 2);
     }
 }

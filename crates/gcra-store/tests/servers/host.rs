@@ -4,7 +4,7 @@ use std::sync::{Mutex, Once};
 use std::time::Duration;
 
 use gcra_lease::{Ask, AskNumber, AskReply, HostId, HostTime, Micros, Sent, SharedLimit};
-use gcra_store::{Answer, AskOutcome, Away, Config, Health, Line, Names, Store, Url};
+use gcra_store::{AskAnswer, AskOutcome, Away, Config, Health, Line, Names, Store, Url};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::support::PATIENCE;
@@ -117,7 +117,7 @@ impl Host {
     }
 
     /// So many answers, in any order.
-    pub async fn answers(&mut self, count: usize) -> Vec<Answer> {
+    pub async fn answers(&mut self, count: usize) -> Vec<AskAnswer> {
         let mut answers = Vec::new();
         while answers.len() < count {
             let waited = timeout(PATIENCE, self.line.answers(&mut answers)).await;

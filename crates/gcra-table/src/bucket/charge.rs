@@ -15,7 +15,7 @@
 //! the TAT: no cell is allowed without being charged.
 
 use crate::bucket::context::{Context, Moved};
-use crate::bucket::look::Look;
+use crate::bucket::look::SeenSlots;
 use crate::bucket::opening::Opening;
 use crate::bucket::{Bucket, MAX_ATTEMPTS};
 use crate::cpu::Loads;
@@ -119,7 +119,7 @@ impl Bucket<'_> {
     #[inline]
     fn open_and_charge<C: Fn() -> Time>(
         &self,
-        look: Look,
+        look: SeenSlots,
         charge: ToCharge<'_>,
         now: &mut Reading,
         context: &Context<'_, C>,

@@ -4,7 +4,7 @@
 use core::sync::atomic::{AtomicU32, Ordering as MemoryOrdering};
 
 use crate::bucket::Bucket;
-use crate::bucket::look::Look;
+use crate::bucket::look::SeenSlots;
 use crate::bucket::ticket::Announcer;
 use crate::counters::Counters;
 use crate::mutation::{Mutation, broken};
@@ -36,7 +36,7 @@ impl<C: Fn() -> Time> Context<'_, C> {
     /// Whether the key's bucket has gone to another table: its slots here no longer serve it. A
     /// seal in a table that is not being moved is damage, and means nothing.
     #[inline]
-    pub(crate) fn is_moved(&self, look: &Look) -> bool {
+    pub(crate) fn is_moved(&self, look: &SeenSlots) -> bool {
         look.has_seals() && self.is_moving()
     }
 

@@ -13,7 +13,7 @@ pub(crate) const CANDIDATES: usize = 2 * LINE_SLOTS;
 /// The eight slots as they were seen, one after another, and what there was of the key: a bit for
 /// each position.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Look {
+pub(crate) struct SeenSlots {
     words: [Word; CANDIDATES],
     /// The confirmed slot of the key. (Damage can make it more than one.)
     buckets: u8,
@@ -22,7 +22,7 @@ pub(crate) struct Look {
     sealed: u8,
 }
 
-impl Look {
+impl SeenSlots {
     /// A look for the key with this fingerprint, when `load` loads the slot at a position.
     #[inline]
     pub(crate) fn at(fingerprint: u64, load: impl Fn(usize) -> Word) -> Self {

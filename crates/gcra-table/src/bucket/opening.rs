@@ -58,7 +58,7 @@
 //! over with a full burst. This is the one way in which too much is allowed, and it is counted.
 
 use crate::bucket::context::Context;
-use crate::bucket::look::{Look, is_reclaimable};
+use crate::bucket::look::{SeenSlots, is_reclaimable};
 use crate::bucket::{Bucket, MAX_ATTEMPTS};
 use crate::mutation::{Mutation, broken};
 use crate::slot::Word;
@@ -83,7 +83,7 @@ impl Bucket<'_> {
     #[inline]
     pub(crate) fn open<C: Fn() -> Time, D>(
         &self,
-        mut look: Look,
+        mut look: SeenSlots,
         now: &mut Reading,
         context: &Context<'_, C>,
         first_tat: impl Fn(Time) -> Result<Time, D>,
@@ -153,7 +153,7 @@ impl Bucket<'_> {
     #[inline]
     fn announce<C: Fn() -> Time>(
         &self,
-        look: &Look,
+        look: &SeenSlots,
         now: &mut Reading,
         context: &Context<'_, C>,
     ) -> Option<(usize, Word)> {
@@ -184,7 +184,7 @@ impl Bucket<'_> {
     /// Removes this key's announcements that were seen, except the one at `keep`. False if one of
     /// them has changed since.
     #[inline]
-    fn remove_announcements(&self, look: &Look, keep: Option<usize>) -> bool {
+    fn remove_announcements(&self, look: &SeenSlots, keep: Option<usize>) -> bool {
         if broken(Mutation::KeepOthers) {
             return true;
         }
