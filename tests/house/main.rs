@@ -55,14 +55,16 @@ const MOST_LINES: usize = 900;
 /// The most files in one folder.
 const MOST_FILES: usize = 30;
 
-/// Names of several types that are one idea, and which.
+/// Names of several types that mean one thing, and which.
 const SAME_IDEA: &[(&str, &str)] = &[
-    ("Answer", "what came back to the one who asked: from the store, or from an agent under test"),
-    ("Limit", "how much a client may do: as a policy has it, and as the store computes it"),
-    ("Look", "what a look at a key finds: in the slots of a table, or of what a host holds"),
-    ("Outcome", "what came of something: of a request, or of reading a log"),
-    ("Question", "what is asked about: the messages of a test, or one message with its key"),
-    ("Reply", "what one who asks gets: a host from the store, HAProxy from a handler"),
+    (
+        "Answer",
+        "the variables that HAProxy gets for a NOTIFY: as an agent copies or a test reads them",
+    ),
+    (
+        "Question",
+        "a message that a decision is asked for: as a test writes or the limiter reads it",
+    ),
     ("Window", "a calendar window, by the clock of the table or by that of the store"),
     ("Word", "128 bits that are exchanged as a whole: a slot, or a part of a lease"),
 ];
@@ -174,21 +176,33 @@ fn each_readme_names_the_files_of_its_crate() {
 }
 
 /// A name is read where it can be used: a type of one crate by that crate alone, a public one also
-/// by the crates that depend on it. No reader should meet two of one name.
+/// by the crates that depend on it, or on one that passes it on. No reader should meet two of one
+/// name.
 #[test]
 fn a_name_means_one_thing_wherever_it_is_read() {
-    let checked = crates();
+    let crates = crates();
+    let readers = |krate: &Krate, is_public| {
+        let users = DEPENDENCIES.iter().filter(|(user, used)| {
+            **user == krate.name || is_public && used.get(&krate.name) == Some(&Use::Product)
+        });
+        users.map(|(user, _)| user.as_str()).collect::<BTreeSet<_>>()
+    };
     let mut types: BTreeMap<&str, Vec<(&Path, BTreeSet<&str>)>> = BTreeMap::new();
-    for krate in &checked {
+    for krate in &crates {
         for module in krate.modules.values() {
             for (name, is_public) in &module.types {
-                let users = DEPENDENCIES.iter().filter(|(_, used)| {
-                    *is_public && used.get(&krate.name) == Some(&Use::Product)
-                });
-                let mut readers: BTreeSet<_> = users.map(|(user, _)| user.as_str()).collect();
-                readers.insert(&krate.name);
                 let path = krate.files[module.file].path.as_path();
-                types.entry(name).or_default().push((path, readers));
+                types.entry(name).or_default().push((path, readers(krate, *is_public)));
+            }
+            for (name, path) in &module.passed_on {
+                let [of, .., passed] = &path[..] else { continue };
+                let of = crates.iter().filter(|krate| krate.name.replace('-', "_") == *of);
+                let modules =
+                    of.flat_map(|of| of.modules.values().map(move |module| (of, module)));
+                for (of, module) in modules.filter(|(_, found)| found.types.contains_key(passed)) {
+                    let path = of.files[module.file].path.as_path();
+                    types.entry(name).or_default().push((path, readers(krate, true)));
+                }
             }
         }
     }
@@ -199,7 +213,7 @@ fn a_name_means_one_thing_wherever_it_is_read() {
             let mut others = places.iter().filter(|(other, _)| other != path);
             others.any(|(_, others)| !readers.is_disjoint(others))
         };
-        let paths: Vec<_> =
+        let paths: BTreeSet<_> =
             places.iter().filter(meets).map(|(path, _)| path.display().to_string()).collect();
         if paths.is_empty() {
             continue;
@@ -209,7 +223,7 @@ fn a_name_means_one_thing_wherever_it_is_read() {
             wrong.push(format!(
                 "`{name}` is a type in {}: name each for what it is, or say in SAME_IDEA of \
                  tests/house which idea all are",
-                paths.join(" and in ")
+                Vec::from_iter(paths).join(" and in ")
             ));
         }
     }

@@ -33,6 +33,8 @@ pub(crate) struct Module {
     pub(crate) types: BTreeMap<String, bool>,
     /// The names that its `use` declarations bind, `*` for all names of a path.
     imports: Vec<(String, Vec<String>)>,
+    /// Those that are public.
+    pub(crate) passed_on: Vec<(String, Vec<String>)>,
     /// The other paths of its code.
     paths: Vec<Vec<String>>,
 }
@@ -90,11 +92,25 @@ impl Krate {
             let is_item = matches!(scopes.last(), Some(Some(_)));
             let here = self.modules.get_mut(&inner).expect("inserted where it begins");
             match token {
+                // What a macro is called with, its arms and their bodies stand in the same module.
+                "{" if is_item && is_of_macro(&tokens[..at]) => {
+                    // A name alone, as in `part! { Status of ... }`, is that of a type.
+                    let name = after_attributes(&tokens[at + 1..]).first().copied();
+                    if let Some(name) = name.filter(|name| before == "!" && is_type_name(name)) {
+                        here.names.insert(name.to_owned());
+                        here.types.insert(name.to_owned(), true);
+                    }
+                    scopes.push(Some(inner));
+                }
                 "{" => scopes.push(None),
                 "}" => drop(scopes.pop()),
                 "use" if next(1) != "<" => {
                     let end = tokens[at..].iter().position(|&token| token == ";").unwrap_or(1);
-                    here.imports.extend(imports(&tokens[at + 1..at + end]));
+                    let bound = imports(&tokens[at + 1..at + end]);
+                    if before == "pub" {
+                        here.passed_on.extend(bound.clone());
+                    }
+                    here.imports.extend(bound);
                     at += end;
                 }
                 "mod" if is_item && is_name(next(1)) => {
@@ -275,6 +291,22 @@ fn imports(tokens: &[&str]) -> Vec<(String, Vec<String>)> {
     found
 }
 
+/// Whether a brace after these tokens is one of a macro, and not of an item.
+fn is_of_macro(before: &[&str]) -> bool {
+    matches!(before, [.., "!"] | [.., "=", ">"] | [.., "macro_rules", "!", _])
+}
+
+/// What comes after `#[...]`.
+fn after_attributes<'a, 't>(tokens: &'a [&'t str]) -> &'a [&'t str] {
+    let ["#", "[", ..] = tokens else { return tokens };
+    let mut depth = 0_u32;
+    let end = tokens.iter().position(|token| {
+        depth = depth + u32::from(*token == "[") - u32::from(*token == "]");
+        *token == "]" && depth == 0
+    });
+    end.map_or(&[], |end| after_attributes(&tokens[end + 1..]))
+}
+
 /// Code without comments, literals and what is only for tests, and how many lines are not for
 /// tests.
 fn product(text: &str) -> (String, usize) {
@@ -384,6 +416,11 @@ fn tokens(code: &str) -> Vec<&str> {
     tokens
 }
 
+/// Whether this is written as names of types are: `HostTime`, and not `INVALID` or `asks`.
+fn is_type_name(token: &str) -> bool {
+    token.starts_with(char::is_uppercase) && token.contains(char::is_lowercase)
+}
+
 fn is_name(token: &str) -> bool {
     token.starts_with(|first: char| first == '_' || first.is_alphabetic())
 }
@@ -414,6 +451,25 @@ mod tests {
             ["a.rs takes Second from b.rs", "b.rs takes Third from c.rs", "c.rs takes First"];
         assert_eq!(found.len(), 1, "{found:?}");
         assert!(steps.iter().all(|step| found[0].contains(step)), "{found:?}");
+    }
+
+    #[test]
+    fn types_of_macros_are_found() {
+        let text = "
+            macro_rules! counters {
+                ($($name:ident),*) => {
+                    pub struct Counters { $($name: u64),* }
+                    fn first() { match 1 { _ => { pub struct Hidden; } } }
+                };
+            }
+            counters! { one, two }
+            words! { #[derive(Debug)] pub(crate) enum Unit { Hour } }
+            part! { #[about([\"its\"])] #[more] Status of it: &Agent; }
+            statuses! { INVALID = 4 }
+        ";
+        let types = crate_of(&[("lib.rs", text)]).modules[&ModulePath::new()].types.clone();
+        let expected = [("Counters", true), ("Status", true), ("Unit", false)];
+        assert_eq!(types, expected.map(|(name, public)| (name.to_owned(), public)).into());
     }
 
     #[test]
