@@ -111,6 +111,49 @@ fn crates_use_only_what_stands_below_them() {
     complain(wrong);
 }
 
+/// Drawn is each arrow that no way over other crates makes needless.
+#[test]
+fn the_drawing_of_the_crates_is_true() {
+    let mut drawn = BTreeSet::new();
+    let page = fs::read_to_string(root().join("docs/internals/ARCHITECTURE.md")).expect("a page");
+    let drawing = page.split("**Libraries**").next().unwrap_or_default();
+    // The crates that lead to a line, each with its column.
+    let mut above = Vec::new();
+    for line in drawing.lines().filter(|line| line.starts_with("    gcra-") || line.contains('▶'))
+    {
+        let (before, rest) = line.split_once("▶ ").unwrap_or(line.split_at(4));
+        let name = rest.split(' ').next().expect("a line has a word").to_owned();
+        let column = before.chars().count();
+        above.retain(|(other, _)| *other < column);
+        drawn.extend(above.last().map(|(_, user): &(_, String)| (user.clone(), name.clone())));
+        above.push((column, name));
+    }
+    let uses = |name: &str| -> BTreeSet<_> {
+        let used = DEPENDENCIES[name].iter().filter(|(_, what_for)| **what_for == Use::Product);
+        used.map(|(used, _)| used.clone()).filter(|used| room(used).is_some()).collect()
+    };
+    let mut wrong = Vec::new();
+    for (user, _) in FLOORS.iter().copied().flatten() {
+        // This ends: crates have no circles.
+        let (direct, mut open) = (uses(user), Vec::from_iter(uses(user)));
+        let mut needless = BTreeSet::new();
+        while let Some(name) = open.pop() {
+            needless.extend(uses(&name));
+            open.extend(uses(&name));
+        }
+        let missing = direct.difference(&needless).map(|used| ((*user).to_owned(), used.clone()));
+        wrong.extend(missing.filter(|arrow| !drawn.remove(arrow)).map(|(user, used)| {
+            format!("the drawing in ARCHITECTURE.md has no arrow from {user} to {used}")
+        }));
+    }
+    wrong.extend(drawn.into_iter().map(|(user, used)| {
+        format!(
+            "the drawing in ARCHITECTURE.md has a wrong arrow from {user} to {used}: remove it"
+        )
+    }));
+    complain(wrong);
+}
+
 #[test]
 fn nothing_is_too_large() {
     let whole: usize = crates().iter().map(Krate::lines).sum();
