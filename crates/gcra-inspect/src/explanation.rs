@@ -24,7 +24,7 @@ use serde::Serialize;
 use spop_agent::{Message, Value};
 
 use crate::key_meanings::exact_key;
-use crate::lease_state::{Held, HeldNow, Stored};
+use crate::lease_state::{Held, HeldNow, Stored, wait_and_delay};
 use crate::outage_words::{OutageWords, is_used};
 use crate::store_reader::InStore;
 
@@ -662,14 +662,9 @@ impl LimitState {
                 ..state
             };
         }
-        let too_early = owed.saturating_sub(quota.burst_tolerance());
+        let (wait, delay) = wait_and_delay(quota, owed, 1);
         let max_delay = quota.max_delay();
-        let wait = too_early.saturating_sub(max_delay);
-        let [delay, next_delay] = match wait {
-            Nanos::ZERO => [too_early, Nanos::ZERO],
-            _ => [Nanos::ZERO, max_delay],
-        };
-        let most_allowed = quota.drain_time().saturating_add(max_delay);
+        let next_delay = if wait > Nanos::ZERO { max_delay } else { Nanos::ZERO };
         Self {
             carried_over: owed > bucket.unwrap_or_default(),
             blocked: wait > Nanos::ZERO,
@@ -677,7 +672,7 @@ impl LimitState {
             next_delay_ms: next_delay.millis_ceil(),
             retry_after_ms: wait.millis_ceil(),
             full_after_ms: owed.millis_ceil(),
-            penalty_ms: owed.saturating_sub(most_allowed).millis_ceil(),
+            penalty_ms: quota.delay(owed).saturating_sub(max_delay).millis_ceil(),
             ..state
         }
     }

@@ -10,7 +10,7 @@ use gcra_limiter::reservations::wall_clock;
 use gcra_policy::store::WAITS;
 use gcra_policy::{Limit, Policy};
 use gcra_store::Standing;
-use gcra_table::{Leases, Nanos, Table};
+use gcra_table::{Admission, Leases, Nanos, Quota, Table, Time};
 use gcra_text::count::Count;
 use gcra_text::duration::{Left, nanoseconds};
 use serde::Serialize;
@@ -204,11 +204,8 @@ impl Held {
                 (Nanos(nanoseconds(left).max(1)), Nanos::ZERO)
             }
             None => {
-                let quota = limit.quota(Some(message));
-                let asked = quota.emission_interval().saturating_mul(needs.into());
-                let owed = Nanos::from_millis(stored.full_after_ms).saturating_add(asked);
-                let delay = owed.saturating_sub(quota.drain_time());
-                (delay.saturating_sub(quota.max_delay()), delay)
+                let owed = Nanos::from_millis(stored.full_after_ms);
+                wait_and_delay(limit.quota(Some(message)), owed, needs)
             }
         };
         let is_blocked = wait > Nanos::ZERO;
@@ -244,6 +241,16 @@ impl Held {
         parts.extend(self.store.map(of_store));
         parts.extend(self.store_fault.clone());
         parts.join("; ")
+    }
+}
+
+/// How long a client that owes this much has to wait until so many cells are allowed; and for how
+/// long they are delayed, if they are allowed now.
+pub(crate) fn wait_and_delay(quota: Quota, owed: Nanos, cells: u32) -> (Nanos, Nanos) {
+    match quota.admit(Time(owed.0), Time::ZERO, cells) {
+        Admission::Conforming { tat } => (Nanos::ZERO, quota.delay(Nanos(tat.0))),
+        Admission::Early { wait } => (wait, Nanos::ZERO),
+        Admission::Oversize => (quota.drain_time(), Nanos::ZERO),
     }
 }
 
