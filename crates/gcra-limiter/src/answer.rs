@@ -153,34 +153,26 @@ pub trait SetVars {
     ) -> Result<(), BufferFull>;
 }
 
-impl SetVars for Reply<'_> {
-    #[inline(always)]
-    fn set(
-        &mut self,
-        scope: Scope,
-        name: VarName<'_>,
-        value: Option<Value<'_>>,
-    ) -> Result<(), BufferFull> {
-        match value {
-            Some(value) => self.set_var(scope, name, value),
-            None => self.unset_var(scope, name),
+macro_rules! set_vars {
+    ($($reply:ty),*) => {$(
+        impl SetVars for $reply {
+            #[inline(always)]
+            fn set(
+                &mut self,
+                scope: Scope,
+                name: VarName<'_>,
+                value: Option<Value<'_>>,
+            ) -> Result<(), BufferFull> {
+                match value {
+                    Some(value) => self.set_var(scope, name, value),
+                    None => self.unset_var(scope, name),
+                }
+            }
         }
-    }
+    )*};
 }
 
-impl SetVars for LateReply {
-    fn set(
-        &mut self,
-        scope: Scope,
-        name: VarName<'_>,
-        value: Option<Value<'_>>,
-    ) -> Result<(), BufferFull> {
-        match value {
-            Some(value) => self.set_var(scope, name, value),
-            None => self.unset_var(scope, name),
-        }
-    }
-}
+set_vars!(Reply<'_>, LateReply);
 
 /// Writes the answer to a request. `standings` are those of all limits that were asked. If no
 /// message could be decided, `blocked` is not set; and after a response has settled its request,
