@@ -76,10 +76,10 @@ impl<'p> SharedQuestion<'p, '_, '_> {
         let is_new = attempt.at_once.is_none();
         let Some(at_once) = self.begin(&claims, attempt) else { return Ok(denied(Reason::Store)) };
         let is_oversize = claims.iter().any(|claim| self.is_too_large(claim));
-        // A cost that can never be allowed is a stronger reason; and a penalty is charged for each
-        // request.
+        let oversize = is_oversize.then_some(Reason::Oversize);
+        // A penalty is charged for each request.
         if is_new
-            && !is_oversize
+            && oversize < Some(Reason::Limit)
             && policy.penalty.is_none()
             && let Some(done) = self.denied_before(&claims, at_once, now.time())
         {
@@ -100,11 +100,10 @@ impl<'p> SharedQuestion<'p, '_, '_> {
         let stats = &self.in_force.each[self.question.policy].stats;
         if outcome.is_err() {
             let unanswered = steps.get(at_once.done.len()).map_or(0, |step| step.place);
-            let reason = match at_once.loans.get(unanswered) {
-                _ if is_oversize => Some(Reason::Oversize),
+            let reason = oversize.or_else(|| match at_once.loans.get(unanswered) {
                 Some(loan) => self.without_store(limits, now, loan).0,
                 None => Some(Reason::Store),
-            };
+            });
             // Also if it is allowed: nothing is reserved then.
             drop(self.undo(&claims, &at_once));
             let verdict = Verdict::new(self.question.policy, policy.observes, reason);
@@ -113,7 +112,7 @@ impl<'p> SharedQuestion<'p, '_, '_> {
         }
         // The replies have come after the reading before it.
         *now = self.table.reading();
-        let decision = after_charges(&at_once, is_oversize, self.question.cells, now.time());
+        let decision = after_charges(&at_once, oversize, self.question.cells, now.time());
         let charged = if decision.reason.is_none() { self.question.cells } else { 0 };
         add(standings, policy, charged, self.said_after(&claims, &at_once, now.time()));
         if decision.delay > Nanos::ZERO {
@@ -504,10 +503,15 @@ impl<'p> SharedQuestion<'p, '_, '_> {
     }
 }
 
-/// The decision at `now`, after the last charge of a message that costs so many cells.
-fn after_charges(at_once: &AtOnce, is_oversize: bool, cells: u32, now: Time) -> SharedDecision {
-    let denied = at_once.is_denied().then_some(Reason::Limit);
-    let reason = denied.max(is_oversize.then_some(Reason::Oversize));
+/// The decision at `now`, after the last charge of a message that costs so many cells and is
+/// `denied` for that already, or is not.
+fn after_charges(
+    at_once: &AtOnce,
+    denied: Option<Reason>,
+    cells: u32,
+    now: Time,
+) -> SharedDecision {
+    let reason = denied.max(at_once.is_denied().then_some(Reason::Limit));
     if reason.is_some() {
         return SharedDecision { reason, ..SharedDecision::default() };
     }
@@ -555,7 +559,7 @@ mod tests {
         Done { place, charge, charged, at: Time(7_000_000), limit }
     }
 
-    fn after(done: &[Done], is_oversize: bool, now: Time) -> SharedDecision {
+    fn after(done: &[Done], denied: Option<Reason>, now: Time) -> SharedDecision {
         let (table, _clock) = Table::with_manual_clock(Slots::new(64).unwrap()).unwrap();
         let at_once = AtOnce {
             began: table.wall_reading(),
@@ -564,31 +568,32 @@ mod tests {
             under_way: ArrayVec::new(),
             is_undone: false,
         };
-        after_charges(&at_once, is_oversize, 1, now)
+        after_charges(&at_once, denied, 1, now)
     }
 
     #[test]
     fn a_request_goes_on_when_it_has_its_cells_under_each_limit() {
         let done = [charged(0, 2, true), charged(1, 8, true), charged(2, 6, true)];
-        let decision = after(&done, false, Time(7_000_000));
+        let decision = after(&done, None, Time(7_000_000));
         assert_eq!((decision.reason, decision.delay), (None, Nanos::from_secs(3)));
         assert_eq!(decision.store_ns, Some(3_007_000_000));
         assert_eq!(decision.reserved.map(|reserved| reserved.cells), Some(1));
-        let later = after(&done, false, Time(2_007_000_000));
+        let later = after(&done, None, Time(2_007_000_000));
         assert_eq!(later.delay, Nanos::from_secs(1), "the replies took two seconds");
-        assert_eq!(after(&done[..1], false, Time(7_000_000)).delay, Nanos::ZERO);
-        assert_eq!(after(&done[..1], false, Time(7_000_000)).store_ns, Some(7_000_000));
+        assert_eq!(after(&done[..1], None, Time(7_000_000)).delay, Nanos::ZERO);
+        assert_eq!(after(&done[..1], None, Time(7_000_000)).store_ns, Some(7_000_000));
     }
 
     #[test]
     fn what_is_denied_reserves_nothing_and_does_not_wait() {
         let done = [charged(0, 8, true), charged(1, 5, false)];
-        for (is_oversize, reason) in [(false, Reason::Limit), (true, Reason::Oversize)] {
-            let decision = after(&done, is_oversize, Time(7_000_000));
-            assert_eq!((decision.reason, decision.delay), (Some(reason), Nanos::ZERO));
+        let oversize = Some(Reason::Oversize);
+        for (before, reason) in [(None, Some(Reason::Limit)), (oversize, oversize)] {
+            let decision = after(&done, before, Time(7_000_000));
+            assert_eq!((decision.reason, decision.delay), (reason, Nanos::ZERO));
             assert!(decision.reserved.is_none() && decision.store_ns.is_none());
         }
-        assert_eq!(after(&done[..1], true, Time(0)).reason, Some(Reason::Oversize));
+        assert_eq!(after(&done[..1], oversize, Time(0)).reason, oversize);
     }
 
     #[test]
@@ -596,7 +601,7 @@ mod tests {
         let mut look = charged(0, 0, true);
         (look.charge, look.charged.taken) = (LOOK, Units(0));
         look.charged.now = StoreTime(99_000);
-        let decision = after(&[look, charged(0, 1, true)], false, Time(7_000_000));
+        let decision = after(&[look, charged(0, 1, true)], None, Time(7_000_000));
         assert_eq!(decision.store_ns, Some(7_000_000));
     }
 }
