@@ -3,7 +3,6 @@
 
 use gcra_lease::HostTime;
 use gcra_limiter::borrower::Borrower;
-use gcra_limiter::cost;
 use gcra_limiter::counting::write_client;
 use gcra_limiter::decide::claim::{SharedClient, SharedQuestion};
 use gcra_limiter::decide::local::{Foreseen, foresee};
@@ -15,7 +14,7 @@ use gcra_policy::key::{InKey, NamedValue, OwnedValue, Shown};
 use gcra_policy::key_parts::{KeyArg, KeyParts, NoValue};
 use gcra_policy::words::text;
 use gcra_policy::{
-    GroupedValue, Limit, OverrideKey, Policies, Policy, Rule, RuleAt, Sharing, When,
+    GroupedValue, Limit, OverrideKey, Policies, Policy, Price, Rule, RuleAt, Sharing, When,
 };
 use gcra_table::{Leases, Nanos, Table};
 use gcra_text::network::VALUE;
@@ -263,7 +262,7 @@ fn check(args: &[NamedValue], policies: &[&Policy]) -> Result<(), String> {
         // An integer below 0 is one that HAProxy can send; of that the explanation says more.
         let can_be_sent =
             matches!(value, OwnedValue::Int32(_) | OwnedValue::Int64(_) | OwnedValue::Null)
-                || cost::cells(value.value()).is_some();
+                || Price::cells_of(value.value()).is_some();
         if !can_be_sent && policies.iter().any(is_cost) && !policies.iter().any(is_read_otherwise)
         {
             return Err(format!(

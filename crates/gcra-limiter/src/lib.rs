@@ -9,7 +9,6 @@
 pub mod answer;
 pub mod audit_lines;
 pub mod borrower;
-pub mod cost;
 pub mod counting;
 pub mod decide;
 pub mod earlier_policies;

@@ -1,10 +1,9 @@
 //! The decision that a message asks for: by which rule, for which key, for how many cells.
 
-use gcra_policy::{LimitPlace, Policies, Policy, RuleAt};
+use gcra_policy::{LimitPlace, Policies, Policy, Price, RuleAt};
 use gcra_table::{KeyHash, Table};
 use spop_agent::{Message, Value};
 
-use crate::cost;
 use crate::limit_bucket::{lacks_a_key, note_said};
 use crate::message_key::{hash_exact, hash_key};
 use crate::policies_in_force::{Hashing, InForce};
@@ -170,7 +169,7 @@ fn cells(cost: Value<'_>, without: u32) -> Option<u32> {
     match cost {
         Value::Null => Some(without),
         // A larger one is still more than the largest burst of a rate (`gcra_table::MAX_BURST`).
-        cost => cost::cells(cost),
+        cost => Price::cells_of(cost),
     }
 }
 

@@ -7,11 +7,10 @@ use std::sync::{Mutex, PoisonError};
 use arrayvec::ArrayString;
 use gcra_policy::key_parts::{KeyArg, NoValue};
 use gcra_policy::settle::RESERVED;
-use gcra_policy::{Policies, Policy};
+use gcra_policy::{Policies, Policy, Price};
 use gcra_text::count::Count;
 use spop_agent::{Message, Value};
 
-use crate::cost::cells;
 use crate::redact::printable;
 
 /// Counts messages that got no decision, and remembers the last one of each kind.
@@ -149,7 +148,7 @@ impl Undecided {
     ) {
         let value = message.arg(arg);
         let is_cost = arg != RESERVED.as_bytes();
-        let is_wrong = |value| is_cost && value != Value::Null && cells(value).is_none();
+        let is_wrong = |value| is_cost && value != Value::Null && Price::cells_of(value).is_none();
         if value.is_none_or(is_wrong) {
             self.unsettled.fetch_add(1, Ordering::Relaxed);
             let [policy, message, arg] =

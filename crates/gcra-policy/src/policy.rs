@@ -80,6 +80,27 @@ impl Price {
             Self::Settled(settle) => settle.cells,
         }
     }
+
+    /// The number of cells that the value of an arg stands for: an integer, or a string of digits
+    /// such as the value of a header field. `None` if it is neither, or negative.
+    pub fn cells_of(cost: Value<'_>) -> Option<u32> {
+        let cells = match cost {
+            Value::Int32(integer) => integer.try_into().ok()?,
+            Value::Int64(integer) => integer.try_into().ok()?,
+            Value::Uint32(integer) => integer.into(),
+            Value::Uint64(integer) => integer,
+            Value::String(text) | Value::Binary(text) => {
+                let text = text.trim_ascii();
+                // A number can have a sign for `parse`.
+                let is_number = !text.is_empty() && text.iter().all(u8::is_ascii_digit);
+                let text = std::str::from_utf8(text).ok().filter(|_| is_number)?;
+                // A longer one is more than any limit has.
+                text.parse().unwrap_or(u64::MAX)
+            }
+            Value::Null | Value::Bool(_) | Value::Ipv4(_) | Value::Ipv6(_) => return None,
+        };
+        Some(u32::try_from(cells).unwrap_or(u32::MAX))
+    }
 }
 
 /// The cells that a client is charged for each request that is blocked.
@@ -450,5 +471,26 @@ mod tests {
         let quota = Quota::new(Nanos(10), 1).and_then(|quota| quota.with_most_owed(Nanos(70)));
         let owed = |before| penalty.after(Nanos(before), quota.unwrap());
         assert_eq!([10, 50, 51].map(owed), [Some(Nanos(30)), Some(Nanos(70)), None]);
+    }
+
+    #[test]
+    fn a_cost_is_an_integer_or_a_string_of_digits() {
+        for value in [3_i32.into(), 3_u64.into(), "3".into(), " 03 ".into(), b"3"[..].into()] {
+            assert_eq!(Price::cells_of(value), Some(3), "{value:?}");
+        }
+        assert_eq!(Price::cells_of("99999999999999999999".into()), Some(u32::MAX));
+        let wrong: [Value<'_>; 8] = [
+            Value::Null,
+            (-1_i32).into(),
+            true.into(),
+            "".into(),
+            "+3".into(),
+            "-3".into(),
+            "3.5".into(),
+            "3 tokens".into(),
+        ];
+        for value in wrong {
+            assert_eq!(Price::cells_of(value), None, "{value:?}");
+        }
     }
 }

@@ -4,13 +4,12 @@
 use gcra_lease::Charge as StoreCharge;
 use gcra_policy::calendar::Calendar;
 use gcra_policy::settle::{RESERVED, Settle};
-use gcra_policy::{Limit, LimitPlace, RuleAt, Sharing};
+use gcra_policy::{Limit, LimitPlace, Price, RuleAt, Sharing};
 use gcra_table::{KeyHash, Leases, Nanos, Quota, Reading, Table, Time, WallReading, WindowOver};
 use spop_agent::Message;
 
 use crate::answer::{LimitStanding, Standings};
 use crate::borrower::Borrower;
-use crate::cost::cells;
 use crate::decide::at_once::{LOOK, SettledInStore};
 use crate::decide::attempt::{Attempt, MustWait, Patience};
 use crate::decide::claim::SharedQuestion;
@@ -303,7 +302,7 @@ impl Difference {
 fn difference(settle: &Settle, policy: &str, message: &Message<'_>) -> Difference {
     let cost = match &settle.cost {
         None => Some(1),
-        Some(name) => message.arg(name).and_then(cells),
+        Some(name) => message.arg(name).and_then(Price::cells_of),
     };
     let reserved = message.arg(RESERVED.as_bytes()).and_then(|value| value.as_bytes());
     let reserved = reserved.and_then(|text| read(text, policy));
