@@ -5,8 +5,7 @@
 //! has to do later about keys that it asked for. A process that is killed loses nothing else.
 
 mod denials;
-mod due;
-pub(crate) mod loan;
+pub(crate) mod due;
 mod outage;
 pub(crate) mod waiting;
 
@@ -30,8 +29,7 @@ use gcra_text::table_error::TableError;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use crate::borrower::denials::Denials;
-use crate::borrower::due::{Due, Duty};
-use crate::borrower::loan::Loan;
+use crate::borrower::due::{Due, Duty, Loan};
 use crate::borrower::outage::{Connected, HOST_USES_IT_FOR, Outage};
 use crate::borrower::waiting::{News, Waiting, Waits};
 

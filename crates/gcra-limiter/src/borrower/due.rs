@@ -1,4 +1,5 @@
-//! [`Due`]: what this process has to do about keys that it asked for, and when.
+//! [`Loan`]: what the store has to be asked about a key. [`Due`]: what this process has to do
+//! about such keys, and when.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -6,14 +7,25 @@ use std::sync::{Mutex, PoisonError};
 
 use ahash::AHashMap;
 use gcra_lease::HostTime;
-use gcra_table::LeaseKey;
+use gcra_store::Bucket;
+use gcra_table::{LeaseKey, Nanos, Quota};
 use tokio::sync::Notify;
-
-use crate::borrower::loan::Loan;
 
 /// The most keys that are remembered. Cells of others are not given back: they expire, and the
 /// limit is too strict by them.
 const MOST_KEYS: usize = 65_536;
+
+/// A key under a shared limit.
+#[derive(Clone, Debug)]
+pub struct Loan {
+    pub key: LeaseKey,
+    /// Its record in the store, with the limit as the store computes it.
+    pub bucket: Bucket,
+    pub quota: Quota,
+    /// Hosts may use shares of the limit in an outage that takes as long as this. `None`: they
+    /// never do.
+    pub(crate) shares_after: Option<Nanos>,
+}
 
 /// The duties for keys, in the order of time.
 #[derive(Debug, Default)]

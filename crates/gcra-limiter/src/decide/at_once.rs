@@ -12,7 +12,7 @@ use gcra_policy::{Limit, MAX_LIMITS, Policy};
 use gcra_table::{Nanos, Reading, Time, WallReading};
 
 use crate::answer::{LimitStanding, Standings};
-use crate::borrower::loan::Loan;
+use crate::borrower::due::Loan;
 use crate::decide::attempt::{Attempt, MustWait, Patience, SharedDecision};
 use crate::decide::charges::{AtOnce, Done, MOST_STEPS, UnderWay};
 use crate::decide::claim::{Claim, SharedQuestion};

@@ -8,7 +8,7 @@ use gcra_policy::MAX_LIMITS;
 use gcra_store::{Charging, NotCharged};
 use gcra_table::{Nanos, Table, Time, WallReading};
 
-use crate::borrower::loan::Loan;
+use crate::borrower::due::Loan;
 
 /// The most charges of one message: a look at each limit, and a charge.
 pub(super) const MOST_STEPS: usize = 2 * MAX_LIMITS;

@@ -13,7 +13,7 @@ use gcra_text::duration::nanoseconds;
 use spop_agent::Message;
 
 use crate::borrower::Borrower;
-use crate::borrower::loan::Loan;
+use crate::borrower::due::Loan;
 use crate::earlier_policies::{FormerBucket, LimitedClient};
 use crate::limit_bucket::{LimitBucket, own_key_bytes};
 use crate::message_key::key_bytes;

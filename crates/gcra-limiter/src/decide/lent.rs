@@ -10,7 +10,7 @@ use gcra_table::{LeaseKey, LeaseNeed, Nanos, Reading, Table};
 use spop_agent::Message;
 
 use crate::answer::{LimitStanding, Standings};
-use crate::borrower::loan::Loan;
+use crate::borrower::due::Loan;
 use crate::borrower::waiting::Waits;
 use crate::borrower::{Asking, Borrower};
 use crate::decide::attempt::{Attempt, MustWait, Patience};

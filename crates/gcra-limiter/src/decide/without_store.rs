@@ -8,7 +8,7 @@ use gcra_policy::{Limit, MAX_LIMITS, Sharing, WithoutStore};
 use gcra_table::{Nanos, Reading};
 
 use crate::answer::LimitStanding;
-use crate::borrower::loan::Loan;
+use crate::borrower::due::Loan;
 use crate::decide::claim::SharedQuestion;
 use crate::decide::local::LocalCharge;
 use crate::verdict::Reason;
