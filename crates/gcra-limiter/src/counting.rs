@@ -8,10 +8,10 @@ use gcra_policy::{GroupedValue, Policy, RuleAt};
 use gcra_table::KeyHash;
 use spop_agent::{Message, Value};
 
+use crate::client_name::{NamedPart, write_name};
 use crate::heaviest::{Heaviest, Under};
 use crate::policies_in_force::InForce;
 use crate::question::{Question, Unanswerable};
-use crate::redact::{NamedPart, write_name};
 use crate::stats::{Lane, LaneStats};
 use crate::undecided::{PrintableName, Undecided};
 use crate::verdict::{Outcome, Verdict};

@@ -9,6 +9,7 @@
 pub mod answer;
 pub mod audit_lines;
 pub mod borrower;
+pub mod client_name;
 pub mod counting;
 pub mod decide;
 pub mod earlier_policies;
@@ -21,7 +22,6 @@ pub mod message_key;
 mod minute;
 pub mod policies_in_force;
 pub mod question;
-pub mod redact;
 pub mod reservations;
 pub mod seldom_counts;
 pub(crate) mod settlement;

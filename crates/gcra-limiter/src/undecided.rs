@@ -11,7 +11,7 @@ use gcra_policy::{Policies, Policy, Price};
 use gcra_text::count::Count;
 use spop_agent::{Message, Value};
 
-use crate::redact::printable;
+use crate::client_name::printable;
 
 /// Counts messages that got no decision, and remembers the last one of each kind.
 #[derive(Debug, Default)]

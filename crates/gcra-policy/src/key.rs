@@ -352,8 +352,8 @@ impl FromStr for OwnedValue {
     }
 }
 
-/// Whether a string was copied from the name of a client (`redact` of the limiter): it has the
-/// mark behind the part of a string that is shown, or consists of the digits behind the whole
+/// Whether a string was copied from the name of a client (`client_name` of the limiter): it has
+/// the mark behind the part of a string that is shown, or consists of the digits behind the whole
 /// name.
 fn is_shortened(text: &str) -> bool {
     let is_hash =
