@@ -3,7 +3,7 @@
 
 use gcra_lease::HostTime;
 use gcra_limiter::borrower::Borrower;
-use gcra_limiter::counting::write_client;
+use gcra_limiter::client_name::write_client;
 use gcra_limiter::decide::claim::{SharedClient, SharedQuestion};
 use gcra_limiter::decide::local::{Foreseen, foresee};
 use gcra_limiter::policies_in_force::InForce;

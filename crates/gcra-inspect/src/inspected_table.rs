@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use anyhow::bail;
-use gcra_limiter::counting::write_client;
+use gcra_limiter::client_name::write_client;
 use gcra_limiter::message_key::hash_key;
 use gcra_limiter::policies_in_force::InForce;
 use gcra_limiter::question::Question;

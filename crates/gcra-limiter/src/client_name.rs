@@ -3,22 +3,50 @@
 
 use std::fmt::Write as _;
 use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
+use std::mem;
 
+use arrayvec::ArrayVec;
 use gcra_policy::key::{Shown, write_mark};
+use gcra_policy::{GroupedValue, Policy};
 use gcra_table::KeyHash;
-use spop_agent::Value;
+use spop_agent::{Message, Value};
 
 /// A name ends with the part that reaches this length, in bytes.
 const LONG: usize = 64;
 
+/// The parts of a key that are written when a client is named. The others still make the key.
+const MAX_NAMED_PARTS: usize = 8;
+
+/// Writes the name of a message's client, for logs.
+#[cold]
+pub fn write_client<'m>(
+    name: &mut String,
+    policy: &Policy,
+    key: KeyHash,
+    message: Option<Message<'m>>,
+) {
+    /// The number of the fallback that the next part comes from, and the parts before it.
+    type Parts<'m> = (u8, ArrayVec<NamedPart<'m>, MAX_NAMED_PARTS>);
+    let mut parts = Parts::default();
+    if let Some(message) = message {
+        let part = |(fallback, parts): &mut Parts<'m>, part: GroupedValue<'m>| {
+            let (fallback, prefix) = (mem::take(fallback), policy.key.prefix_of(part));
+            let _ = parts.try_push(NamedPart { fallback, value: part.value, prefix });
+        };
+        let fallback = |parts: &mut Parts<'m>, number| parts.0 = number;
+        let _ = policy.for_each_part(&message, &mut parts, part, fallback);
+    }
+    write_name(name, key, policy.key.lowercase, parts.1);
+}
+
 /// A part of a key, for the name of a client.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct NamedPart<'a> {
+struct NamedPart<'a> {
     /// The number of the fallback that the value came from; 0: from the arg itself.
-    pub fallback: u8,
-    pub value: Value<'a>,
+    fallback: u8,
+    value: Value<'a>,
     /// The prefix length of an address, if it stands for a network of several.
-    pub prefix: Option<u8>,
+    prefix: Option<u8>,
 }
 
 /// Writes the name of the client whose key has these parts, as in `gcra_policy::key::Key`. A
@@ -26,7 +54,7 @@ pub(crate) struct NamedPart<'a> {
 /// of the whole key's hash tell clients apart that look alike. (The hash has a secret key, so
 /// nobody can use the digits to check a guess.) With `lowercase` a client has one name, however
 /// its strings are spelled.
-pub(crate) fn write_name<'a>(
+fn write_name<'a>(
     name: &mut String,
     client: KeyHash,
     lowercase: bool,

@@ -1,23 +1,18 @@
 //! Counts what came of messages, with the names of their clients.
 
-use std::mem;
 use std::net::IpAddr;
 
-use arrayvec::ArrayVec;
-use gcra_policy::{GroupedValue, Policy, RuleAt};
+use gcra_policy::{Policy, RuleAt};
 use gcra_table::KeyHash;
 use spop_agent::{Message, Value};
 
-use crate::client_name::{NamedPart, write_name};
+use crate::client_name::write_client;
 use crate::heaviest::{Heaviest, Under};
 use crate::policies_in_force::InForce;
 use crate::question::{Question, Unanswerable};
 use crate::stats::{Lane, LaneStats};
 use crate::undecided::{PrintableName, Undecided};
 use crate::verdict::{Outcome, Verdict};
-
-/// The parts of a key that are written when a client is named. The others still make the key.
-const MAX_NAMED_PARTS: usize = 8;
 
 /// Counts the verdict on a message.
 #[inline(always)]
@@ -132,26 +127,4 @@ pub(crate) fn count_undecided(
             undecided.count_undecided(&in_force.policies.list[policy], message);
         }
     }
-}
-
-/// Writes the name of a message's client, for logs.
-#[cold]
-pub fn write_client<'m>(
-    name: &mut String,
-    policy: &Policy,
-    key: KeyHash,
-    message: Option<Message<'m>>,
-) {
-    /// The number of the fallback that the next part comes from, and the parts before it.
-    type Parts<'m> = (u8, ArrayVec<NamedPart<'m>, MAX_NAMED_PARTS>);
-    let mut parts = Parts::default();
-    if let Some(message) = message {
-        let part = |(fallback, parts): &mut Parts<'m>, part: GroupedValue<'m>| {
-            let (fallback, prefix) = (mem::take(fallback), policy.key.prefix_of(part));
-            let _ = parts.try_push(NamedPart { fallback, value: part.value, prefix });
-        };
-        let fallback = |parts: &mut Parts<'m>, number| parts.0 = number;
-        let _ = policy.for_each_part(&message, &mut parts, part, fallback);
-    }
-    write_name(name, key, policy.key.lowercase, parts.1);
 }

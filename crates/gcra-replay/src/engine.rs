@@ -7,7 +7,7 @@ use std::num::NonZeroUsize;
 
 use ahash::AHashMap;
 use gcra_limiter::answer::{LimitStanding, Standings};
-use gcra_limiter::counting::write_client;
+use gcra_limiter::client_name::write_client;
 use gcra_limiter::decide::local::decide;
 use gcra_limiter::limit_bucket::{LimitBucket, lacks_a_key};
 use gcra_limiter::policies_in_force::InForce;

@@ -1,7 +1,7 @@
 //! From the fields of a log line to a client and its request, for suggestions.
 
 use anyhow::Context as _;
-use gcra_limiter::counting::write_client;
+use gcra_limiter::client_name::write_client;
 use gcra_limiter::message_key::hash_key;
 use gcra_policy::answers::Answers;
 use gcra_policy::file::key::key_args;
