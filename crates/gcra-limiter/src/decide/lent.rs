@@ -41,7 +41,8 @@ pub(crate) fn ask_ahead(
 }
 
 impl<'p> SharedQuestion<'p, '_, '_> {
-    /// Decides, or goes one step further.
+    /// Decides, or goes one step further. No limit counts in windows: a policy that has one, be it
+    /// in an override or in its trial, is charged [at once](gcra_policy::Sharing::at_once).
     ///
     /// # Errors
     ///
@@ -55,6 +56,7 @@ impl<'p> SharedQuestion<'p, '_, '_> {
         standings: Option<&mut Standings>,
     ) -> Result<Option<Reason>, MustWait> {
         let claims = self.claims(limits);
+        debug_assert!(claims.iter().all(|claim| claim.limit.calendar().is_none()));
         let cells = self.question.cells;
         let needs: ArrayVec<_, MAX_LIMITS> = claims
             .iter()
