@@ -23,6 +23,7 @@ mod minute;
 pub mod policies_in_force;
 pub mod question;
 pub mod reservations;
+pub mod round;
 pub mod seldom_counts;
 pub(crate) mod settlement;
 pub(crate) mod shaped;

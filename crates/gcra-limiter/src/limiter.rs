@@ -6,11 +6,10 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arc_swap::{ArcSwap, Guard};
-use gcra_lease::{HostTime, Look};
+use arc_swap::ArcSwap;
 use gcra_policy::answers::Answers;
-use gcra_policy::{Policies, Sharing, WithoutStore};
-use gcra_table::{Leases, Reading, Table, Time};
+use gcra_policy::{Sharing, WithoutStore};
+use gcra_table::{Reading, Table};
 use spop_agent::{
     AckWriter, Agent, Handler, Limits, Message, Reply, Request, ShapedNotifies, Value,
 };
@@ -20,16 +19,16 @@ use crate::audit_lines::{AuditFile, Lines};
 use crate::borrower::Borrower;
 use crate::counting::{count, count_undecided};
 use crate::decide::attempt::Patience;
-use crate::decide::lent::ask_ahead;
+use crate::decide::lent::Lent;
 use crate::decide::local::{decide, decide_usual};
 use crate::decide::request::{Deciding, Progress};
-use crate::limit_bucket::LimitBucket;
-use crate::policies_in_force::{DecisionPath, InForce, Usual};
+use crate::policies_in_force::{DecisionPath, InForce};
 use crate::question::{Question, Unanswerable};
 use crate::reservations::Reserved;
+use crate::round::Round;
 use crate::stats::Lane;
 use crate::undecided::Undecided;
-use crate::verdict::{Reason, Verdict};
+use crate::verdict::Verdict;
 use crate::waiting_request::WaitingRequest;
 
 /// How many requests of a connection may wait for the store. Those for which cells are here are
@@ -47,20 +46,6 @@ pub struct Limiter {
     audit: Option<Arc<AuditFile>>,
     /// The limits that are shared with other hosts, if there is a store.
     borrower: Option<Arc<Borrower>>,
-}
-
-/// The values that are read once for all requests of a round.
-pub struct Round {
-    pub(crate) table: Guard<Arc<Table>>,
-    pub(crate) in_force: Guard<Arc<InForce>>,
-    pub(crate) now: Reading,
-    pub(crate) lane: Lane,
-    /// In a box, because a round without it must stay small.
-    pub(crate) audit: Option<Box<Lines>>,
-    /// Whether a request of the round has shown its shape.
-    has_learned: bool,
-    /// The leases of this host, if there is a store.
-    pub(crate) leases: Option<Guard<Arc<Leases>>>,
 }
 
 impl Limiter {
@@ -136,7 +121,7 @@ impl Handler for Limiter {
             return Ok(question);
         }
         // A copy is lent, so that the usual path keeps the message in registers.
-        prefetch_limits(table, policies, question, Some(&message.clone()));
+        question.prefetch(table, policies, Some(&message.clone()));
         Ok(question)
     }
 
@@ -167,9 +152,9 @@ impl Handler for Limiter {
                 }
                 DecisionPath::UsualShared(usual) => {
                     let leases = leases.as_ref().map(|leases| &***leases);
-                    let lent =
-                        Lent { table, in_force, usual, lane: *lane, leases, now: now.time() };
-                    self.spend(lent, question, || request.messages().next())
+                    let (borrower, lane, now) = (self.borrower.as_deref(), *lane, now.time());
+                    let lent = Lent { table, in_force, usual, lane, borrower, leases, now };
+                    lent.spend(question, || request.messages().next())
                 }
                 DecisionPath::Plain | DecisionPath::Full => None,
             };
@@ -189,60 +174,11 @@ impl Handler for Limiter {
     }
 
     fn answer_shaped(&self, round: &mut Round, notifies: &mut ShapedNotifies<'_, '_>) {
-        self.answer_known(round, notifies);
+        round.answer_known(self.borrower.as_deref(), notifies);
     }
-}
-
-/// The values that the spending of lent cells needs.
-#[derive(Clone, Copy)]
-pub(crate) struct Lent<'r> {
-    pub(crate) table: &'r Table,
-    pub(crate) in_force: &'r InForce,
-    pub(crate) usual: &'r Usual,
-    pub(crate) lane: Lane,
-    /// The leases of this host, if there is a store.
-    pub(crate) leases: Option<&'r Leases>,
-    pub(crate) now: Time,
 }
 
 impl Limiter {
-    /// The verdict on a message under the one limit of a shared policy, if the cells are here or
-    /// the store has said when to come back.
-    #[inline(always)]
-    pub(crate) fn spend<'m>(
-        &self,
-        lent: Lent<'_>,
-        question: Question,
-        message: impl Fn() -> Option<Message<'m>>,
-    ) -> Option<Verdict> {
-        let Lent { table, in_force, usual, lane, leases, now } = lent;
-        let (borrower, leases) = (self.borrower.as_ref()?, leases?);
-        let Question { policy: place, key, cells, .. } = question;
-        // A request that can never be allowed, or that costs nothing, is decided elsewhere.
-        if cells == 0 || cells > usual.quota.burst() {
-            return None;
-        }
-        let lease_key = usual.lease_key(key);
-        let taken = leases.take(lease_key, HostTime::from(now), cells, borrower.patience);
-        let reason = match taken {
-            Ok(spent) => {
-                let left = spent.left();
-                // Each time that half is spent, and at the end.
-                if left & left.wrapping_sub(1) == 0
-                    && let Some(message) = message()
-                {
-                    ask_ahead(borrower, table, in_force, question, &message, lease_key);
-                }
-                None
-            }
-            Err(Look::Blocked { .. }) => Some(Reason::Limit),
-            Err(_) => return None,
-        };
-        let verdict = Verdict::new(place, usual.observes, reason);
-        count(in_force, lane, question, verdict, message);
-        Some(verdict)
-    }
-
     /// As [`answer`](Self::answer), for any number of messages and variables, where no policy has
     /// a trial, is shared, is settled by responses, or has clients that are exempt, and decisions
     /// are not written down: no request pays for that.
@@ -330,23 +266,6 @@ impl Limiter {
             progress,
         };
         reply.later(|reply| waiting.answer(reply));
-    }
-}
-
-/// Starts to fetch the buckets of all limits that a message is asked about. It may be missing
-/// where the policy does not read it.
-#[inline(never)]
-pub(crate) fn prefetch_limits(
-    table: &Table,
-    policies: &Policies,
-    question: Question,
-    message: Option<&Message<'_>>,
-) {
-    let policy = &policies.list[question.policy];
-    let trial = policy.trial.map_or(&[][..], |trial| policies.list[trial].rule.limits());
-    for limit in policy.rule(question.rule).limits().iter().chain(trial) {
-        let bucket = LimitBucket::of(table, limit, question.key, message);
-        bucket.prefetch(table, limit);
     }
 }
 

@@ -4,7 +4,7 @@ use gcra_policy::{LimitPlace, Policies, Policy, Price, RuleAt};
 use gcra_table::{KeyHash, Table};
 use spop_agent::{Message, Value};
 
-use crate::limit_bucket::{lacks_a_key, note_said};
+use crate::limit_bucket::{LimitBucket, lacks_a_key, note_said};
 use crate::message_key::{hash_exact, hash_key};
 use crate::policies_in_force::{Hashing, InForce};
 
@@ -116,6 +116,23 @@ impl Question {
         }
         .ok_or(Unanswerable::Undecided(index))?;
         Ok(Self { policy: index, rule: RuleAt::new(overridden), cells, key })
+    }
+
+    /// Starts to fetch the buckets of all limits that a message is asked about. It may be missing
+    /// where the policy does not read it.
+    #[inline(never)]
+    pub(crate) fn prefetch(
+        self,
+        table: &Table,
+        policies: &Policies,
+        message: Option<&Message<'_>>,
+    ) {
+        let policy = &policies.list[self.policy];
+        let trial = policy.trial.map_or(&[][..], |trial| policies.list[trial].rule.limits());
+        for limit in policy.rule(self.rule).limits().iter().chain(trial) {
+            let bucket = LimitBucket::of(table, limit, self.key, message);
+            bucket.prefetch(table, limit);
+        }
     }
 
     /// The question about one cell of a message's key, under the policy with this index, whether

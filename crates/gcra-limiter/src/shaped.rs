@@ -14,13 +14,15 @@ use gcra_policy::key_bytes::write_part;
 use gcra_table::{BucketPlace, KeyHash, Table};
 use spop_agent::{Arg, Request, Shape, ShapedNotifies, Value};
 
+use crate::borrower::Borrower;
 use crate::counting::count_on;
+use crate::decide::lent::Lent;
 use crate::decide::local::{decide, decide_usual};
 use crate::known_shapes::{KnownShape, KnownShapes, MOST_SHAPES};
-use crate::limiter::{Lent, Limiter, Round, prefetch_limits};
 use crate::message_key::write;
 use crate::policies_in_force::{DecisionPath, Each, InForce};
 use crate::question::Question;
+use crate::round::Round;
 use crate::stats::{Lane, LaneStats};
 
 impl KnownShape {
@@ -172,11 +174,15 @@ struct Pending<'r> {
     place: Option<BucketPlace<'r>>,
 }
 
-impl Limiter {
+impl Round {
     /// Answers requests whose shapes are known, up to the first that has to be decided in another
     /// way.
-    pub(crate) fn answer_known(&self, round: &mut Round, notifies: &mut ShapedNotifies<'_, '_>) {
-        let Round { table, in_force, now, lane, audit, leases, .. } = round;
+    pub(crate) fn answer_known(
+        &mut self,
+        borrower: Option<&Borrower>,
+        notifies: &mut ShapedNotifies<'_, '_>,
+    ) {
+        let Self { table, in_force, now, lane, audit, leases, .. } = self;
         let (table, in_force): (&Table, &InForce) = (table, in_force);
         let leases = leases.as_ref().map(|leases| &***leases);
         let mut shapes = ArrayVec::new();
@@ -217,7 +223,7 @@ impl Limiter {
                     }
                     DecisionPath::Plain | DecisionPath::Full => {
                         let question = known.question(key, rule);
-                        prefetch_limits(table, &in_force.policies, question, None);
+                        question.prefetch(table, &in_force.policies, None);
                         None
                     }
                 };
@@ -235,8 +241,8 @@ impl Limiter {
                     }
                     (DecisionPath::UsualShared(usual), _) => {
                         let (lane, now) = (*lane, now.time());
-                        let lent = Lent { table, in_force, usual, lane, leases, now };
-                        match self.spend(lent, question, message) {
+                        let lent = Lent { table, in_force, usual, lane, borrower, leases, now };
+                        match lent.spend(question, message) {
                             Some(verdict) => verdict,
                             None => return,
                         }

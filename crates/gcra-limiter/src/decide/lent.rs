@@ -4,20 +4,73 @@
 use std::mem;
 
 use arrayvec::ArrayVec;
-use gcra_lease::{HostTime, Step};
+use gcra_lease::{HostTime, Look, Step};
 use gcra_policy::{Limit, MAX_LIMITS};
-use gcra_table::{LeaseKey, LeaseNeed, Nanos, Reading, Table};
+use gcra_table::{LeaseKey, LeaseNeed, Leases, Nanos, Reading, Table, Time};
 use spop_agent::Message;
 
 use crate::answer::{LimitStanding, Standings};
 use crate::borrower::due::Loan;
 use crate::borrower::waiting::Waits;
 use crate::borrower::{Asking, Borrower};
+use crate::counting::count;
 use crate::decide::attempt::{Attempt, MustWait, Patience};
 use crate::decide::claim::{Claim, SharedQuestion};
-use crate::policies_in_force::InForce;
+use crate::policies_in_force::{InForce, Usual};
 use crate::question::Question;
+use crate::stats::Lane;
 use crate::verdict::{Reason, Verdict};
+
+/// The values that the spending of lent cells needs.
+#[derive(Clone, Copy)]
+pub(crate) struct Lent<'r> {
+    pub(crate) table: &'r Table,
+    pub(crate) in_force: &'r InForce,
+    pub(crate) usual: &'r Usual,
+    pub(crate) lane: Lane,
+    pub(crate) borrower: Option<&'r Borrower>,
+    /// The leases of this host, if there is a store.
+    pub(crate) leases: Option<&'r Leases>,
+    pub(crate) now: Time,
+}
+
+impl Lent<'_> {
+    /// The verdict on a message under the one limit of a shared policy, if the cells are here or
+    /// the store has said when to come back.
+    #[inline(always)]
+    pub(crate) fn spend<'m>(
+        self,
+        question: Question,
+        message: impl Fn() -> Option<Message<'m>>,
+    ) -> Option<Verdict> {
+        let Self { table, in_force, usual, lane, borrower, leases, now } = self;
+        let (borrower, leases) = (borrower?, leases?);
+        let Question { policy: place, key, cells, .. } = question;
+        // A request that can never be allowed, or that costs nothing, is decided elsewhere.
+        if cells == 0 || cells > usual.quota.burst() {
+            return None;
+        }
+        let lease_key = usual.lease_key(key);
+        let taken = leases.take(lease_key, HostTime::from(now), cells, borrower.patience);
+        let reason = match taken {
+            Ok(spent) => {
+                let left = spent.left();
+                // Each time that half is spent, and at the end.
+                if left & left.wrapping_sub(1) == 0
+                    && let Some(message) = message()
+                {
+                    ask_ahead(borrower, table, in_force, question, &message, lease_key);
+                }
+                None
+            }
+            Err(Look::Blocked { .. }) => Some(Reason::Limit),
+            Err(_) => return None,
+        };
+        let verdict = Verdict::new(place, usual.observes, reason);
+        count(in_force, lane, question, verdict, message);
+        Some(verdict)
+    }
+}
 
 /// After cells of a key were spent: asks for more if what is left will not last, and reports what
 /// was spent if that cannot wait.

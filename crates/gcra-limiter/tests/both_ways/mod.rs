@@ -12,9 +12,10 @@ use std::task::{Context, Poll};
 
 use arbitrary::{Result, Unstructured};
 use arc_swap::ArcSwap;
-use gcra_limiter::limiter::{Limiter, Round};
+use gcra_limiter::limiter::Limiter;
 use gcra_limiter::policies_in_force::InForce;
 use gcra_limiter::question::{Question, Unanswerable};
+use gcra_limiter::round::Round;
 use gcra_limiter::stats::Stats;
 use gcra_policy::file::document;
 use gcra_table::{ManualClock, Nanos, Slots, Table};
