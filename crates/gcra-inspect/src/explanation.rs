@@ -10,7 +10,7 @@ use gcra_limiter::policies_in_force::InForce;
 use gcra_limiter::question::{Question, Unanswerable};
 use gcra_limiter::verdict::{Reason, Verdict};
 use gcra_limiter::written_message::WrittenMessage;
-use gcra_policy::key::{InKey, NamedValue, OwnedValue, Shown};
+use gcra_policy::key::{InKey, NamedValue, Shown, WrittenValue};
 use gcra_policy::key_parts::{KeyArg, KeyParts, NoValue};
 use gcra_policy::words::text;
 use gcra_policy::{
@@ -261,7 +261,7 @@ fn check(args: &[NamedValue], policies: &[&Policy]) -> Result<(), String> {
         };
         // An integer below 0 is one that HAProxy can send; of that the explanation says more.
         let can_be_sent =
-            matches!(value, OwnedValue::Int32(_) | OwnedValue::Int64(_) | OwnedValue::Null)
+            matches!(value, WrittenValue::Int32(_) | WrittenValue::Int64(_) | WrittenValue::Null)
                 || Price::cells_of(value.value()).is_some();
         if !can_be_sent && policies.iter().any(is_cost) && !policies.iter().any(is_read_otherwise)
         {
@@ -579,7 +579,7 @@ pub(crate) fn of_a_group<T>(
     let nets: Vec<IpNet> = args
         .iter()
         .filter(|arg| policy.key.args.is_empty() || is_in_key(&arg.name))
-        .filter_map(|arg| if let OwnedValue::Net(net) = arg.value { Some(net) } else { None })
+        .filter_map(|arg| if let WrittenValue::Net(net) = arg.value { Some(net) } else { None })
         .collect();
     if nets.is_empty() {
         return make(args);
@@ -589,7 +589,7 @@ pub(crate) fn of_a_group<T>(
         let pick = |NamedValue { name, value }: &NamedValue| NamedValue {
             name: name.clone(),
             value: match value {
-                OwnedValue::Net(net) => OwnedValue::Ip(address_in(net)),
+                WrittenValue::Net(net) => WrittenValue::Ip(address_in(net)),
                 value => value.clone(),
             },
         };

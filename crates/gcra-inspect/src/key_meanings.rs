@@ -3,7 +3,7 @@
 use std::iter;
 use std::net::IpAddr;
 
-use gcra_policy::key::{Key, NamedValue, OwnedValue};
+use gcra_policy::key::{Key, NamedValue, WrittenValue};
 use gcra_policy::key_parts::KeyArg;
 use gcra_policy::words;
 use gcra_text::count::Count;
@@ -100,7 +100,7 @@ pub(crate) struct OtherForm {
 /// The forms in which HAProxy may send an arg instead, also in the place of another arg of `key`.
 pub(crate) fn other_forms(arg: &NamedValue, key: &[KeyArg]) -> Vec<OtherForm> {
     let NamedValue { name, value } = arg;
-    let form = |name: &str, value: OwnedValue, when: String, is_usual: bool| OtherForm {
+    let form = |name: &str, value: WrittenValue, when: String, is_usual: bool| OtherForm {
         arg: NamedValue { name: name.to_owned(), value },
         when,
         is_usual,
@@ -111,11 +111,12 @@ pub(crate) fn other_forms(arg: &NamedValue, key: &[KeyArg]) -> Vec<OtherForm> {
         form(name, masked, when.to_owned(), true)
     });
     let typed = value.as_other_type().map(|typed| {
-        let kind = if matches!(typed, OwnedValue::String(_)) { "a string" } else { "an integer" };
+        let kind =
+            if matches!(typed, WrittenValue::String(_)) { "a string" } else { "an integer" };
         form(name, typed, format!("HAProxy sends {value} as {kind}"), false)
     });
     let is_it = |known: &[u8]| *known == *name.as_bytes();
-    let is_address = matches!(value, OwnedValue::Ip(_) | OwnedValue::Net(_));
+    let is_address = matches!(value, WrittenValue::Ip(_) | WrittenValue::Net(_));
     let named = key.iter().filter(|known| known.names().any(is_it)).flat_map(|known| {
         let others = known.names().filter(|other| !is_it(other)).map(words::text);
         others.map(|other| {

@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 
 use gcra_limiter::policies_in_force::InForce;
-use gcra_policy::key::{NamedValue, OwnedValue};
+use gcra_policy::key::{NamedValue, WrittenValue};
 use gcra_policy::key_parts::KeyArg;
 use gcra_policy::{Limit, Policy};
 use gcra_table::{Nanos, Process, Quota, Table, Time};
@@ -113,7 +113,7 @@ fn lacking_name<'a>(arg: &'a KeyArg, key: &[KeyArg], args: &[NamedValue]) -> Opt
     };
     for name in arg.names() {
         match given(name) {
-            Some(given) if given.value != OwnedValue::Null => return None,
+            Some(given) if given.value != WrittenValue::Null => return None,
             Some(_) => {}
             None if was_passed_over(name) => {}
             None => return Some(name),

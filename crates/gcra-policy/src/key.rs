@@ -34,7 +34,7 @@ pub struct WrittenPart {
 
 /// One value of a key or message, as an operator writes it.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub enum OwnedValue {
+pub enum WrittenValue {
     Null,
     Bool(bool),
     Int32(i32),
@@ -92,7 +92,7 @@ pub fn write_mark(to: &mut impl fmt::Write, fallback: u8) -> fmt::Result {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct NamedValue {
     pub name: String,
-    pub value: OwnedValue,
+    pub value: WrittenValue,
 }
 
 impl FromStr for NamedValue {
@@ -112,7 +112,7 @@ impl NamedValue {
             (Ok(name), Some((_, value))) if !name.is_empty() => {
                 let value = match str::from_utf8(value) {
                     Ok(value) => value.parse()?,
-                    Err(_) => OwnedValue::raw_string(value),
+                    Err(_) => WrittenValue::raw_string(value),
                 };
                 Ok(Self { name: name.to_owned(), value })
             }
@@ -125,7 +125,7 @@ impl NamedValue {
     }
 }
 
-impl OwnedValue {
+impl WrittenValue {
     /// The string of a text that is not UTF-8, and so is of no other type.
     fn raw_string(text: &[u8]) -> Self {
         Self::String(text.strip_prefix(VALUE.as_bytes()).unwrap_or(text).into())
@@ -173,7 +173,7 @@ impl OwnedValue {
     }
 }
 
-impl fmt::Display for OwnedValue {
+impl fmt::Display for WrittenValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Net(net) => net.fmt(f),
@@ -217,7 +217,7 @@ fn visible_text(bytes: &[u8]) -> Option<&str> {
 
 /// Whether this string, written without a type in front, is read as the same string.
 fn is_plain(text: &str) -> bool {
-    matches!(text.parse(), Ok(OwnedValue::String(plain)) if plain == text.as_bytes())
+    matches!(text.parse(), Ok(WrittenValue::String(plain)) if plain == text.as_bytes())
 }
 
 fn write_hex(f: &mut fmt::Formatter<'_>, kind: &str, bytes: &[u8]) -> fmt::Result {
@@ -241,7 +241,7 @@ impl Key {
             let (fallback, text) = of_fallback(&part);
             // The part before a '=' may be a name, which only a policy knows.
             if !text.contains('=') {
-                text.parse::<OwnedValue>()?;
+                text.parse::<WrittenValue>()?;
             }
             Ok(WrittenPart { fallback, text: text.to_owned() })
         };
@@ -278,7 +278,7 @@ fn in_hex(part: &[u8]) -> Result<String, String> {
     let (mark, value) = part.split_at(colon);
     let mark = str::from_utf8(mark).ok().filter(|mark| of_fallback(mark).0 > 0);
     let value = if mark.is_some() { value } else { part };
-    Ok(format!("{}{}", mark.unwrap_or_default(), OwnedValue::raw_string(value)))
+    Ok(format!("{}{}", mark.unwrap_or_default(), WrittenValue::raw_string(value)))
 }
 
 /// The number of the fallback that a part came from, and the rest of its text.
@@ -314,7 +314,7 @@ fn split(text: &[u8]) -> Result<Vec<Vec<u8>>, String> {
     Ok(parts)
 }
 
-impl FromStr for OwnedValue {
+impl FromStr for WrittenValue {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -377,7 +377,7 @@ fn bytes(kind: &str, hex: &str) -> Result<Vec<u8>, String> {
 mod tests {
     use super::*;
 
-    fn parts(text: &str) -> Vec<OwnedValue> {
+    fn parts(text: &str) -> Vec<WrittenValue> {
         let parts = text.parse::<Key>().unwrap().parts.into_iter();
         let part = |written: WrittenPart| match written.fallback {
             0 => written.text.parse().unwrap(),
@@ -391,24 +391,24 @@ mod tests {
         let key: Key = "else:192.0.2.1,else2:str:a,x,str:else:x".parse().unwrap();
         let fallbacks: Vec<_> = key.parts.iter().map(|written| written.fallback).collect();
         assert_eq!(fallbacks, [1, 2, 0, 0]);
-        assert_eq!(key.parts[3].text.parse(), Ok(OwnedValue::String("else:x".into())));
+        assert_eq!(key.parts[3].text.parse(), Ok(WrittenValue::String("else:x".into())));
         assert_eq!(key.parts[1].to_string(), "else2:str:a");
     }
 
     #[test]
     fn parts_have_the_types_that_haproxy_gives_them() {
-        let string = |text: &str| OwnedValue::String(text.into());
-        let ip = |text: &str| OwnedValue::Ip(text.parse().unwrap());
+        let string = |text: &str| WrittenValue::String(text.into());
+        let ip = |text: &str| WrittenValue::Ip(text.parse().unwrap());
         assert_eq!(parts("192.0.2.1,/login"), [ip("192.0.2.1"), string("/login")]);
         assert_eq!(parts("2001:db8::"), [ip("2001:db8::")]);
         assert_eq!(parts("str:192.0.2.1"), [string("192.0.2.1")]);
         assert_eq!(
             parts("int64:-5,uint32:7,bool:true"),
-            [OwnedValue::Int64(-5), OwnedValue::Uint32(7), OwnedValue::Bool(true)]
+            [WrittenValue::Int64(-5), WrittenValue::Uint32(7), WrittenValue::Bool(true)]
         );
         assert_eq!(
             parts("hex:00ff,null:,str:"),
-            [OwnedValue::Binary(vec![0, 255]), OwnedValue::Null, string("")]
+            [WrittenValue::Binary(vec![0, 255]), WrittenValue::Null, string("")]
         );
         assert_eq!(parts(r"a\,b,c\\"), [string("a,b"), string(r"c\")]);
         assert_eq!(parts("http://x"), [string("http://x")], "http is not a type");
@@ -416,14 +416,14 @@ mod tests {
 
     #[test]
     fn a_wrong_key_is_a_sentence() {
-        let error = |text: &str| text.parse::<OwnedValue>().unwrap_err();
+        let error = |text: &str| text.parse::<WrittenValue>().unwrap_err();
         assert!(error("int32:many").contains("'many' is not a value of the type int32"));
         assert!(error("hex:0").contains("two digits for each byte"));
         assert!("a\\".parse::<Key>().unwrap_err().contains("lone backslash"));
         for text in ["10.0.0.777", "192.0.2.1:80", "10.0.0", "2001:db8::g", "10.0.0.0/33"] {
             let sentence = error(text);
             assert!(sentence.contains("is not an address or network; write "), "{sentence}");
-            assert_eq!(parts(&format!("str:{text}")), [OwnedValue::String(text.into())]);
+            assert_eq!(parts(&format!("str:{text}")), [WrittenValue::String(text.into())]);
         }
         assert!(error("10.0.0.1/8").contains("write 10.0.0.0/8 for the network, or 10.0.0.1/32"));
         assert!(error("").contains("or str: for the empty string"));
@@ -434,20 +434,20 @@ mod tests {
     fn a_name_from_a_log_is_not_a_string() {
         for text in ["sk_l…(24)#2dd53f", "sk_l…(24)", "/…(6)#2dd53f", "…(3)", "…", "#2dd53f"]
         {
-            let sentence = text.parse::<OwnedValue>().unwrap_err();
+            let sentence = text.parse::<WrittenValue>().unwrap_err();
             assert!(sentence.contains("write the whole string, or str:"), "{sentence}");
         }
         assert!(
-            "hex:00ff3031…(18)".parse::<OwnedValue>().unwrap_err().contains("the whole string")
+            "hex:00ff3031…(18)".parse::<WrittenValue>().unwrap_err().contains("the whole string")
         );
         for text in ["str:…(3)", "more…", "#2dd53g", "#home", "(6)"] {
-            assert!(matches!(text.parse(), Ok(OwnedValue::String(_))), "{text}");
+            assert!(matches!(text.parse(), Ok(WrittenValue::String(_))), "{text}");
         }
     }
 
     #[test]
     fn a_network_is_a_group_of_clients() {
-        let net = |text: &str| OwnedValue::Net(text.parse().unwrap());
+        let net = |text: &str| WrittenValue::Net(text.parse().unwrap());
         assert_eq!(
             parts("2001:db8::/64,192.0.2.0/24"),
             [net("2001:db8::/64"), net("192.0.2.0/24")]
@@ -464,7 +464,7 @@ mod tests {
             let written = InKey(Value::String(value.as_bytes())).to_string();
             let key: Key = written.parse().unwrap();
             let [WrittenPart { fallback: 0, text }] = &key.parts[..] else { panic!("{key:?}") };
-            assert_eq!(text.parse(), Ok(OwnedValue::String(value.into())), "{written}");
+            assert_eq!(text.parse(), Ok(WrittenValue::String(value.into())), "{written}");
             assert!(!written.starts_with('-'), "{written}");
         }
         assert_eq!(InKey(Value::Int64(7)).to_string(), "int64:7");
@@ -476,7 +476,7 @@ mod tests {
         for bytes in [&b"caf\xe9"[..], b"\xff", b"a\0b", "\u{202e}a".as_bytes(), b"\x1b[2J"] {
             let written = InKey(Value::String(bytes)).to_string();
             assert!(written.starts_with("strhex:"), "{written}");
-            assert_eq!(parts(&written), [OwnedValue::String(bytes.into())]);
+            assert_eq!(parts(&written), [WrittenValue::String(bytes.into())]);
         }
         assert_eq!(Shown(Value::String(b"caf\xe9")).to_string(), "strhex:636166e9");
         let raw = |text: &[u8]| Key::from_bytes(text).unwrap();
@@ -484,7 +484,7 @@ mod tests {
         assert_eq!(raw(b"else2:str:\xe9\\,,a"), "else2:strhex:e92c,a".parse().unwrap());
         let sentence = Key::from_bytes(b"key=\xe9").unwrap_err();
         assert!(sentence.ends_with("or strhex:6b65793de9 for all of it"), "{sentence}");
-        assert!("strhex:x".parse::<OwnedValue>().unwrap_err().contains("like strhex:00ff"));
+        assert!("strhex:x".parse::<WrittenValue>().unwrap_err().contains("like strhex:00ff"));
         let arg = NamedValue::from_bytes(b"key=caf\xe9").unwrap();
         assert_eq!(arg, "key=strhex:636166e9".parse().unwrap());
         assert!(NamedValue::from_bytes(b"\xe9=a").unwrap_err().contains("is not ARG=VALUE"));
@@ -493,18 +493,19 @@ mod tests {
     #[test]
     fn what_is_shown_can_be_written() {
         for text in ["192.0.2.1", "2001:db8::1", "/login", "str:192.0.2.1", "null:", "bool:true"] {
-            assert_eq!(text.parse::<OwnedValue>().unwrap().to_string(), text);
+            assert_eq!(text.parse::<WrittenValue>().unwrap().to_string(), text);
         }
         for text in ["int32:-5", "uint32:7", "int64:-5", "uint64:7", "hex:00ff", "str:int32:5"] {
-            assert_eq!(text.parse::<OwnedValue>().unwrap().to_string(), text);
+            assert_eq!(text.parse::<WrittenValue>().unwrap().to_string(), text);
         }
-        assert_eq!("::ffff:192.0.2.1".parse::<OwnedValue>().unwrap().to_string(), "192.0.2.1");
+        assert_eq!("::ffff:192.0.2.1".parse::<WrittenValue>().unwrap().to_string(), "192.0.2.1");
         assert_eq!(Shown(Value::String(b"\x1b[2J\n")).to_string(), "str:\\u{1b}[2J\\n");
     }
 
     #[test]
     fn a_mask_leaves_the_first_64_bits_of_ipv6_addresses() {
-        let masked = |text: &str| Some(text.parse::<OwnedValue>().unwrap().masked()?.to_string());
+        let masked =
+            |text: &str| Some(text.parse::<WrittenValue>().unwrap().masked()?.to_string());
         assert_eq!(masked("2001:db8:1:2:3::4").unwrap(), "2001:db8:1:2::");
         assert_eq!(masked("2001:db8:1:2::"), None);
         assert_eq!(masked("192.0.2.1"), None);
@@ -514,7 +515,7 @@ mod tests {
     #[test]
     fn an_arg_has_a_name_and_a_value() {
         let named: NamedValue = "user=str:a,b=c".parse().unwrap();
-        assert_eq!((&*named.name, named.value), ("user", OwnedValue::String("a,b=c".into())));
+        assert_eq!((&*named.name, named.value), ("user", WrittenValue::String("a,b=c".into())));
         assert!("192.0.2.1".parse::<NamedValue>().unwrap_err().contains("such as ip=192.0.2.7"));
         assert!("=1".parse::<NamedValue>().is_err());
     }

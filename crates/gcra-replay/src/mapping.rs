@@ -4,7 +4,7 @@ use std::iter;
 use std::net::IpAddr;
 use std::ops::Range;
 
-use gcra_policy::key::OwnedValue;
+use gcra_policy::key::WrittenValue;
 use gcra_policy::key_parts::{network_v4, network_v6};
 use gcra_policy::{Policies, Policy};
 use gcra_text::visible::quoted;
@@ -85,7 +85,7 @@ enum Source {
         kind: Kind,
         mask: Option<(u8, u8)>,
     },
-    Constant(OwnedValue),
+    Constant(WrittenValue),
 }
 
 /// The type that HAProxy gives to a value.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{anyhow, bail};
 use gcra_limiter::message_key::hash_key;
 use gcra_limiter::written_message::WrittenMessage;
-use gcra_policy::key::{Key, NamedValue, OwnedValue};
+use gcra_policy::key::{Key, NamedValue, WrittenValue};
 use gcra_policy::{Policy, policy_id};
 use gcra_table::{ExemptError, Exemption, KeyHash, MAX_EXEMPTION, Nanos, Table, Time};
 use gcra_text::count::Count;
@@ -187,7 +187,7 @@ fn about_policies(
 }
 
 /// The value of a key with one part, without the name of its arg.
-fn only_value(key: &Key) -> Option<(&str, OwnedValue)> {
+fn only_value(key: &Key) -> Option<(&str, WrittenValue)> {
     let [written] = &key.parts[..] else { return None };
     let text = written.text.split_once('=').map_or(&*written.text, |(_, value)| value);
     Some((text, text.parse().ok()?))
@@ -196,7 +196,7 @@ fn only_value(key: &Key) -> Option<(&str, OwnedValue)> {
 /// An error about a KEY, with what to do instead if it is a network.
 pub fn about_network(key: &Key, error: anyhow::Error) -> anyhow::Error {
     match only_value(key) {
-        Some((net, OwnedValue::Net(_))) => anyhow!(WrongUsage(format!(
+        Some((net, WrittenValue::Net(_))) => anyhow!(WrongUsage(format!(
             "{error}; an exemption is for one client: for the network {net}, write an override \
              into the file of the agents and reload it"
         ))),
@@ -225,7 +225,7 @@ pub fn check(
             inspected.policy(client).name
         );
     }
-    let Some((text, OwnedValue::String(_))) = only_value(key) else { return Ok(None) };
+    let Some((text, WrittenValue::String(_))) = only_value(key) else { return Ok(None) };
     if text.starts_with(VALUE) || text.starts_with("strhex:") {
         return Ok(None);
     }

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use gcra_policy::answers::Answers;
 use gcra_policy::flags::{LimitFlags, StoreFlags, policies_of_flags};
-use gcra_policy::key::{NamedValue, OwnedValue};
+use gcra_policy::key::{NamedValue, WrittenValue};
 use gcra_policy::words::text;
 use gcra_policy::{Policies, Policy, Sharing};
 use gcra_text::output::{Output, WrongUsage, print, print_note};
@@ -229,7 +229,7 @@ fn unknown_strings(args: &[NamedValue], explanations: &[Explanation]) -> Vec<Str
         parts.any(|part| part.arg.as_deref() == Some(name))
     };
     let is_meant =
-        |arg: &&NamedValue| matches!(arg.value, OwnedValue::String(_)) && is_in_key(&arg.name);
+        |arg: &&NamedValue| matches!(arg.value, WrittenValue::String(_)) && is_in_key(&arg.name);
     let note = |NamedValue { name, value }: &NamedValue| {
         format!(
             "nothing is known about {name}={value}; if HAProxy sends a hash of this value, as \
@@ -288,7 +288,7 @@ fn unused_args(command: &Explain, inspected: &Inspected) -> Vec<String> {
 /// Says which args are strings where the policies are for addresses.
 fn strings_for_addresses(command: &Explain, inspected: &Inspected) -> Vec<String> {
     let note = |arg: &NamedValue| {
-        let OwnedValue::String(_) = arg.value else { return None };
+        let WrittenValue::String(_) = arg.value else { return None };
         let policy = meant(command, inspected).find(|policy| {
             policy.is_for_addresses()
                 && policy.key.args.len() == 1
