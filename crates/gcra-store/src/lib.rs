@@ -56,48 +56,9 @@
 //! ```
 
 #[cfg(feature = "client")]
-mod advice;
-#[cfg(feature = "client")]
-mod bounded;
-#[cfg(feature = "client")]
-mod bucket;
-#[cfg(feature = "client")]
-mod check;
-#[cfg(feature = "client")]
-mod clocks;
+mod client;
 mod config;
-#[cfg(feature = "client")]
-mod connection;
-#[cfg(feature = "client")]
-mod fault;
-#[cfg(feature = "client")]
-mod finder;
-#[cfg(feature = "client")]
-mod lines;
-#[cfg(feature = "client")]
-mod message;
-#[cfg(feature = "client")]
-mod password;
-#[cfg(feature = "client")]
-pub mod script;
-#[cfg(feature = "client")]
-mod shared;
-#[cfg(feature = "client")]
-mod standing;
-#[cfg(feature = "client")]
-mod store;
-#[cfg(feature = "client")]
-mod task;
 
-pub use config::{Address, Certificate, Config, Password, Url, UrlError};
 #[cfg(feature = "client")]
-pub use {
-    advice::PERMISSIONS,
-    bucket::{Bucket, Names},
-    check::{Finding, Kind, check},
-    fault::Fault,
-    message::{AskAnswer, AskOutcome, NotCharged},
-    shared::{FOUND_WITHIN, Health, ServerHealth, StoreCounters},
-    standing::Standing,
-    store::{Asker, Away, Charging, Line, Store},
-};
+pub use client::*;
+pub use config::{Address, Certificate, Config, Password, Url, UrlError};

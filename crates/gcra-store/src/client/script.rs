@@ -8,7 +8,7 @@ use gcra_lease::{
     SharedLimit, StoreTime, Units,
 };
 
-use crate::bucket::Bucket;
+use crate::client::bucket::Bucket;
 use crate::config::Config;
 
 /// The source of the script for an ask, in Lua 5.1.
@@ -409,7 +409,7 @@ mod tests {
         assert!(charge_command(&bucket, 1 << 53, &take, StoreKind::default(), By::Hash).is_none());
         let window = gcra_lease::Window { begin: 1, end: 2 };
         let count = SharedLimit::count(5, window).unwrap();
-        let count = crate::bucket::Names::new(b"").bucket("p.l", b"key", count);
+        let count = crate::client::bucket::Names::new(b"").bucket("p.l", b"key", count);
         let ask = Ask { number: AskNumber(1), ..ask };
         assert!(
             command(&count, &ask, StoreKind::default(), By::Hash).is_none(),

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use gcra_lease::{Micros, Record, SharedLimit, StoreTime, Units};
 use redis::{Pipeline, Value};
 
-use crate::advice::advice;
-use crate::bucket::Bucket;
+use crate::client::advice::advice;
+use crate::client::bucket::Bucket;
+use crate::client::connection::Connector;
+use crate::client::fault::Fault;
+use crate::client::finder::{Finder, add_wait, confirmed};
+use crate::client::script::{self, NotAReply, StoreKind};
 use crate::config::Config;
-use crate::connection::Connector;
-use crate::fault::Fault;
-use crate::finder::{Finder, add_wait, confirmed};
-use crate::script::{self, NotAReply, StoreKind};
 
 /// The debt and the leases of one bucket in a store, at a moment of its own clock.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

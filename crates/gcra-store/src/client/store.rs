@@ -10,13 +10,13 @@ use gcra_lease::{Charge, Charged, HostTime, Micros, Sent};
 use tokio::sync::oneshot::error::TryRecvError;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::bucket::{Bucket, TAGS};
+use crate::client::bucket::{Bucket, TAGS};
+use crate::client::connection::Connector;
+use crate::client::message::{AskAnswer, Batch, Envelope, NotCharged, Pending, What};
+use crate::client::script::By;
+use crate::client::shared::{Health, Part, Permit, Shared, StoreCounters};
+use crate::client::task::Task;
 use crate::config::Config;
-use crate::connection::Connector;
-use crate::message::{AskAnswer, Batch, Envelope, NotCharged, Pending, What};
-use crate::script::By;
-use crate::shared::{Health, Part, Permit, Shared, StoreCounters};
-use crate::task::Task;
 
 /// A store, as the threads of one process see it. Copies are the same store.
 #[derive(Clone, Debug)]

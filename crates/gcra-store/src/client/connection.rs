@@ -18,9 +18,9 @@ use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto};
 
-use crate::bounded::{Bound, Bounded};
+use crate::client::bounded::{Bound, Bounded};
+use crate::client::fault::{Fault, Reaction, in_words, reaction};
 use crate::config::{Address, Certificate, Config, Password};
-use crate::fault::{Fault, Reaction, in_words, reaction};
 
 /// The most bytes of an answer to one command; the script's reply has 45, and an error some 100.
 pub(crate) const ANSWER: usize = 1 << 10;

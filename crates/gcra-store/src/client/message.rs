@@ -5,9 +5,9 @@ use gcra_lease::{AskReply, Charge, Charged, HostTime, Sent};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
-use crate::bucket::Bucket;
-use crate::script::{By, Script};
-use crate::shared::Permit;
+use crate::client::bucket::Bucket;
+use crate::client::script::{By, Script};
+use crate::client::shared::Permit;
 
 /// The answer to one ask.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -13,16 +13,16 @@ use redis::{Pipeline, Value};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 
-use crate::advice::advice;
-use crate::clocks::{Clocks, Leapt};
+use crate::client::advice::advice;
+use crate::client::clocks::{Clocks, Leapt};
+use crate::client::connection::{Connection, Connector};
+use crate::client::fault::{Fault, Reaction, in_words, reaction};
+use crate::client::finder::{Finder, Found, Seen, add_wait, confirmed, slot_of};
+use crate::client::lines::Lines;
+use crate::client::message::{AskAnswer, AskOutcome, Batch, Envelope, NotCharged, Pending, What};
+use crate::client::script::{self, By, NotAReply, Script};
+use crate::client::shared::{FOUND_WITHIN, Health, RoundTrip, ServerHealth, Shared};
 use crate::config::Address;
-use crate::connection::{Connection, Connector};
-use crate::fault::{Fault, Reaction, in_words, reaction};
-use crate::finder::{Finder, Found, Seen, add_wait, confirmed, slot_of};
-use crate::lines::Lines;
-use crate::message::{AskAnswer, AskOutcome, Batch, Envelope, NotCharged, Pending, What};
-use crate::script::{self, By, NotAReply, Script};
-use crate::shared::{FOUND_WITHIN, Health, RoundTrip, ServerHealth, Shared};
 
 /// An ask or a charge is sent this often at most: with the text of the script, and to the server
 /// that it moved to. A server does nothing with one that it answers with an error like that.

@@ -10,11 +10,11 @@ use futures_util::stream::FuturesUnordered;
 use redis::{Pipeline, Value};
 use tokio::time::{Instant, sleep};
 
-use crate::bucket::{TAGS, tag_text};
+use crate::client::bucket::{TAGS, tag_text};
+use crate::client::connection::{ANSWER, Connection, Connector, LONG_ANSWER, fault_of, parts};
+use crate::client::fault::Fault;
+use crate::client::script::{self, By};
 use crate::config::{Address, Place};
-use crate::connection::{ANSWER, Connection, Connector, LONG_ANSWER, fault_of, parts};
-use crate::fault::Fault;
-use crate::script::{self, By};
 
 /// Looks for servers, again and again. It moves into each look and comes back with what it found.
 pub(crate) struct Finder {

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use gcra_lease::Micros;
 
-use crate::fault::Fault;
+use crate::client::fault::Fault;
 
 /// A server that is there for so long without a break is found by every host that looks for it
 /// with [`look_every`](crate::Config::look_every) of half a second: a new attempt to reach it is

@@ -2,7 +2,7 @@
 
 use gcra_lease::{ClockWatch, HostTime, Leap, Micros, StoreTime};
 
-use crate::bucket::TAGS;
+use crate::client::bucket::TAGS;
 use crate::config::Address;
 
 /// How many servers are remembered. After one more, all are forgotten.

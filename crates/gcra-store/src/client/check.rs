@@ -8,13 +8,13 @@ use gcra_lease::StoreTime;
 use redis::{Pipeline, Value};
 use tokio::time::Instant;
 
-use crate::advice::advice;
+use crate::client::advice::advice;
+use crate::client::connection::{ANSWER, Connection, Connector, LONG_ANSWER, parts};
+use crate::client::fault::{Fault, in_words};
+use crate::client::finder::{Finder, add_wait, confirmed, probed, text};
+use crate::client::script::{self, By};
+use crate::client::standing::time;
 use crate::config::{Address, Config};
-use crate::connection::{ANSWER, Connection, Connector, LONG_ANSWER, parts};
-use crate::fault::{Fault, in_words};
-use crate::finder::{Finder, add_wait, confirmed, probed, text};
-use crate::script::{self, By};
-use crate::standing::time;
 
 /// One thing that [`check`] has found out.
 #[derive(Clone, Debug, Eq, PartialEq)]

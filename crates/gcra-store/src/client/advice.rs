@@ -1,7 +1,7 @@
 //! [`advice`]: what an operator can do about a [`Fault`].
 
+use crate::client::fault::Fault;
 use crate::config::{Config, Password};
-use crate::fault::Fault;
 
 /// The permissions that a user of the store needs, in the words of `ACL SETUSER`.
 pub const PERMISSIONS: &str = "resetkeys ~{gcra:* resetchannels -@all +eval +evalsha +get +set \

@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::fault::Fault;
+use crate::client::fault::Fault;
 
 /// Warnings that may follow each other at once; after that, there is one in each interval.
 const BURST: u32 = 5;

@@ -1,0 +1,27 @@
+//! What asks a store, and what the store runs.
+
+mod advice;
+mod bounded;
+mod bucket;
+mod check;
+mod clocks;
+mod connection;
+mod fault;
+mod finder;
+mod lines;
+mod message;
+mod password;
+pub mod script;
+mod shared;
+mod standing;
+mod store;
+mod task;
+
+pub use advice::PERMISSIONS;
+pub use bucket::{Bucket, Names};
+pub use check::{Finding, Kind, check};
+pub use fault::Fault;
+pub use message::{AskAnswer, AskOutcome, NotCharged};
+pub use shared::{FOUND_WITHIN, Health, ServerHealth, StoreCounters};
+pub use standing::Standing;
+pub use store::{Asker, Away, Charging, Line, Store};
