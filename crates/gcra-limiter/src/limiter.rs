@@ -9,15 +9,13 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use gcra_policy::answers::Answers;
 use gcra_policy::{Sharing, WithoutStore};
-use gcra_table::{Reading, Table};
-use spop_agent::{
-    AckWriter, Agent, Handler, Limits, Message, Reply, Request, ShapedNotifies, Value,
-};
+use gcra_table::Table;
+use spop_agent::{AckWriter, Agent, Handler, Limits, Reply, Request, ShapedNotifies, Value};
 
 use crate::answer::{self, Standings};
 use crate::audit_lines::{AuditFile, Lines};
 use crate::borrower::Borrower;
-use crate::counting::{count, count_undecided};
+use crate::counting::count;
 use crate::decide::attempt::Patience;
 use crate::decide::lent::Lent;
 use crate::decide::local::{decide, decide_usual};
@@ -28,7 +26,6 @@ use crate::reservations::Reserved;
 use crate::round::Round;
 use crate::stats::Lane;
 use crate::undecided::Undecided;
-use crate::verdict::Verdict;
 use crate::waiting_request::WaitingRequest;
 
 /// How many requests of a connection may wait for the store. Those for which cells are here are
@@ -156,7 +153,8 @@ impl Handler for Limiter {
                     let lent = Lent { table, in_force, usual, lane, borrower, leases, now };
                     lent.spend(question, || request.messages().next())
                 }
-                DecisionPath::Plain | DecisionPath::Full => None,
+                DecisionPath::Plain => return Self::answer_plain(round, question, request, reply),
+                DecisionPath::Full => None,
             };
             if let Some(verdict) = verdict {
                 in_force.shapes.learn_once(has_learned, in_force, request, question);
@@ -165,12 +163,7 @@ impl Handler for Limiter {
                 return;
             }
         }
-        // One call, because two would leave more to the path above.
-        let answer = match round.in_force.is_plain && round.audit.is_none() {
-            true => Self::answer_plain,
-            false => Self::answer_more,
-        };
-        answer(self, round, first, request, reply);
+        self.answer_more(round, first, request, reply);
     }
 
     fn answer_shaped(&self, round: &mut Round, notifies: &mut ShapedNotifies<'_, '_>) {
@@ -179,46 +172,27 @@ impl Handler for Limiter {
 }
 
 impl Limiter {
-    /// As [`answer`](Self::answer), for any number of messages and variables, where no policy has
-    /// a trial, is shared, is settled by responses, or has clients that are exempt, and decisions
-    /// are not written down: no request pays for that.
+    /// As [`answer`](Self::answer), for one message on the [plain path](DecisionPath::Plain) and
+    /// any variables.
     #[inline(never)]
     fn answer_plain(
-        &self,
         round: &mut Round,
-        first: Result<Question, Unanswerable>,
+        question: Question,
         request: &Request<'_>,
         reply: &mut Reply<'_>,
     ) {
         let Round { table, in_force, now, lane, has_learned, .. } = round;
-        if let Ok(question) = first
-            && request.messages().len() == 1
-        {
-            in_force.shapes.learn_once(has_learned, in_force, request, question);
-        }
-        let wants_standings = !in_force.policies.answers.others.is_empty();
+        in_force.shapes.learn_once(has_learned, in_force, request, question);
         let mut standings = Standings::default();
-        let mut verdict = None::<Verdict>;
-        let mut first = Some(first);
-        for message in request.messages() {
-            let question = match first.take() {
-                Some(question) => question,
-                None => Question::new(in_force, table, &message),
-            };
-            match question {
-                Ok(question) => {
-                    let wanted = wants_standings.then_some(&mut standings);
-                    let asked = || Some(message.clone());
-                    let next = verdict_on(in_force, table, now, *lane, question, wanted, asked);
-                    verdict = Some(verdict.map_or(next, |verdict| verdict.and(next)));
-                }
-                Err(why) => count_undecided(in_force, &self.undecided, *lane, why, &message),
-            }
-        }
-        answer::write(&in_force.policies, verdict, &standings, &Reserved::default(), reply);
+        let wanted = (!in_force.policies.answers.others.is_empty()).then_some(&mut standings);
+        let message = || request.messages().next();
+        let verdict = decide(table, now, in_force, question, wanted, None, message);
+        count(in_force, *lane, question, verdict, message);
+        let reserved = Reserved::default();
+        answer::write(&in_force.policies, Some(verdict), &standings, &reserved, reply);
     }
 
-    /// As [`answer_plain`](Self::answer_plain), for all policies.
+    /// The same for any number of messages and on all paths.
     #[inline(never)]
     fn answer_more(
         &self,
@@ -267,20 +241,4 @@ impl Limiter {
         };
         reply.later(|reply| waiting.answer(reply));
     }
-}
-
-/// Decides about a message, and counts the verdict.
-#[inline(always)]
-fn verdict_on<'p, 'm>(
-    in_force: &'p InForce,
-    table: &Table,
-    now: &mut Reading,
-    lane: Lane,
-    question: Question,
-    standings: Option<&mut Standings>,
-    message: impl Fn() -> Option<Message<'m>>,
-) -> Verdict {
-    let verdict = decide(table, now, in_force, question, standings, None, &message);
-    count(in_force, lane, question, verdict, message);
-    verdict
 }

@@ -26,8 +26,6 @@ pub struct InForce {
     /// The clients that are not limited for a while, as the table has them.
     pub exemptions: Vec<Exemption>,
     pub each: Vec<Each>,
-    /// Whether all policies are decided by the table alone, so that no request asks for more.
-    pub is_plain: bool,
     /// The whole answer where only `blocked` is set: when it is false, and when it is true.
     pub blocked: [Actions; 2],
     /// The shapes of requests that were seen since.
@@ -246,9 +244,6 @@ impl InForce {
             }
         });
         let each: Vec<Each> = each.collect();
-        let is_plain = each
-            .iter()
-            .all(|each| matches!(each.path, DecisionPath::Usual(_) | DecisionPath::Plain));
         let blocked = [false, true].map(|blocked| {
             let mut actions = Actions::new();
             let answers = &policies.answers;
@@ -257,7 +252,7 @@ impl InForce {
             actions
         });
         let shapes = KnownShapes::default();
-        Self { policies, earlier, exemptions, each, is_plain, blocked, shapes }
+        Self { policies, earlier, exemptions, each, blocked, shapes }
     }
 
     /// The policies that a process starts with.

@@ -15,7 +15,7 @@ use crate::decide::claim::SharedQuestion;
 use crate::decide::local::decide;
 use crate::decide::settle::{SettlingInStore, settle};
 use crate::limit_bucket::{LimitBucket, lacks_a_key, note_said};
-use crate::policies_in_force::InForce;
+use crate::policies_in_force::{DecisionPath, InForce};
 use crate::question::{Question, Unanswerable};
 use crate::reservations::{Reservation, Reserved, wall_clock};
 use crate::stats::Lane;
@@ -84,9 +84,21 @@ impl<'p> Deciding<'p, '_> {
             progress.is_next_asked = true;
             match question {
                 Ok(question) => {
-                    let asked = Asked { deciding: self, question, message: &message };
                     let (standings, audit) = (standings.as_deref_mut(), audit.as_deref_mut());
-                    let next = asked.verdict(now, progress, standings, audit)?;
+                    let next = match self.in_force.each[question.policy].path {
+                        DecisionPath::Usual(_) | DecisionPath::Plain if audit.is_none() => {
+                            let Self { in_force, table, lane, .. } = self;
+                            let message = || Some(message.clone());
+                            let next =
+                                decide(table, now, in_force, question, standings, None, message);
+                            count(in_force, lane, question, next, message);
+                            next
+                        }
+                        _ => {
+                            let asked = Asked { deciding: self, question, message: &message };
+                            asked.verdict(now, progress, standings, audit)?
+                        }
+                    };
                     let verdict = progress.verdict;
                     progress.verdict = Some(verdict.map_or(next, |verdict| verdict.and(next)));
                 }
@@ -104,7 +116,9 @@ impl<'p> Deciding<'p, '_> {
             }
             progress.messages += 1;
             progress.is_next_asked = false;
-            progress.attempt = Attempt::default();
+            if self.borrowing.is_some() {
+                progress.attempt = Attempt::default();
+            }
         }
         Ok(())
     }
