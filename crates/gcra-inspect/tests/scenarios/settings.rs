@@ -162,6 +162,8 @@ async fn a_client_that_is_only_watched_is_not_blocked() {
     assert!(is(&answer, "blocked") && is(&answer, "would_block"));
     let said = ["policy", "reason"].map(|name| text_of(&answer, name).unwrap());
     assert_eq!(said, ["bad", "denied"]);
+    let counted = ["api", "bad"].map(|policy| scenario.counts(policy));
+    assert_eq!(counted, [[2, 3, 0, 0], [0, 0, 1, 0]], "each message by its policy");
 }
 
 #[tokio::test]
