@@ -34,17 +34,6 @@
 //! Over all hosts together, the cells that are spent in any interval of length `t` are at most
 //! `burst + rate * t`. The crate's README says under which conditions, why that is so, and how the
 //! tests show it.
-//!
-//! # The parts
-//!
-//! From the bottom up; no module uses one that comes after it:
-//!
-//! * `time`, `limit` (the arithmetic), `message`, and `rule` (for the tests);
-//! * `record`: the store's end; `charge`: what is charged there at once, and not lent; `records`:
-//!   what is owed after the numbers of a limit have changed;
-//! * `holding`: the host's end; `request`: several limits; `demand`: how much to ask for;
-//! * `watch`: the store's clock; `word`: a holding in two words, for memory that processes share;
-//! * for the tests, `police` (an exact bucket), `explore`, and `simulate`.
 
 mod charge;
 mod demand;

@@ -67,20 +67,6 @@
 //!   limit, [`Leases`] hold what a store has lent to this one.
 //! * **Linux, and a CPU with a 128-bit compare-exchange** (x86-64 since 2006, 64-bit ARM).
 //!
-//! # The parts
-//!
-//! From the bottom up; no module uses one that comes after it:
-//!
-//! * arithmetic: `time`, `quota`, `rate`, and `decision`;
-//! * one slot: `cpu`, `mutation` (for the models), `sync`, and `slot`;
-//! * one bucket: `ticket`, `look`, `bucket`, `counters`, `context`, `seal`, `opening`, `carry`,
-//!   `charge`, `give_back`, `window`, and `reset` (in `bucket/`, each of which begins with the
-//!   argument for why its step is correct);
-//! * the file: `hash`, `slots`, `key`, and, in `file/`, `checked`, `register`, `profile`,
-//!   `exemptions`, `open_error`, `header`, `region`, `cgroup`; then `clock`, `file`, and `open`;
-//! * the table: `processes`, `table` with `succession`, `resize`, and `inspect`;
-//! * beside the table, what a store has lent to this machine: `leases`.
-//!
 //! docs/internals/TABLE.md describes every byte of the table's file, and docs/internals/LEASES.md
 //! those of the leases'.
 #![cfg_attr(gcra_model, allow(dead_code, reason = "the models use the buckets, not the file"))]

@@ -1,4 +1,4 @@
-//! What asks a store, and what the store runs.
+//! The client of a store, and the scripts that the store runs.
 
 mod advice;
 mod bounded;
