@@ -279,9 +279,7 @@ impl Inspected {
         };
         let differs = if is_given { inspected.note() } else { None };
         let notes = [inspected.note_about_users(), differs, about_younger];
-        for note in notes.into_iter().flatten() {
-            print_note(&note);
-        }
+        notes.iter().flatten().for_each(|note| print_note(note));
         Ok(inspected)
     }
 

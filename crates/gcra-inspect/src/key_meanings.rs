@@ -80,10 +80,7 @@ pub fn named(key: &Key, args: &[KeyArg]) -> Result<Meaning, String> {
     }
     let values = meant.iter().zip(&key.parts);
     let values = values.map(|(arg, written)| (written.fallback, arg.value.in_key()));
-    let note = match is_open {
-        true => format!("as {}", exact_key(shape, values)),
-        false => String::new(),
-    };
+    let note = if is_open { format!("as {}", exact_key(shape, values)) } else { String::new() };
     Ok(Meaning { args: meant, note })
 }
 

@@ -261,9 +261,7 @@ impl Record {
             self.owed = self.owed.max(later);
         }
         let latest = now.saturating_add(limit.longest_validity());
-        for lease in &mut self.leases {
-            lease.expiry = lease.expiry.min(latest);
-        }
+        self.leases.iter_mut().for_each(|lease| lease.expiry = lease.expiry.min(latest));
         self.denied = None;
     }
 

@@ -132,9 +132,7 @@ impl Records {
         let own = self.each.iter().position(|(of, _)| of.numbers() == limit.numbers());
         let is_known = !self.each.is_empty();
         let own = own.map(|place| self.each.remove(place).1);
-        for (of, record) in &mut self.each {
-            record.settle(of, now);
-        }
+        self.each.iter_mut().for_each(|(of, record)| record.settle(of, now));
         self.each.retain(|(_, record)| record.owed > Units::ZERO || !record.leases.is_empty());
         let mut carried = Carried { owed: Units::ZERO, with_lent: Units::ZERO };
         for (of, record) in self.each.iter().chain(elsewhere.iter().flat_map(Self::each)) {

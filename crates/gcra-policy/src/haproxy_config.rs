@@ -393,10 +393,8 @@ impl Message<'_> {
     fn section(&self, is_only: bool, scope: Scope) -> String {
         let (args, comments) = self.args(scope);
         let mut lines = spoe_message(&self.name(), &args, &comments);
-        let event = match scope {
-            Scope::Response => "on-http-response",
-            _ => "on-frontend-http-request",
-        };
+        let is_response = scope == Scope::Response;
+        let event = if is_response { "on-http-response" } else { "on-frontend-http-request" };
         if scope == Scope::Session {
             lines.push_str(
                 "    # For connections, in a frontend of mode tcp: event on-client-session, and the

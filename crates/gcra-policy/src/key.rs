@@ -166,19 +166,13 @@ impl WrittenValue {
     }
 
     pub fn in_key(&self) -> String {
-        match self {
-            Self::Net(net) => net.to_string(),
-            _ => InKey(self.value()).to_string(),
-        }
+        if let Self::Net(net) = self { net.to_string() } else { InKey(self.value()).to_string() }
     }
 }
 
 impl fmt::Display for WrittenValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Net(net) => net.fmt(f),
-            _ => Shown(self.value()).fmt(f),
-        }
+        if let Self::Net(net) = self { net.fmt(f) } else { Shown(self.value()).fmt(f) }
     }
 }
 

@@ -181,10 +181,7 @@ fn inputs(files: &[PathBuf], real: &[Option<PathBuf>]) -> anyhow::Result<Vec<Inp
         let sentence = format!("{file} is given twice, and its requests would count twice");
         bail!(WrongUsage(sentence));
     }
-    let input = |file: &PathBuf| match is_stdin(&file) {
-        true => Input::stdin(),
-        false => Input::file(file),
-    };
+    let input = |file: &PathBuf| if is_stdin(&file) { Input::stdin() } else { Input::file(file) };
     Ok(files.iter().map(input).collect())
 }
 

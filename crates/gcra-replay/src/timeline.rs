@@ -68,9 +68,7 @@ pub(crate) fn merge<const N: usize>(series: &mut Vec<[u64; N]>, longer: Longer) 
     for (place, sums) in series.iter().enumerate() {
         let place = longer.place(place);
         merged.resize(merged.len().max(place + 1), [0; N]);
-        for (sum, more) in merged[place].iter_mut().zip(sums) {
-            *sum += more;
-        }
+        merged[place].iter_mut().zip(sums).for_each(|(sum, more)| *sum += more);
     }
     *series = merged;
 }

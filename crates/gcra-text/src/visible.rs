@@ -10,10 +10,7 @@ use std::fmt::{self, Write as _};
 /// are drawn on the one before, those that Unicode does not define, and those that are blank
 /// although they are letters or symbols.
 pub fn is_hidden(c: char) -> bool {
-    match c.is_ascii() {
-        true => c.is_ascii_control(),
-        false => c.escape_debug().len() > 1 || is_blank(c),
-    }
+    if c.is_ascii() { c.is_ascii_control() } else { c.escape_debug().len() > 1 || is_blank(c) }
 }
 
 /// Whether a character is blank, of those that the standard library takes for visible: the letters

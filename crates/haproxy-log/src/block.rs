@@ -168,9 +168,7 @@ impl Block {
         let mut values = Values::default();
         for item in &self.items[first..] {
             let from = item.number as usize * fields;
-            for number in from..from + fields {
-                values.copy(self.values.get(number));
-            }
+            (from..from + fields).for_each(|number| values.copy(self.values.get(number)));
             let number = u32::try_from(items.len()).unwrap_or(u32::MAX);
             items.push(Item { number, ..*item });
         }

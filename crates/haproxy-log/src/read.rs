@@ -57,10 +57,8 @@ pub fn read(
     let pool = Pool::new(inputs, format, options, progress);
     let result = pool.run(|next| {
         // The inputs that have not ended, and how far each has come.
-        let mut waiting = BTreeSet::new();
-        for (at, input) in inputs.iter().enumerate() {
-            waiting.insert((first(input, inputs, format, options), at));
-        }
+        let begins = |(at, input)| (first(input, inputs, format, options), at);
+        let mut waiting: BTreeSet<_> = inputs.iter().enumerate().map(begins).collect();
         let mut wanted = Vec::new();
         while let Some((reached, input)) = waiting.pop_first() {
             let others = waiting.iter().map(|&(_, input)| input).take(pool.logs_at_once());

@@ -216,10 +216,8 @@ impl Record {
     }
 
     fn add(&mut self, line: &str, booted: i128, policy: Option<&str>) {
-        let (line, by_store) = match line.strip_prefix(BY_STORE) {
-            Some(line) => (line, true),
-            None => (line, false),
-        };
+        let stripped = line.strip_prefix(BY_STORE);
+        let (line, by_store) = (stripped.unwrap_or(line), stripped.is_some());
         let Some((at, decided, key, cells, outcome)) = fields(line) else {
             self.unreadable += 1;
             return;

@@ -317,9 +317,8 @@ fn end(exempt: &Exempt, inspected: &Inspected, key: &Key) -> anyhow::Result<bool
     if !(exact.is_empty() && former.is_empty()) {
         return Ok(true);
     }
-    for client in found? {
-        notes_to_end(inspected, &client).iter().for_each(|note| print_note(note));
-    }
+    let notes = found?.into_iter().flat_map(|client| notes_to_end(inspected, &client));
+    notes.for_each(|note| print_note(&note));
     Ok(false)
 }
 
@@ -387,9 +386,7 @@ pub fn write(inspected: &Inspected, exemption: &Exemption) -> anyhow::Result<()>
 fn command_to_end(exempt: &Exempt, inspected: &Inspected, client: &InspectedClient) -> String {
     let mut words = vec!["gcra-spoa exempt --end".to_owned()];
     let path = |path: &Path| quoted(&path.display().to_string());
-    if let Some(file) = &exempt.of.config {
-        words.push(format!("--config {}", path(file)));
-    }
+    words.extend(exempt.of.config.iter().map(|file| format!("--config {}", path(file))));
     if inspected.source.has_names() {
         words.push(format!("--policy {}", inspected.policy(client).name));
     }

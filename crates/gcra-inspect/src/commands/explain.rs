@@ -119,9 +119,7 @@ pub fn run(command: &Explain) -> anyhow::Result<ExitCode> {
     notes.extend(strings_for_addresses(command, &inspected));
     notes.extend(notes_about_others(args, &in_force.policies, &explanations, explain_with));
     notes.extend(unknown_strings(args, &explanations));
-    for explanation in &mut explanations {
-        add_list(explanation, &in_force.policies);
-    }
+    explanations.iter_mut().for_each(|explained| add_list(explained, &in_force.policies));
     let policies = meant(command, &inspected);
     let unseen = unseen_debts::note(table, inspected.misses_history(), policies);
     let mut unseen = Vec::from_iter(unseen);

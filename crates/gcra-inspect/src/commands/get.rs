@@ -83,9 +83,7 @@ pub fn get(get: &Get) -> anyhow::Result<ExitCode> {
             let is_unseen = unseen.is_some() || former.is_some();
             let no_bucket = if is_unseen { NO_SEEN_BUCKET } else { NO_BUCKET };
             let mut outputs = outputs(&inspected, &client, &decided);
-            for Output { words, .. } in &mut outputs {
-                *words = words.replace(NO_BUCKET, no_bucket);
-            }
+            outputs.iter_mut().for_each(|it| it.words = it.words.replace(NO_BUCKET, no_bucket));
             print(at.json, outputs)?;
         }
     }
@@ -114,10 +112,8 @@ fn outputs(inspected: &Inspected, client: &InspectedClient, decided: &Decided) -
     let policy = inspected.policy(client);
     let entry = decided.applied_override.as_ref();
     let entry = entry.map(|entry| format!(" (override {})", entry.entry)).unwrap_or_default();
-    let exempt = match decided.exempt_ms {
-        Some(ms) => format!("; exempt for another {}", left(ms)),
-        None => String::new(),
-    };
+    let exempt = decided.exempt_ms.map(|ms| format!("; exempt for another {}", left(ms)));
+    let exempt = exempt.unwrap_or_default();
     let output = |limit: &str, said: String, more: Value| {
         let mut json = json!({
             "key": client.written,

@@ -217,10 +217,7 @@ fn note_about_others(policy: &Policy) -> Option<String> {
     let mut labels: Vec<_> = labels.map(|limit| format!("'{}'", limit.label)).collect();
     labels.sort();
     labels.dedup();
-    let are = match labels.len() {
-        1 => "has a key of its own",
-        _ => "have keys of their own",
-    };
+    let are = if labels.len() == 1 { "has a key of its own" } else { "have keys of their own" };
     (!labels.is_empty()).then(|| {
         format!(
             "{} {are}, by which other clients count, too; what is owed there is not cleared",

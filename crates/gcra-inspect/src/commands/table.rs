@@ -225,10 +225,8 @@ fn users_in_words(
     let listed: Vec<_> = processes
         .iter()
         .map(|process| {
-            let stopped = match halt_of(process) {
-                Some(Halt::Stopped) => "stopped, ",
-                _ => "",
-            };
+            let is_stopped = halt_of(process) == Some(Halt::Stopped);
+            let stopped = if is_stopped { "stopped, " } else { "" };
             let silent = short(process.silent.unwrap_or_default());
             format!("{} ({stopped}alive {silent} ago)", name(process))
         })

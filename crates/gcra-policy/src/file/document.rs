@@ -355,10 +355,8 @@ impl<'t> File<'t> {
                      the same message; leave the policy or those values out"
                 ));
             } else {
-                let (noun, them) = match hidden.len() {
-                    1 => ("value", "it"),
-                    _ => ("values", "them"),
-                };
+                let is_one = hidden.len() == 1;
+                let (noun, them) = if is_one { ("value", "it") } else { ("values", "them") };
                 self.reader.at(*at).warn(format!(
                     "policy '{name}' never gets the {noun} {} of '{}', because {above} {them}, \
                      for the same message; leave {them} out of one of the two",

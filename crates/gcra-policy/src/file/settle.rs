@@ -53,10 +53,7 @@ pub(crate) fn settle<'t>(
         let given = given.filter_map(|(name, value)| Some((name, value?.span().start)));
         let (names, places): (Vec<_>, Vec<_>) = given.unzip();
         if let Some(at) = places.into_iter().min() {
-            let (has, it) = match names[..] {
-                [one] => ("has", one),
-                _ => ("have", "them"),
-            };
+            let (has, it) = if let [one] = names[..] { ("has", one) } else { ("have", "them") };
             reader.at(at).wrong(format!(
                 "{} {has} no effect without settle; write settle = \"MESSAGE\", the \
                  spoe-message of the response, or leave {it} out",

@@ -34,10 +34,8 @@ pub(crate) fn unasked<'t>(
     };
     let at = value.span().start;
     let requests = reader.number(value, "unasked", 1..=MAX_BURST.into());
-    let processes = match processes.1 {
-        Some(value) => reader.number(value, "asked_by", PROCESSES),
-        None => Some(1),
-    };
+    let asked_by = |value| reader.number(value, "asked_by", PROCESSES);
+    let processes = processes.1.map_or(Some(1), asked_by);
     let reload_every = match reloads.1 {
         Some(value) => Some(reader.time(value, "reload_every", RELOADS, "10m")?),
         None => None,

@@ -257,18 +257,12 @@ fn said_instead(first: &[u8]) -> Option<Fault> {
 }
 
 fn without_faults(answers: Vec<Value>) -> Result<Vec<Value>, Fault> {
-    match answers.iter().find_map(fault_of) {
-        Some(fault) => Err(fault),
-        None => Ok(answers),
-    }
+    if let Some(fault) = answers.iter().find_map(fault_of) { Err(fault) } else { Ok(answers) }
 }
 
 /// The elements of a list; none if the answer is something else.
 pub(crate) fn parts(answer: &Value) -> &[Value] {
-    match answer {
-        Value::Array(parts) => parts,
-        _ => &[],
-    }
+    if let Value::Array(parts) = answer { parts } else { &[] }
 }
 
 /// The fault of the server that an answer names.

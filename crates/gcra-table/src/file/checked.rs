@@ -37,9 +37,7 @@ impl Checksum {
     fn of(self, words: &[u64]) -> u64 {
         let mut hasher = self.hasher;
         hasher.write(self.kind);
-        for word in words {
-            hasher.write(&word.to_le_bytes());
-        }
+        words.iter().for_each(|word| hasher.write(&word.to_le_bytes()));
         // Neither free nor being written.
         hasher.finish() | 2
     }
@@ -68,9 +66,10 @@ impl<const WORDS: usize> Checked<WORDS> {
         {
             return false;
         }
-        for (place, word) in self.words.iter().zip(words) {
-            place.store(word, Ordering::Relaxed);
-        }
+        self.words
+            .iter()
+            .zip(words)
+            .for_each(|(place, word)| place.store(word, Ordering::Relaxed));
         self.check.store(checksum.of(&words), Ordering::Release);
         self.read(checksum) == Some(words)
     }

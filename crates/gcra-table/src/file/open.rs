@@ -237,10 +237,7 @@ pub(crate) fn put_in_place(
         .map_err(error)?;
     old.unlock();
     // A process that takes no locks could have come in between.
-    match is_at(path, next.id) {
-        true => Ok(()),
-        false => Err(error(OpenErrorKind::Displaced)),
-    }
+    if is_at(path, next.id) { Ok(()) } else { Err(error(OpenErrorKind::Displaced)) }
 }
 
 /// Whether the file `id` with this header is the complete successor of the table at `path`, which
