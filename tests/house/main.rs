@@ -48,7 +48,7 @@ const BUILT_WITHOUT: &[Room] = &[
 
 /// The most lines of all crates, without tests. It only goes down, unless a commit says what more
 /// lines are for, and what else could not go for them: see ADR 50.
-const MOST_LINES_IN_ALL: usize = 64_800;
+const MOST_LINES_IN_ALL: usize = 64_750;
 
 /// The most lines of a file, without its tests: of Rust, of a page or of a script.
 const MOST_LINES: usize = 900;
