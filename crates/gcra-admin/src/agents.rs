@@ -170,9 +170,21 @@ struct PoliciesInWords {
     rest: Vec<String>,
 }
 
-/// The words about policies that were needed last, and the policies. It takes long to count long
-/// lists of overrides.
-type Described = std::sync::Mutex<(Weak<Policies>, Arc<PoliciesInWords>)>;
+/// The words about policies that were needed last, with the policies and the minute that they are
+/// about. It takes long to count long lists of overrides, and the words say when windows end.
+#[derive(Default)]
+struct Described(Weak<Policies>, u64, Arc<PoliciesInWords>);
+
+impl Described {
+    fn at(&mut self, now: SystemTime, all: &Arc<Policies>) -> Arc<PoliciesInWords> {
+        let minute = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs() / 60;
+        // The weak reference keeps the address from being used again.
+        if !std::ptr::eq(self.0.as_ptr(), Arc::as_ptr(all)) || self.1 != minute {
+            *self = Self(Arc::downgrade(all), minute, PoliciesInWords::of(all, now).into());
+        }
+        self.2.clone()
+    }
+}
 
 #[derive(Debug, Serialize)]
 struct PolicyInWords {
@@ -194,8 +206,7 @@ struct ExemptionInWords {
 }
 
 impl PoliciesInWords {
-    fn of(all: &Policies) -> Self {
-        let now = SystemTime::now();
+    fn of(all: &Policies, now: SystemTime) -> Self {
         let policy = |policy: &Policy| PolicyInWords {
             name: policy.name.to_string(),
             observes: policy.observes,
@@ -210,15 +221,10 @@ impl PoliciesInWords {
 }
 
 impl InWords {
-    fn of(watched: &Watched, described: &Described) -> Self {
+    fn of(watched: &Watched, described: &std::sync::Mutex<Described>) -> Self {
         let (in_force, table) = (watched.in_force(), watched.table());
         let all = &in_force.policies;
-        let mut described = lock(described);
-        // The weak reference keeps the address from being used again.
-        if !std::ptr::eq(described.0.as_ptr(), Arc::as_ptr(all)) {
-            *described = (Arc::downgrade(all), PoliciesInWords::of(all).into());
-        }
-        let policies = described.1.clone();
+        let policies = lock(described).at(SystemTime::now(), all);
         let exemption = |exemption: &Exemption| ExemptionInWords {
             client: exemption.client.clone(),
             policy: all
@@ -241,7 +247,7 @@ pub(crate) struct Agents {
     latest: [Mutex<Latest>; 3],
     /// How many actions there were. Each makes older answers useless.
     actions: AtomicU64,
-    described: Arc<Described>,
+    described: Arc<std::sync::Mutex<Described>>,
 }
 
 #[derive(Debug, Default)]
@@ -294,7 +300,7 @@ impl Agents {
 async fn everything(
     watched: Arc<Watched>,
     path: PathBuf,
-    described: Arc<Described>,
+    described: Arc<std::sync::Mutex<Described>>,
     wanted: Wanted,
 ) -> (Instant, AgentsAnswer) {
     watched.scan().await;
@@ -473,8 +479,27 @@ fn elsewhere(address: SocketAddr, status: &Status) -> String {
 mod tests {
     use tokio::time::sleep;
 
+    use std::path::Path;
+
+    use gcra_policy::file::document;
+
     use super::*;
     use crate::testing::idle_agent;
+
+    #[test]
+    fn the_end_of_a_window_is_told_anew_when_it_is_over() {
+        let text = "[policy.api]\nkey = [\"ip\"]\nlimits = { count = 5, window = \"day\" }\n";
+        let policies = Arc::new(document::parse(Path::new("gcra-spoa.toml"), text).unwrap());
+        let mut described = Described::default();
+        let mut ends_on = |hours: u64| {
+            let now = SystemTime::UNIX_EPOCH + Duration::from_secs(hours * 3_600);
+            let words = described.at(now, &policies);
+            let end =
+                words.policies[0].lines.iter().find_map(|line| line.split_once("begins at "));
+            end.map(|(_, day)| day[..10].to_owned()).unwrap()
+        };
+        assert_eq!([1, 2, 25].map(&mut ends_on), ["1970-01-02", "1970-01-02", "1970-01-03"]);
+    }
 
     /// A viewer can leave while the agents are asked, and the next one may come much later.
     #[tokio::test]
