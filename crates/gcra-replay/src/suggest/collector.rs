@@ -36,7 +36,6 @@ pub(crate) struct Collector {
 
 #[derive(Default)]
 pub(super) struct FollowedClient {
-    pub(super) hash: u64,
     /// The time of its last request, in microseconds since 1970.
     last: i64,
     pub(super) requests: u64,
@@ -86,7 +85,7 @@ impl Collector {
             Ok(number) if place < self.most_clients => {
                 self.requests += 1;
                 self.places.insert(client, number);
-                self.clients.push(FollowedClient::new(client, at));
+                self.clients.push(FollowedClient::new(at));
             }
             _ => self.not_followed += 1,
         }
@@ -105,8 +104,8 @@ impl Collector {
 }
 
 impl FollowedClient {
-    fn new(hash: u64, at: i64) -> Self {
-        let mut new = Self { hash, last: at, requests: 1, ..Self::default() };
+    fn new(at: i64) -> Self {
+        let mut new = Self { last: at, requests: 1, ..Self::default() };
         new.count_peaks(second_of(at));
         new
     }

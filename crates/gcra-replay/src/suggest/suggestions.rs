@@ -1,5 +1,7 @@
 //! The limits that are suggested, and what the log shows for them.
 
+use std::cmp::Reverse;
+
 use gcra_text::count::Count;
 use serde::Serialize;
 
@@ -176,17 +178,17 @@ fn suspects(clients: &[FollowedClient], chosen: &[Chosen]) -> Vec<Suspect> {
         let touching = chosen.iter().filter(|(_, place, _)| is_touched(client, *place));
         touching.map(|(name, ..)| (*name).into()).collect()
     };
-    let by_touched = |client: &FollowedClient| {
+    let by_touched = |client: &&FollowedClient| {
         let tight = chosen.first().is_some_and(|(_, place, _)| is_touched(client, *place));
-        // The hash only makes the order certain.
-        (!tight, std::cmp::Reverse((client.minute.most, client.requests, client.hash)))
+        // A hash is another one in each run.
+        (!tight, Reverse((client.minute.most, client.requests)), client.name.clone())
     };
     let mut known: Vec<_> = clients.iter().filter(|client| client.name.is_some()).collect();
     if known.len() > MOST_SUSPECTS {
-        known.select_nth_unstable_by_key(MOST_SUSPECTS, |client| by_touched(client));
+        known.select_nth_unstable_by_key(MOST_SUSPECTS, by_touched);
         known.truncate(MOST_SUSPECTS);
     }
-    known.sort_by_key(|client| by_touched(client));
+    known.sort_by_cached_key(by_touched);
     known
         .into_iter()
         .map(|client| Suspect {

@@ -44,6 +44,24 @@ fn collect(requests: &[(u64, i64)], target: f64) -> Collector {
     collector
 }
 
+/// Their hashes differ from run to run.
+#[test]
+fn clients_that_are_alike_are_listed_by_their_names() {
+    let listed = |hash: fn(u64) -> u64| {
+        let mut collector = Collector::new("ip", TARGET);
+        for at in 0..20 {
+            for client in 0..30 {
+                collector.add(hash(client), at, |name| name.push_str(&format!("{client:02}")));
+            }
+        }
+        let suspects = find(collector).suspects.into_iter();
+        suspects.map(|suspect| suspect.client).collect::<Vec<_>>()
+    };
+    let names: Vec<_> = (0..20).map(|client| format!("{client:02}")).collect();
+    assert_eq!(listed(|client| client), names);
+    assert_eq!(listed(|client| !client), names);
+}
+
 /// Adds what was collected about other clients.
 fn absorb(all: &mut Collector, mut other: Collector) {
     all.blocked.settle();
