@@ -33,6 +33,9 @@ fn the_least_that_can_be_said_about_a_store_is_its_url() {
     assert_eq!(store, expected);
     let config = store.config();
     assert_eq!((config.timeout, config.durable), (Duration::from_millis(50), true));
+    assert_eq!(config.connect_timeout, Duration::from_millis(500));
+    let patient = settings("url = \"redis://store.example\"\nwait = \"2s\"").config();
+    assert_eq!(patient.connect_timeout, Duration::from_secs(2));
     // A server that another one may replace has a replica.
     for url in ["redis+sentinel://a,b/main", "redis+cluster://a,b"] {
         assert_eq!(settings(&format!("url = \"{url}\"")).base.least_replicas, 1);
