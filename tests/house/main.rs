@@ -327,7 +327,7 @@ enum Use {
     Product,
 }
 
-/// What the manifest of each crate names.
+/// The crates that the manifest of each crate names.
 static DEPENDENCIES: LazyLock<BTreeMap<String, BTreeMap<String, Use>>> = LazyLock::new(|| {
     let metadata = cargo(&["metadata", "--no-deps", "--format-version", "1"]);
     let metadata: Value = serde_json::from_str(&metadata).expect("what cargo writes is JSON");

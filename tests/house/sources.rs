@@ -92,7 +92,7 @@ impl Krate {
             let is_item = matches!(scopes.last(), Some(Some(_)));
             let here = self.modules.get_mut(&inner).expect("inserted where it begins");
             match token {
-                // What a macro is called with, its arms and their bodies stand in the same module.
+                // The arguments of a macro, its arms and their bodies stand in the same module.
                 "{" if is_item && is_of_macro(&tokens[..at]) => {
                     // A name alone, as in `part! { Status of ... }`, is that of a type.
                     let name = after_attributes(&tokens[at + 1..]).first().copied();
@@ -296,7 +296,7 @@ fn is_of_macro(before: &[&str]) -> bool {
     matches!(before, [.., "!"] | [.., "=", ">"] | [.., "macro_rules", "!", _])
 }
 
-/// What comes after `#[...]`.
+/// The tokens after `#[...]`.
 fn after_attributes<'a, 't>(tokens: &'a [&'t str]) -> &'a [&'t str] {
     let ["#", "[", ..] = tokens else { return tokens };
     let mut depth = 0_u32;
