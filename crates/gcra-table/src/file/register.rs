@@ -286,7 +286,7 @@ impl<'a> Register<'a> {
         places.iter().for_each(|(place, _)| self.rank(*place, latest));
     }
 
-    /// Ranks an entry whose limit got its quota at `latest`.
+    /// Ranks an entry whose limit got its quota at `latest`. Most are free, and stay so.
     fn rank(&mut self, place: usize, latest: Option<Time>) {
         let rank = match self.known[place] {
             None if self.entries[place].words.is_being_written() => {
@@ -300,8 +300,10 @@ impl<'a> Register<'a> {
             Some(old) => (Rank::InForce, old.since),
         };
         let before = std::mem::replace(&mut self.ranks[place], rank);
-        self.order.remove(&(before.0, before.1, place));
-        self.order.insert((rank.0, rank.1, place));
+        if before != rank {
+            self.order.remove(&(before.0, before.1, place));
+            self.order.insert((rank.0, rank.1, place));
+        }
     }
 
     fn write(&mut self, new: Registered) {
