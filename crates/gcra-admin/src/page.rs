@@ -14,19 +14,17 @@ pub struct File {
     pub content: &'static str,
 }
 
-pub(crate) const HTML: File =
-    File { kind: "text/html; charset=utf-8", content: include_str!("page/index.html") };
-pub(crate) const STYLE: File =
-    File { kind: "text/css; charset=utf-8", content: include_str!("page/page.css") };
-pub(crate) const SCRIPT: File = File {
-    kind: "text/javascript; charset=utf-8",
-    content: concat!(
-        include_str!("../../gcra-text/src/page_parts.js"),
-        include_str!("page/page.js")
-    ),
-};
-pub(crate) const ICON: File =
-    File { kind: "image/svg+xml", content: include_str!("page/icon.svg") };
+const fn file(kind: &'static str, content: &'static str) -> File {
+    File { kind, content }
+}
+
+pub(crate) const HTML: File = file("text/html; charset=utf-8", include_str!("page/index.html"));
+pub(crate) const STYLE: File = file("text/css; charset=utf-8", include_str!("page/page.css"));
+pub(crate) const SCRIPT: File = file(
+    "text/javascript; charset=utf-8",
+    concat!(include_str!("../../gcra-text/src/page_parts.js"), include_str!("page/page.js")),
+);
+pub(crate) const ICON: File = file("image/svg+xml", include_str!("page/icon.svg"));
 
 /// With these headers a browser may load the files beside the page and ask the agent, and nothing
 /// else. No other page may frame it, and no address of it is told to another server.

@@ -178,17 +178,19 @@ fn suspects(clients: &[FollowedClient], chosen: &[Chosen]) -> Vec<Suspect> {
         let touching = chosen.iter().filter(|(_, place, _)| is_touched(client, *place));
         touching.map(|(name, ..)| (*name).into()).collect()
     };
-    let by_touched = |client: &&FollowedClient| {
+    let rank = |client: &FollowedClient| {
         let tight = chosen.first().is_some_and(|(_, place, _)| is_touched(client, *place));
-        // A hash is another one in each run.
-        (!tight, Reverse((client.minute.most, client.requests)), client.name.clone())
+        (!tight, Reverse((client.minute.most, client.requests)))
+    };
+    let order = |a: &&FollowedClient, b: &&FollowedClient| {
+        rank(a).cmp(&rank(b)).then_with(|| a.name.cmp(&b.name))
     };
     let mut known: Vec<_> = clients.iter().filter(|client| client.name.is_some()).collect();
     if known.len() > MOST_SUSPECTS {
-        known.select_nth_unstable_by_key(MOST_SUSPECTS, by_touched);
+        known.select_nth_unstable_by(MOST_SUSPECTS, order);
         known.truncate(MOST_SUSPECTS);
     }
-    known.sort_by_cached_key(by_touched);
+    known.sort_by(order);
     known
         .into_iter()
         .map(|client| Suspect {
