@@ -173,16 +173,17 @@ struct PoliciesInWords {
 /// The words about policies that were needed last, with the policies and the minute that they are
 /// about. It takes long to count long lists of overrides, and the words say when windows end.
 #[derive(Default)]
-struct Described(Weak<Policies>, u64, Arc<PoliciesInWords>);
+struct Described(std::sync::Mutex<(Weak<Policies>, u64, Arc<PoliciesInWords>)>);
 
 impl Described {
-    fn at(&mut self, now: SystemTime, all: &Arc<Policies>) -> Arc<PoliciesInWords> {
+    fn at(&self, now: SystemTime, all: &Arc<Policies>) -> Arc<PoliciesInWords> {
         let minute = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs() / 60;
+        let mut latest = lock(&self.0);
         // The weak reference keeps the address from being used again.
-        if !std::ptr::eq(self.0.as_ptr(), Arc::as_ptr(all)) || self.1 != minute {
-            *self = Self(Arc::downgrade(all), minute, PoliciesInWords::of(all, now).into());
+        if !std::ptr::eq(latest.0.as_ptr(), Arc::as_ptr(all)) || latest.1 != minute {
+            *latest = (Arc::downgrade(all), minute, PoliciesInWords::of(all, now).into());
         }
-        self.2.clone()
+        latest.2.clone()
     }
 }
 
@@ -221,10 +222,10 @@ impl PoliciesInWords {
 }
 
 impl InWords {
-    fn of(watched: &Watched, described: &std::sync::Mutex<Described>) -> Self {
+    fn of(watched: &Watched, described: &Described) -> Self {
         let (in_force, table) = (watched.in_force(), watched.table());
         let all = &in_force.policies;
-        let policies = lock(described).at(SystemTime::now(), all);
+        let policies = described.at(SystemTime::now(), all);
         let exemption = |exemption: &Exemption| ExemptionInWords {
             client: exemption.client.clone(),
             policy: all
@@ -247,7 +248,7 @@ pub(crate) struct Agents {
     latest: [Mutex<Latest>; 3],
     /// How many actions there were. Each makes older answers useless.
     actions: AtomicU64,
-    described: Arc<std::sync::Mutex<Described>>,
+    described: Arc<Described>,
 }
 
 #[derive(Debug, Default)]
@@ -300,7 +301,7 @@ impl Agents {
 async fn everything(
     watched: Arc<Watched>,
     path: PathBuf,
-    described: Arc<std::sync::Mutex<Described>>,
+    described: Arc<Described>,
     wanted: Wanted,
 ) -> (Instant, AgentsAnswer) {
     watched.scan().await;
@@ -490,15 +491,15 @@ mod tests {
     fn the_end_of_a_window_is_told_anew_when_it_is_over() {
         let text = "[policy.api]\nkey = [\"ip\"]\nlimits = { count = 5, window = \"day\" }\n";
         let policies = Arc::new(document::parse(Path::new("gcra-spoa.toml"), text).unwrap());
-        let mut described = Described::default();
-        let mut ends_on = |hours: u64| {
+        let described = Described::default();
+        let ends_on = |hours: u64| {
             let now = SystemTime::UNIX_EPOCH + Duration::from_secs(hours * 3_600);
             let words = described.at(now, &policies);
             let end =
                 words.policies[0].lines.iter().find_map(|line| line.split_once("begins at "));
             end.map(|(_, day)| day[..10].to_owned()).unwrap()
         };
-        assert_eq!([1, 2, 25].map(&mut ends_on), ["1970-01-02", "1970-01-02", "1970-01-03"]);
+        assert_eq!([1, 2, 25].map(ends_on), ["1970-01-02", "1970-01-02", "1970-01-03"]);
     }
 
     /// A viewer can leave while the agents are asked, and the next one may come much later.

@@ -56,8 +56,7 @@ impl StoreSettings {
     /// How `gcra-store` uses the store.
     pub fn config(&self) -> Config {
         let mut config = self.base.clone();
-        // While the store is away, the next attempt to reach it must not take long. But a store
-        // is not away as long as a request would wait for it.
+        // Each attempt must end soon, but not before the requests that would wait for it.
         config.connect_timeout = self.wait.max(Duration::from_millis(500));
         // A reply for which a request still waits must count.
         config.timeout = config.timeout.max(self.wait);
