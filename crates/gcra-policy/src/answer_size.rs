@@ -9,50 +9,69 @@ use crate::answers::{Answers, LONGEST_NUMBERS, MAX_LISTED, MOST_RESERVED, Var};
 use crate::policies::Policies;
 use crate::policy::Policy;
 
-/// The LENGTH of the longest ACK about a message of this policy, perhaps together with those of
-/// other policies in the list whose limits have names as long.
-pub(crate) fn longest(answers: &Answers, list: &[Policy], policy: &Policy) -> usize {
-    // `"";r=4294967295;t=4294967295, `
-    const MEMBER: usize = 30;
-    // A list has both fields, and about as much for their names, `retry-after` and its end.
-    const LIST: usize = "ratelimit-policyratelimitretry-after".len() + 32;
-    let has = |wanted: Var| usize::from(answers.others.contains(&wanted));
-    let fields = has(Var::RateLimit) + has(Var::RateLimitPolicy) + 2 * has(Var::Headers);
-    // No value takes more than the largest number, but for the strings: a header field, and the
-    // name of a policy.
-    let largest = Value::Uint64(u64::MAX);
-    let sizes = answers.others.iter().map(|var| AckWriter::set_var_size(var.name(), &largest));
-    let variables =
-        AckWriter::set_var_size(answers.blocked, &Value::Bool(true)) + sizes.sum::<usize>();
-    let names = list.iter().map(|policy| policy.name.len()).max().unwrap_or(0);
-    let messages: BTreeSet<_> = list.iter().map(|policy| &policy.message).collect();
-    // The variable `reserved` has an entry for each policy that reserves cells.
-    let reserving = || list.iter().filter(|policy| policy.reserves());
-    let entry = reserving().map(|policy| policy.name.len() + LONGEST_NUMBERS).max();
-    let reserving: BTreeSet<_> = reserving().map(|policy| &policy.message).collect();
-    let reserved = entry.unwrap_or(0) * reserving.len().min(MOST_RESERVED);
-    // One NOTIFY may have messages for two policies, or for all those that reserve cells for one
-    // request.
-    let together = messages.len().min(reserving.len().clamp(2, MOST_RESERVED));
-    let members = policy.rules().map(|rule| {
-        let mut each: Vec<_> =
-            rule.limits().iter().map(|limit| limit.label.len() + MEMBER).collect();
-        each.sort_unstable_by(|one, other| other.cmp(one));
-        each.into_iter()
-            .flat_map(|bytes| repeat_n(bytes, together))
-            .take(MAX_LISTED)
-            .sum::<usize>()
-    });
-    let members = members.max().unwrap_or(0);
-    let lists = has(Var::Headers) * LIST + fields * members;
-    AckWriter::max_length(variables + names + reserved + lists)
+/// What the longest ACKs about messages of a list of policies have in common, in bytes.
+pub(crate) struct AnswerSizes {
+    /// The variables that every answer has, without what a policy's limits need.
+    variables: usize,
+    /// How many lists of limits have a member for each limit.
+    fields: usize,
+    lists: usize,
+    /// The most policies that one NOTIFY may have messages for.
+    together: usize,
+}
+
+impl AnswerSizes {
+    pub(crate) fn new(answers: &Answers, list: &[Policy]) -> Self {
+        // A list has both fields, and about as much for their names, `retry-after` and its end.
+        const LIST: usize = "ratelimit-policyratelimitretry-after".len() + 32;
+        let has = |wanted: Var| usize::from(answers.others.contains(&wanted));
+        // No value takes more than the largest number, but for the strings: a header field, and
+        // the name of a policy.
+        let largest = Value::Uint64(u64::MAX);
+        let sizes = answers.others.iter().map(|var| AckWriter::set_var_size(var.name(), &largest));
+        let variables =
+            AckWriter::set_var_size(answers.blocked, &Value::Bool(true)) + sizes.sum::<usize>();
+        let names = list.iter().map(|policy| policy.name.len()).max().unwrap_or(0);
+        let messages: BTreeSet<_> = list.iter().map(|policy| &policy.message).collect();
+        // The variable `reserved` has an entry for each policy that reserves cells.
+        let reserving = || list.iter().filter(|policy| policy.reserves());
+        let entry = reserving().map(|policy| policy.name.len() + LONGEST_NUMBERS).max();
+        let reserving: BTreeSet<_> = reserving().map(|policy| &policy.message).collect();
+        let reserved = entry.unwrap_or(0) * reserving.len().min(MOST_RESERVED);
+        Self {
+            variables: variables + names + reserved,
+            fields: has(Var::RateLimit) + has(Var::RateLimitPolicy) + 2 * has(Var::Headers),
+            lists: has(Var::Headers) * LIST,
+            // One NOTIFY may have messages for two policies, or for all those that reserve cells
+            // for one request.
+            together: messages.len().min(reserving.len().clamp(2, MOST_RESERVED)),
+        }
+    }
+
+    /// The LENGTH of the longest ACK about a message of this policy, perhaps together with those
+    /// of other policies in the list whose limits have names as long.
+    pub(crate) fn longest(&self, policy: &Policy) -> usize {
+        // `"";r=4294967295;t=4294967295, `
+        const MEMBER: usize = 30;
+        let members = policy.rules().map(|rule| {
+            let mut each: Vec<_> =
+                rule.limits().iter().map(|limit| limit.label.len() + MEMBER).collect();
+            each.sort_unstable_by(|one, other| other.cmp(one));
+            each.into_iter()
+                .flat_map(|bytes| repeat_n(bytes, self.together))
+                .take(MAX_LISTED)
+                .sum::<usize>()
+        });
+        let members = members.max().unwrap_or(0);
+        AckWriter::max_length(self.variables + self.lists + self.fields * members)
+    }
 }
 
 impl Policies {
     /// The mistake, as a sentence, if an answer may be longer than fits into a frame of this size.
     pub fn about_frames(&self, max_frame_size: u32) -> Option<String> {
-        let longest = |policy| longest(&self.answers, &self.list, policy);
-        let bytes = self.list.iter().map(longest).max()?;
+        let sizes = AnswerSizes::new(&self.answers, &self.list);
+        let bytes = self.list.iter().map(|policy| sizes.longest(policy)).max()?;
         // HAProxy takes an ACK that is shorter than a frame.
         let needed = bytes + 1;
         (needed > max_frame_size as usize).then(|| {

@@ -1,6 +1,8 @@
 //! A number that stands for the limits of all policies. Agents with different limits have
 //! different numbers, so that they can be told apart by what they write into the table.
 
+use std::collections::HashMap;
+
 use gcra_table::{Nanos, limit_id};
 
 use crate::bandwidth::Bandwidth;
@@ -17,12 +19,13 @@ use crate::unasked::Unasked;
 /// The words in which it was written do not count, and neither do comments, the variables of
 /// the answer, trials, or the order of policies for different messages.
 pub(crate) fn of_limits(list: &[Policy]) -> u64 {
-    let limiting = || list.iter().filter(|policy| !policy.is_trial);
-    let each = limiting().enumerate().map(|(place, policy)| {
-        let before = limiting().take(place);
+    let mut of_messages: HashMap<_, u64> = HashMap::new();
+    let each = list.iter().filter(|policy| !policy.is_trial).map(|policy| {
+        let before = of_messages.entry(&policy.message).or_default();
         let mut digest = Digest(0);
         // Of policies for the same message, the first that fits decides.
-        digest.number(before.filter(|other| other.message == policy.message).count() as u64);
+        digest.number(*before);
+        *before += 1;
         digest.policy(policy);
         digest.0
     });

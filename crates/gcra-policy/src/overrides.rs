@@ -49,15 +49,17 @@ impl Overrides {
         self.rules.is_empty()
     }
 
-    /// How many values one of the rules is for.
-    pub fn counts(&self, rule: usize) -> OverrideCounts {
-        let ours = |index: &u32| *index as usize == rule;
-        let mut counts = OverrideCounts::default();
-        for (net, _) in self.networks().filter(|(_, index)| ours(index)) {
+    /// How many values each of the rules is for, in one pass: a file may have a rule for each value.
+    pub fn counts(&self) -> Vec<OverrideCounts> {
+        let mut counts = vec![OverrideCounts::default(); self.rules.len()];
+        for (net, rule) in self.networks() {
+            let counts = &mut counts[rule as usize];
             let counts = if net.addr().is_ipv4() { &mut counts.v4 } else { &mut counts.v6 };
             counts[usize::from(net.prefix_len() < net.max_prefix_len())] += 1;
         }
-        counts.values = self.values.values().filter(|index| ours(index)).count();
+        for rule in self.values.values() {
+            counts[*rule as usize].values += 1;
+        }
         counts
     }
 
@@ -124,7 +126,7 @@ impl Overrides {
     }
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct OverrideCounts {
     /// Single addresses, and networks.
     pub v4: [usize; 2],

@@ -20,6 +20,10 @@ use crate::unasked::Unasked;
 /// How many limits a message names.
 const MOST_NAMED: usize = 3;
 
+/// How many different limits of overrides have a line each. A file may have 100,000, and the log
+/// has these lines at each reload.
+const MOST_OVERRIDES: usize = 100;
+
 impl Policies {
     /// All policies, a paragraph each, and the variables.
     pub fn in_words(&self, now: SystemTime) -> String {
@@ -109,21 +113,26 @@ impl Policy {
             let limits = all.list[trial].rule.in_words();
             facts.push(format!("observe, which blocks no request: {limits}"));
         }
-        for (place, rule) in self.overrides.rules.iter().enumerate() {
+        let counts = self.overrides.counts();
+        for (place, rule) in self.overrides.rules.iter().enumerate().take(MOST_OVERRIDES) {
             let limits = match rule {
                 Rule::Deny => "deny".to_owned(),
                 Rule::Unlimited => "unlimited".to_owned(),
                 Rule::Limits(_) => rule.in_words(),
             };
-            facts.push(format!("overrides, {limits}: {}", self.overridden(place)));
+            facts.push(format!("overrides, {limits}: {}", self.overridden(place, counts[place])));
+        }
+        if let more @ 1.. = self.overrides.rules.len().saturating_sub(MOST_OVERRIDES) {
+            let more = Count(more, "other limit", "other limits");
+            facts.push(format!("overrides, {more}; 'gcra-spoa explain' says which a client has"));
         }
         let facts = facts.into_iter().map(|fact| format!("    {fact}"));
         [words].into_iter().chain(facts).collect()
     }
 
     /// For what the override rule at this place is: "2 IPv4 networks, 1 value (partners.txt)".
-    fn overridden(&self, place: usize) -> String {
-        let OverrideCounts { v4, v6, values } = self.overrides.counts(place);
+    fn overridden(&self, place: usize, counts: OverrideCounts) -> String {
+        let OverrideCounts { v4, v6, values } = counts;
         let counts = [
             Count(v4[0], "IPv4 address", "IPv4 addresses"),
             Count(v4[1], "IPv4 network", "IPv4 networks"),

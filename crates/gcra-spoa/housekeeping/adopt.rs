@@ -1,6 +1,6 @@
 //! Puts the policies that were read in force, or logs what is wrong with them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::SystemTime;
@@ -13,8 +13,21 @@ use gcra_text::count::Count;
 
 use super::running::Running;
 
-/// The policies that were read, `None` if nothing has changed, or the mistakes in the file.
-pub(super) type ReadOutcome = Result<Option<Box<InForce>>, Vec<String>>;
+/// Policies that were read, `None` if nothing has changed, or the mistakes in the file.
+pub(super) type ReadOutcome = Result<Option<Replacement>, Vec<String>>;
+
+/// Policies that were read, and what the log says about them. The thread that reads makes it,
+/// because all this takes the longer the more a file has.
+pub(super) struct Replacement {
+    pub(super) next: Box<InForce>,
+    words: String,
+    /// About the file alone.
+    of_file: Vec<String>,
+    /// About the change. The answer to a command has these, too.
+    of_change: Vec<String>,
+    /// About clients that are exempt.
+    of_exemptions: Vec<String>,
+}
 
 /// The settings that the agent was started with, and that no reload replaces.
 pub(crate) struct Startup {
@@ -40,32 +53,13 @@ pub(super) fn adopt(
             let mut warnings = Vec::new();
             match next {
                 None => log::info!("{name} was read again: nothing has changed"),
-                Some(next) => {
-                    let policies = next.policies.clone();
-                    let before = running.policies.load().policies.clone();
-                    let rekeyed = rekeyed(&before, &next);
-                    running.policies.store(next.into());
+                Some(read) => {
+                    running.policies.store(read.next.into());
                     log::info!("{name} was read again, and is in force:");
-                    let words = policies.in_words(SystemTime::now());
-                    words.lines().for_each(|line| log::info!("{line}"));
-                    let about_frames = policies.about_frames(startup.max_frame_size);
-                    let of_file = policies.warnings.iter().chain(&about_frames);
-                    of_file.for_each(|warning| log::warn!("{warning}"));
-                    warnings.extend(about_abandoned(&before, &policies));
-                    warnings.extend(no_longer_settled(&before, &policies));
-                    if policies.store != startup.store {
-                        warnings.push(KEEPS_STORE.to_owned());
-                    }
-                    warnings.iter().for_each(|warning| log::warn!("{warning}"));
-                    for (policy, exempt) in rekeyed {
-                        log::warn!(
-                            "policy '{policy}' makes other keys than before, and {} of it {} \
-                             a former key; 'gcra-spoa exempt --list --config {name}' says \
-                             which, and --end ends it",
-                            Count(exempt, "exemption", "exemptions"),
-                            if exempt == 1 { "is for" } else { "are for" }
-                        );
-                    }
+                    read.words.lines().for_each(|line| log::info!("{line}"));
+                    let all = [&read.of_file, &read.of_change, &read.of_exemptions];
+                    all.into_iter().flatten().for_each(|warning| log::warn!("{warning}"));
+                    warnings = read.of_change;
                 }
             }
             known.clear();
@@ -93,6 +87,34 @@ pub(super) fn adopt(
     }
 }
 
+impl Replacement {
+    pub(super) fn new(before: &Policies, next: Box<InForce>, startup: &Startup) -> Self {
+        let policies = &next.policies;
+        let about_frames = policies.about_frames(startup.max_frame_size);
+        let mut of_change: Vec<_> = about_abandoned(before, policies).into_iter().collect();
+        of_change.extend(no_longer_settled(before, policies));
+        if policies.store != startup.store {
+            of_change.push(KEEPS_STORE.to_owned());
+        }
+        let name = startup.file.as_deref().unwrap_or(Path::new("")).display();
+        let about_exempt = |(policy, exempt): (Box<str>, u64)| {
+            format!(
+                "policy '{policy}' makes other keys than before, and {} of it {} a former key; \
+                 'gcra-spoa exempt --list --config {name}' says which, and --end ends it",
+                Count(exempt, "exemption", "exemptions"),
+                if exempt == 1 { "is for" } else { "are for" }
+            )
+        };
+        Self {
+            words: policies.in_words(SystemTime::now()),
+            of_file: policies.warnings.iter().cloned().chain(about_frames).collect(),
+            of_change,
+            of_exemptions: rekeyed(before, &next).into_iter().map(about_exempt).collect(),
+            next,
+        }
+    }
+}
+
 /// The policies that make other keys than before, of those that some clients are exempt from; and
 /// how many clients are.
 fn rekeyed(before: &Policies, now: &InForce) -> Vec<(Box<str>, u64)> {
@@ -111,9 +133,8 @@ fn rekeyed(before: &Policies, now: &InForce) -> Vec<(Box<str>, u64)> {
 /// A sentence about the messages for which there was a policy and is none now, if there are any.
 /// The answer in the table is cut off after 192 bytes, so what matters comes first.
 fn about_abandoned(before: &Policies, now: &Policies) -> Option<String> {
-    let is_abandoned = |old: &&Policy| {
-        old.message.is_some() && !now.list.iter().any(|new| new.message == old.message)
-    };
+    let known: HashSet<_> = now.list.iter().map(|new| &new.message).collect();
+    let is_abandoned = |old: &&Policy| old.message.is_some() && !known.contains(&old.message);
     let abandoned: Vec<_> = before.without_trials().filter(is_abandoned).collect();
     let first = abandoned.first()?;
     let messages: BTreeSet<_> = abandoned.iter().map(|old| &old.message).collect();

@@ -14,7 +14,7 @@ use gcra_table::{ReloadAnswer, Table};
 use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::RecvError;
 
-use super::adopt::{ReadOutcome, Startup, adopt};
+use super::adopt::{ReadOutcome, Replacement, Startup, adopt};
 use super::running::Running;
 use crate::service_manager::ServiceManager;
 
@@ -24,7 +24,7 @@ const LOOKS_UNTIL_SLOW: u32 = 20;
 /// When the file is read, and what came of it.
 pub(super) struct Reloads {
     manager: Arc<ServiceManager>,
-    startup: Startup,
+    startup: Arc<Startup>,
     /// The files to watch, if the file is read again when it changes.
     watch: Watch,
     /// The mistakes of the file when it was last read.
@@ -41,6 +41,7 @@ impl Reloads {
     pub(super) fn new(running: &Running, manager: Arc<ServiceManager>, startup: Startup) -> Self {
         let watch = Watch::new(running.policies.load().policies.files.clone());
         let (mistakes, work, wanted, is_reading, reloaded_at) = Default::default();
+        let startup = Arc::new(startup);
         Self { manager, startup, watch, mistakes, work, wanted, is_reading, reloaded_at }
     }
 
@@ -138,12 +139,14 @@ impl Reloads {
         self.manager.reloading(&format!("reading {}", file.display()));
         let (in_force, stats, table) =
             (running.policies.clone(), running.stats.clone(), running.table.load_full());
-        let (has_store, keeper) = (self.startup.store.is_some(), running.keeper.clone());
+        let (startup, keeper) = (self.startup.clone(), running.keeper.clone());
         Some(Work::new(asked, move || {
             let mut looked_at = Vec::new();
             let read = document::read_noting(&file, Readers::OfLog, &mut looked_at);
             let outcome = read.and_then(|policies| {
-                if !has_store && let Some(policy) = policies.first_shared() {
+                if startup.store.is_none()
+                    && let Some(policy) = policies.first_shared()
+                {
                     return Err(vec![format!(
                         "policy '{}' is shared, and this agent was started without a store; \
                          restart the agent",
@@ -152,15 +155,14 @@ impl Reloads {
                 }
                 let in_force = in_force.load();
                 // Here and not in the loop, because comparing long lists takes a while as well.
-                let has_changed = policies.text_digest != in_force.policies.text_digest;
-                let next =
-                    has_changed.then(|| Box::new(in_force.replaced_by(policies, &stats, &table)));
-                if let Some(next) = &next {
-                    // Commands find it as soon as the reload has an answer. If this fails, the
-                    // next beat tries it again.
-                    let _ = keeper.keep(&table, next);
+                if policies.text_digest == in_force.policies.text_digest {
+                    return Ok(None);
                 }
-                Ok(next)
+                let next = Box::new(in_force.replaced_by(policies, &stats, &table));
+                // Commands find it as soon as the reload has an answer. If this fails, the next
+                // beat tries it again.
+                let _ = keeper.keep(&table, &next);
+                Ok(Some(Replacement::new(&in_force.policies, next, &startup)))
             });
             Found::Read(outcome, looked_at)
         }))

@@ -12,6 +12,7 @@ use gcra_table::Nanos;
 use spop_codec::{Limits, Scope};
 use toml::de::DeTable;
 
+use crate::answer_size::AnswerSizes;
 use crate::answers::{Answers, Var};
 use crate::file::policy::policy;
 use crate::file::reader::{Entries, MAX_REPORTED, Node, Reader};
@@ -24,7 +25,7 @@ use crate::policies::Policies;
 use crate::policy::{Policy, When};
 use crate::store::StoreSettings;
 use crate::watch::{SeenFile, see};
-use crate::{answer_size, words};
+use crate::words;
 
 const NO_POLICY: &str =
     "there is no policy; write one, such as [policy.api] with limits = [\"100/s burst 20\"]";
@@ -373,8 +374,9 @@ impl<'t> File<'t> {
         let has = |wanted: Var| answers.others.contains(&wanted);
         let fields = has(Var::RateLimit) || has(Var::RateLimitPolicy);
         let most = Limits::default().max_ack_size as usize;
+        let sizes = AnswerSizes::new(answers, list);
         for (policy, at) in list.iter().zip(places) {
-            let bytes = answer_size::longest(answers, list, policy);
+            let bytes = sizes.longest(policy);
             if (fields || has(Var::Headers)) && bytes > most {
                 let leave_out = match (has(Var::Headers), fields) {
                     (false, _) => "ratelimit or ratelimit_policy",

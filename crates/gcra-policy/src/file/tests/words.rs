@@ -243,6 +243,20 @@ limits = "deny"
     }
 }
 
+/// The log has these lines at each reload, and the live page has them, too.
+#[test]
+fn many_overrides_take_few_lines() {
+    let overrides: String =
+        (1..=2000).map(|i| format!("\"k{i}\" = \"{i}/s burst {}\"\n", i + 1)).collect();
+    let text = format!("[policy.api]\nlimits = \"1/s\"\n[policy.api.overrides]\n{overrides}");
+    let words = good(&text).in_words(UNIX_EPOCH);
+    let of_overrides: Vec<_> = words.lines().filter(|line| line.contains("overrides, ")).collect();
+    assert_eq!(of_overrides.len(), 101, "{words}");
+    let first = "    overrides, 1 per second, up to 2 at once: 1 value";
+    let last = "    overrides, 1900 other limits; 'gcra-spoa explain' says which a client has";
+    assert!(of_overrides.contains(&first) && of_overrides.contains(&last), "{words}");
+}
+
 /// A limit is found by its names after its numbers have changed.
 #[test]
 fn a_limit_is_known_by_its_names() {
