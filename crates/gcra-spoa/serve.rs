@@ -21,6 +21,7 @@ use gcra_limiter::stats::Stats;
 use gcra_policy::Policies;
 use gcra_policy::secrets::Readers;
 use gcra_table::{Opened, Table};
+use gcra_text::count::Count;
 use gcra_text::output::Mistakes;
 use gcra_text::table_error::TableError;
 use gcra_text::version;
@@ -99,8 +100,17 @@ pub(crate) fn serve(config: AgentConfig) -> anyhow::Result<ExitCode> {
     let (watches, max_frame_size) = (flags.watch, flags.max_frame_size);
     let startup = Startup { file, watches, store, max_frame_size };
     let housekeeping =
-        Housekeeping::new(running.clone(), startup, path, audit, borrower, receiver);
+        Housekeeping::new(running.clone(), startup, path, audit.clone(), borrower, receiver);
     agent.run_on(flags.threads, sockets, housekeeping.until_stopped(background))?;
+    if let Some(audit) = audit
+        && let Err(error) = audit.finish()
+    {
+        log::error!(
+            "the audit file {} does not say its end: {error}; up to {} are missing in it",
+            audit.path().display(),
+            Count(audit.lost(), "decision", "decisions")
+        );
+    }
     // If this fails, commands answer by what was last in force before.
     let _ = running.keeper.keep_last(&table.load(), &running.policies.load());
     // The thread of --admin never drops the table, and it ends with the process.

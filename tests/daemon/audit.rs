@@ -117,15 +117,16 @@ fn a_line_has_the_policy_the_key_and_the_outcome() {
     assert_eq!(lines, expected);
     // A log rotation.
     let old = directory.path().join("audit.1");
+    let lines_of = |path: &PathBuf| fs::read_to_string(path).unwrap().lines().count();
+    let before = lines_of(&file);
     fs::rename(&file, &old).unwrap();
     wait_until("the file is there again", || file.exists());
-    let lines_of = |path: &PathBuf| fs::read_to_string(path).unwrap().lines().count();
-    let before = lines_of(&old);
     wait_until("it is written to", || {
         spop.ask(&[("api", &[("ip", ip("192.0.2.1")), ("n", 1_i64.into())])]);
         lines_of(&file) > 1
     });
-    assert_eq!(lines_of(&old), before);
+    // Only its end is new.
+    assert_eq!(lines_of(&old), before + 1);
     let output = audit(&[&old, &file], &["--rate", "2/h", "--policy", "api"]);
     assert!(words(&output).contains("none too many"), "{output:?}");
 }
@@ -330,8 +331,38 @@ fn a_damaged_line_damages_no_other_and_a_gap_is_told() {
     let said = words(&output);
     assert!(said.contains("1 cell of 1 client in ") && said.contains("none too many"), "{said}");
     assert!(said.contains("up to 7 decisions could not be written, so this proves"), "{said}");
-    assert!(said.ends_with("left out: 1 damaged line\n"), "{said}");
+    assert!(said.contains("left out: 1 damaged line, so decisions may be missing, and"), "{said}");
     assert_eq!(output.status.code(), Some(1));
+    // Only a write that failed leaves a damaged line. What it should have said is not known.
+    fs::write(&file, format!("{whole}12 default 192.0")).unwrap();
+    assert_eq!(audit(&[&file], &["--rate", "1/d"]).status.code(), Some(1));
+}
+
+/// A disk that is full to the end leaves no line about the gap. What has no end is told.
+#[test]
+fn an_agent_that_stops_writes_its_end_and_one_that_is_killed_does_not() {
+    let directory = directory();
+    let (table, file) = (directory.path().join("table"), directory.path().join("audit"));
+    let start = || {
+        let flags = ["--rate", "1/d", "--audit", file.to_str().unwrap()];
+        let agent = Agent::start(&table, &flags);
+        Spop::connect(&agent.address).allowed(&[("ip", ip("192.0.2.1"))], 1);
+        agent
+    };
+    let told = || {
+        let output = audit(&[&file], &["--rate", "1/d"]);
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        words(&output).contains("1 part of an agent without its end: the agent runs still, or")
+    };
+    let mut agent = start();
+    assert!(told(), "it runs");
+    agent.process.stop();
+    assert!(!told(), "it was stopped");
+    let text = fs::read_to_string(&file).unwrap();
+    let last = text.lines().last().unwrap();
+    assert!(last.starts_with("# end pid="), "{text}");
+    start().process.kill();
+    assert!(told(), "it was killed");
 }
 
 /// A script must be able to tell "too many" from "nothing is known".

@@ -3,13 +3,14 @@
 //! The lines of a burst of requests are written in one piece, and before their answers leave the
 //! agent. So no request is allowed without a line, even if the agent is killed. The file begins
 //! with a line about the clock; an agent that is started later, or shares the file, writes
-//! another one.
+//! another one. An agent that stops, or goes on in another file, writes a line about its end.
 
 use std::fmt::Write as _;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::process;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -35,6 +36,9 @@ pub const MAGIC: &str = "# gcra-spoa audit 1";
 
 /// The first words of a line that says how many decisions are missing at most.
 pub const GAP: &str = "# missing";
+
+/// The first words of the last line of an agent: before it, the file says all that is missing.
+pub const END: &str = "# end";
 
 gcra_text::words! {
     /// The outcome for the cells of a line, by its last word.
@@ -115,9 +119,30 @@ impl AuditFile {
         };
         let at_path = id(std::fs::symlink_metadata(&self.path));
         if at_path != id(self.file.load().metadata()) {
-            self.file.store(Arc::new(open(&self.path)?));
+            let old = self.file.swap(Arc::new(open(&self.path)?));
+            // If this fails, the new file says how many are missing.
+            let _ = self.end(&old);
         }
         Ok(())
+    }
+
+    /// Writes the line about the end, to be called when nothing is decided any more.
+    ///
+    /// # Errors
+    ///
+    /// The file has no line about its end, and does not say how many decisions are missing.
+    pub fn finish(&self) -> io::Result<()> {
+        self.end(&self.file.load())
+    }
+
+    fn end(&self, mut file: &File) -> io::Result<()> {
+        let missing = self.unsaid.swap(0, Ordering::Relaxed);
+        let gap = gap(missing).unwrap_or_default();
+        let ended = file.write_all(format!("{gap}{END} pid={}\n", process::id()).as_bytes());
+        if ended.is_err() {
+            self.unsaid.fetch_add(missing, Ordering::Relaxed);
+        }
+        ended
     }
 
     pub fn path(&self) -> &Path {
@@ -128,6 +153,12 @@ impl AuditFile {
     pub fn lost(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
     }
+}
+
+/// The line about decisions that are missing.
+fn gap(missing: u64) -> Option<String> {
+    // A line may have been cut off before it.
+    (missing > 0).then(|| format!("\n{GAP} {missing}\n"))
 }
 
 /// Opens a file at its end. Another user must not be able to choose which file that is, nor to
@@ -189,7 +220,7 @@ fn open(path: &Path) -> anyhow::Result<File> {
     let line = format!(
         "{separator}{MAGIC} boot={} booted={booted_ns} pid={} version={}\n",
         boot.trim(),
-        std::process::id(),
+        process::id(),
         version::NUMBER
     );
     file.write_all(line.as_bytes())?;
@@ -249,9 +280,8 @@ impl Drop for Lines {
         }
         let AuditFile { file, lost, unsaid, .. } = &*self.audit;
         let missing = unsaid.swap(0, Ordering::Relaxed);
-        if missing > 0 {
-            // A line may have been cut off before it.
-            self.text.insert_str(0, &format!("\n{GAP} {missing}\n"));
+        if let Some(gap) = gap(missing) {
+            self.text.insert_str(0, &gap);
         }
         if (&**file.load()).write_all(self.text.as_bytes()).is_err() {
             lost.fetch_add(self.count, Ordering::Relaxed);

@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use gcra_limiter::audit_lines::{AuditOutcome, BY_STORE, GAP, MAGIC};
+use gcra_limiter::audit_lines::{AuditOutcome, BY_STORE, END, GAP, MAGIC};
 use gcra_policy::flags::{parse_burst, parse_rate};
 use gcra_table::{Quota, Rate};
 use gcra_text::count::Count;
@@ -47,8 +47,8 @@ pub const AUDIT_HELP: &str = "\
 A line of an audit file has the time in nanoseconds since the machine booted
 (with an @, since 1970 by the clock of a store), the policy, the key, the cells,
 and the outcome: allowed, blocked, would-block or exempt. Lines that begin with
-# are about the clock. To check only some clients, choose their lines with grep,
-and keep the lines with #.
+# are about the clock, the end and what is missing. To check only some clients,
+choose their lines with grep, and keep the lines with #.
 
 Examples:
   gcra-spoa audit /var/log/gcra-spoa/*.audit --rate 100/s --burst 20
@@ -58,7 +58,7 @@ What an exempt client was allowed does not count. After 'table reset', a client
 may have its burst once more, and that is reported.
 
 Exit status: 0 if no more was allowed than the limit, 1 if more was, or
-decisions are missing, 2 if a file cannot be read or there are no decisions,
+decisions are missing or a line is damaged, 2 if a file cannot be read or there are no decisions,
 and for wrong usage.";
 
 /// The longest line that is read, in bytes. A key has at most 255 values.
@@ -79,6 +79,9 @@ struct Record {
     unreadable: u64,
     /// Decisions that could not be written, according to the files.
     missing: u64,
+    /// How often agents have begun to write, and how often of these they have written their end.
+    begun: u64,
+    ended: u64,
     /// Of those allowed and given back, the ones whose time is not by the clock of a store.
     by_wall_clock: u64,
     /// For each policy, whether it has times by the clock of a machine, and by that of a store.
@@ -195,6 +198,7 @@ impl Record {
                 // The clock of a boot is the same in all files of one machine, and was read
                 // several times.
                 booted = Some(*self.boots.entry(boot).or_insert(at));
+                self.begun += 1;
                 continue;
             }
             if text == "\n" {
@@ -208,6 +212,10 @@ impl Record {
             };
             if let Some(gap) = text.strip_prefix(GAP) {
                 self.missing += gap.trim().parse().unwrap_or(1);
+                continue;
+            }
+            if text.starts_with(END) {
+                self.ended += 1;
                 continue;
             }
             self.add(&text, booted, policy);
@@ -298,7 +306,8 @@ pub fn run(command: &Audit) -> anyhow::Result<ExitCode> {
         json: record.in_json(&finding),
     };
     print(*json, [output])?;
-    let is_proof = finding.worst.is_none() && record.missing == 0;
+    // An agent writes whole lines. Only a write that failed leaves a damaged one.
+    let is_proof = finding.worst.is_none() && record.missing + record.unreadable == 0;
     Ok(if is_proof { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -344,6 +353,11 @@ impl Record {
         Duration::from_nanos(span.unsigned_abs())
     }
 
+    /// How many agents have not written their end.
+    fn unended(&self) -> u64 {
+        self.begun.saturating_sub(self.ended)
+    }
+
     fn with_two_clocks(&self) -> Vec<&str> {
         let mixed = self.clocks.iter().filter(|(_, clocks)| **clocks == [true; 2]);
         mixed.map(|(policy, _)| &**policy).collect()
@@ -381,8 +395,17 @@ impl Record {
             ));
         }
         if *unreadable > 0 {
-            let lines_of = Count(*unreadable, "damaged line", "damaged lines");
-            lines.push(format!("left out: {lines_of}"));
+            lines.push(format!(
+                "left out: {}, so decisions may be missing, and this proves nothing",
+                Count(*unreadable, "damaged line", "damaged lines")
+            ));
+        }
+        if self.unended() > 0 {
+            lines.push(format!(
+                "{} of an agent without its end: the agent runs still, or was killed; decisions \
+                 that it could not write may be missing",
+                Count(self.unended(), "part", "parts")
+            ));
         }
         if boots.len() > 1 && self.by_wall_clock > 0 {
             lines.push(format!(
@@ -416,6 +439,7 @@ impl Record {
             "given_back": self.given_back,
             "unreadable": self.unreadable,
             "missing": self.missing,
+            "unended": self.unended(),
             "too_many": too_many,
             "clients_over": clients_over,
             "worst": worst,
