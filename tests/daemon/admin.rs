@@ -786,6 +786,11 @@ fn a_mistake_beside_a_secret_does_not_tell_it() {
         "[policy.o]\nlimits = { arg = \"a\", default=\"1/s\", most = \"sk_live_B7-Secret x\" }\n",
         "[store]\nurl = \"redis://127.0.0.1:1\"\nsalt_file = \"../sk_live_B8-Secret\"\n",
         "[store]\nurl = \"redis://127.0.0.1:1\"\npassword_file = \"sk_live_B9-Secret\"\nx = 1\n",
+        "[store]\nurl = rediss://u:Secret2Secret2Secret2@h\n",
+        "[store]\npassword = Secret3Secret3\nusername = Secret4Secret4\n",
+        "[policy.o]\nwhen = { plan = Secret5Secret5 }\n",
+        "[policy.o]\nwhen = {\n  plan = Secret6Secret6,\n}\n",
+        "[policy.o]\nkey = [\n  \"a\",\n  Secret7Secret7,\n]\n",
     ];
     for (place, wrong) in wrongs.iter().enumerate() {
         fs::write(&config, format!("{right}{secrets}{wrong}")).unwrap();

@@ -92,6 +92,7 @@ fn parse_for(
             are_understood &= mistake.is_understood;
             // The rest of the line may be right once its first mistake is mended.
             if reported.insert(line) || mistake.is_understood {
+                reader.hide_value_at(at);
                 reader.at(at).wrong(&mistake.sentence);
             }
         }

@@ -165,6 +165,13 @@ impl<'t> Reader<'t> {
         self.of.hidden.extend(secrets::in_value(value).map(str::to_owned));
     }
 
+    /// A sentence is about the line in which the byte at `at` stands, and may repeat its value: that
+    /// of any setting, which may be a password.
+    pub(crate) fn hide_value_at(&mut self, at: usize) {
+        let line = self.of.text.lines().nth(self.line(at).saturating_sub(1)).unwrap_or_default();
+        self.hide(line.split_once('=').map_or(line, |(_, value)| value));
+    }
+
     /// The path of a file is in a sentence. If there is no such file, its `name` may be a secret
     /// that was written in the wrong place.
     pub(crate) fn hide_unless_there(&mut self, name: &str, path: &Path) {
