@@ -23,6 +23,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use std::{io, thread};
 
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use rustix::process::{Uid, geteuid};
 use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::net::{UnixListener, UnixSocket};
 
@@ -179,15 +182,7 @@ impl Lock {
             io::Error::new(error.kind(), what)
         };
         for _ in 0..LOCK_ATTEMPTS {
-            // Opened for reading and writing, because opening a FIFO for only one of them waits.
-            let open = OpenOptions::new()
-                .read(true)
-                .write(true)
-                .create(true)
-                .truncate(false)
-                .mode(0o600)
-                .open(&path);
-            let file = open.map_err(failed)?;
+            let file = open_lock(&path).map_err(failed)?;
             match file.try_lock() {
                 // The process that had the lock may have removed the file. Then this lock is on a
                 // file that no other process sees.
@@ -210,6 +205,36 @@ impl Drop for Lock {
             let _ = fs::remove_file(&self.path);
         }
     }
+}
+
+/// Opens the lock file, or creates it. Another user must not be able to choose which file that is.
+fn open_lock(path: &Path) -> io::Result<File> {
+    let refused = |what: &str| io::Error::new(io::ErrorKind::PermissionDenied, what);
+    // Opened for reading and writing, because opening a FIFO for only one of them waits.
+    let open = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
+        .open(path);
+    let file = match open {
+        Err(error) if Errno::from_io_error(&error) == Some(Errno::LOOP) => {
+            return Err(refused("it is a symbolic link, which could lead anywhere; remove it"));
+        }
+        open => open?,
+    };
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
+        return Err(refused("it is not a regular file; remove it"));
+    }
+    if ![Uid::ROOT, geteuid()].map(Uid::as_raw).contains(&metadata.uid()) {
+        let what =
+            format!("it belongs to the user {}, who could hold it; remove it", metadata.uid());
+        return Err(refused(&what));
+    }
+    Ok(file)
 }
 
 /// Whether the path still leads to this file.
@@ -257,6 +282,40 @@ mod tests {
             error.starts_with("could not lock ") && error.contains("agent.sock.lock, "),
             "{error}"
         );
+    }
+
+    /// In a directory that others can write to, the lock may be anything.
+    #[tokio::test]
+    async fn a_lock_that_another_user_may_have_made_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        let lock = path("agent.sock.lock");
+        let refused = || {
+            let listening = listen(&path("agent.sock"), SocketAccess::default(), 1);
+            listening.map(drop).unwrap_err().to_string()
+        };
+        std::os::unix::fs::symlink(path("victim"), &lock).unwrap();
+        let error = refused();
+        assert!(error.contains("symbolic link") && error.contains("agent.sock.lock"), "{error}");
+        assert!(!path("victim").exists());
+        fs::remove_file(&lock).unwrap();
+        let fifo = rustix::fs::mknodat(
+            rustix::fs::CWD,
+            &lock,
+            rustix::fs::FileType::Fifo,
+            rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR,
+            0,
+        );
+        fifo.unwrap();
+        assert!(refused().contains("it is not a regular file"));
+        fs::remove_file(&lock).unwrap();
+        // Only root can give a file away.
+        if geteuid().is_root() {
+            fs::write(&lock, "").unwrap();
+            std::os::unix::fs::chown(&lock, Some(12_345), None).unwrap();
+            let error = refused();
+            assert!(error.contains("it belongs to the user 12345"), "{error}");
+        }
     }
 
     #[tokio::test]
