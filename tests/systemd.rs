@@ -360,7 +360,10 @@ impl Machine {
         let run = directory.path().join("gcra-spoa");
         fs::create_dir(&run).unwrap();
         fs::set_permissions(directory.path(), PermissionsExt::from_mode(0o755)).unwrap();
-        fs::copy(deploy("gcra-spoa.toml"), directory.path().join("gcra-spoa.toml")).unwrap();
+        // As a package installs it, whatever the umask was when the sources were written.
+        let config = directory.path().join("gcra-spoa.toml");
+        fs::copy(deploy("gcra-spoa.toml"), &config).unwrap();
+        fs::set_permissions(&config, PermissionsExt::from_mode(0o644)).unwrap();
         // With four digits, so that there is a port with a 1 in front of it.
         let both = |port: &u16| {
             let bind = |port| std::net::TcpListener::bind(("127.0.0.1", port));

@@ -337,7 +337,10 @@ impl CopiedAgent {
         // child of another test may have what this process has open.
         let mut copy = Command::new("cp");
         assert!(copy.arg(agent_binary()).arg(directory.path()).status().unwrap().success());
-        Self { directory }
+        let copied = Self { directory };
+        // It was built by a user whose umask may be 077.
+        fs::set_permissions(copied.path(), PermissionsExt::from_mode(0o755)).unwrap();
+        copied
     }
 
     pub fn path(&self) -> PathBuf {
