@@ -41,14 +41,14 @@ fn is_told(what: (&[u8], &[u8]), said: &str) -> bool {
 async fn a_look_that_is_flooded_ends_soon_and_is_told() {
     for what in FLOODS {
         let (port, sent) = serve(move |_, _| flood(what));
-        let mut config = config(&format!("redis://127.0.0.1:{port}"));
+        let config = config(&format!("redis://127.0.0.1:{port}"));
         let findings = check(config.clone()).await.unwrap();
         let [finding] = &findings[..] else { panic!("{findings:?}") };
         assert_eq!(finding.kind, Kind::Wrong);
         assert!(is_told(what, &finding.text), "{finding:?}");
         assert!(sent.load(Ordering::Relaxed) < 32 * MIB, "{}", sent.load(Ordering::Relaxed));
 
-        config.look_every = Duration::from_secs(100);
+        // On a busy machine a look may end before it is flooded. Another one comes.
         let mut host = Host::open(config);
         host.wait_for_fault(|fault| is_told(what, &fault.to_string())).await;
         assert_eq!(host.ask("key").await, AskOutcome::Away);
