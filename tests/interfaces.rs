@@ -273,6 +273,20 @@ fn variables() {
         format!("{before}answer = [\"headers\"]\n{}", rest.split_once(end).unwrap().1)
     };
     variables.extend(Everything::start(NO_STORE, "1ms", only_headers, &[]).ask());
+    // Of a name that is none, the program says which there are.
+    let directory = directory();
+    let file = directory.path().join("gcra-spoa.toml");
+    fs::write(&file, "answer = [\"none\"]\n[policy.a]\nlimits = \"1/s\"\n").unwrap();
+    let said = String::from_utf8(run(&["check", file.to_str().unwrap()]).stderr).unwrap();
+    let (_, names) = said.trim_end().split_once("use one of ").unwrap();
+    let set: BTreeSet<_> =
+        variables.iter().filter_map(|found| found.split(['.', ' ']).nth(1)).collect();
+    for name in names.split(", ") {
+        assert!(
+            set.contains(name),
+            "let tests/interfaces/everything.toml answer '{name}': {set:?}"
+        );
+    }
     let variables: Vec<_> = variables.into_iter().collect();
     let about = "The variables that an answer sets, with their types in SPOP.";
     compare("variables.txt", about, &variables.join("\n"));
