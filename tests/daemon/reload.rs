@@ -675,3 +675,51 @@ fn many_signals_make_few_readings_and_few_lines() {
     assert_eq!(said(&agent.process, "7/fortnight"), 1);
     says(&agent.process, "still has the same mistakes", 1);
 }
+
+/// A file of the database of time zones: so many hours before UTC, always.
+fn zone_of(hours: u8) -> Vec<u8> {
+    let block = |version: &[u8]| {
+        let counts = [0_u32, 0, 0, 0, 1, 4].map(u32::to_be_bytes).concat();
+        let zone = [&i32::from(hours).wrapping_mul(3600).to_be_bytes()[..], &[0, 0], b"ABC\0"];
+        [b"TZif", version, &[0; 15], &counts[..], &zone.concat()].concat()
+    };
+    [block(b"2"), block(b"2"), format!("\n<+{hours:02}>-{hours}\n").into_bytes()].concat()
+}
+
+/// An update of the system's rules changes no byte of the configuration.
+#[test]
+fn other_rules_of_a_time_zone_come_into_force_by_a_reload() {
+    let config = "answer = [\"reset\"]\n[policy.check]\nlimits = { count = 9, window = \
+                  \"day Europe/Berlin\" }\n";
+    let place = Place::new(config);
+    let zones = place.0.path().join("zones");
+    fs::create_dir_all(zones.join("Europe")).unwrap();
+    let set = |hours| fs::write(zones.join("Europe/Berlin"), zone_of(hours)).unwrap();
+    let start = || {
+        let mut command = Command::new(support::agent_binary());
+        let command = place.arguments(&mut command, &place.config()).env("TZDIR", &zones);
+        Agent::start_command(command)
+    };
+    set(1);
+    let agent = start();
+    let mut spop = Spop::connect(&agent.address);
+    let mut ends_in = || {
+        let seconds = spop.ask_by(&[("check", &[("ip", "a".into())])], |_, name, value| {
+            let Value::Uint64(seconds) = value else { return None };
+            (name == "reset").then_some(seconds)
+        });
+        seconds.into_iter().flatten().next().expect("the end of the window")
+    };
+    let before = ends_in();
+    set(7);
+    let other = start();
+    let is_told = || {
+        let said = "has other limits than this agent";
+        [&agent, &other].iter().any(|it| it.process.lines().iter().any(|l| l.contains(said)))
+    };
+    wait_until("the agents have other limits", is_told);
+    let (is_good, said) = place.reload();
+    assert!(is_good && said.contains("in force in all 2 agents"), "{said}");
+    let hours = before.abs_diff(ends_in()).div_ceil(3600);
+    assert!((5..=19).contains(&hours), "6 hours earlier, or 18 later: {hours}");
+}

@@ -11,7 +11,7 @@ use std::sync::LazyLock;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, SystemTime};
 
-use gcra_table::{Nanos, WallReading, Window};
+use gcra_table::{Nanos, WallReading, Window, limit_id};
 use jiff::civil::{Date, DateTime};
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp};
@@ -74,6 +74,8 @@ pub struct Calendar {
     zone: TimeZone,
     /// The name in the database of time zones.
     zone_name: Box<str>,
+    /// A digest of when the zone changes its clocks, and how.
+    rules: u64,
     /// The bounds that were worked out last: 40 bits for the start, in seconds after 1970, and 24
     /// for the length in seconds. With the length 0 it holds none.
     ///
@@ -112,7 +114,8 @@ impl Bounds {
 impl Calendar {
     fn new(unit: WindowUnit, zone: TimeZone, zone_name: &str) -> Self {
         let zone_name: Box<str> = zone.iana_name().unwrap_or(zone_name).into();
-        Self { unit, zone, zone_name, latest: AtomicI64::new(0) }
+        let rules = rules(&zone);
+        Self { unit, zone, zone_name, rules, latest: AtomicI64::new(0) }
     }
 
     /// `UNIT` or `UNIT ZONE`. The error is a sentence.
@@ -165,6 +168,12 @@ impl Calendar {
 
     pub fn unit(&self) -> WindowUnit {
         self.unit
+    }
+
+    /// A digest of when the zone changes its clocks, and how. It differs after an update of the
+    /// database that changes the zone.
+    pub(crate) fn rules(&self) -> u64 {
+        self.rules
     }
 
     /// The window of a moment, as the table counts in it.
@@ -327,7 +336,7 @@ const ONE_SECOND: SignedDuration = SignedDuration::from_secs(1);
 /// Equal calendars have the same windows.
 impl PartialEq for Calendar {
     fn eq(&self, other: &Self) -> bool {
-        (self.unit, &self.zone_name) == (other.unit, &other.zone_name)
+        (self.unit, &self.zone_name, self.rules) == (other.unit, &other.zone_name, other.rules)
     }
 }
 
@@ -337,6 +346,29 @@ impl Hash for Calendar {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
         (self.unit, &self.zone_name).hash(hasher);
     }
+}
+
+/// The digest of a zone's changes from 2020 to 2037, which is as far as databases list them. They
+/// are the same at whatever time a process reads them.
+fn rules(zone: &TimeZone) -> u64 {
+    const BEGIN: i64 = 1_577_836_800;
+    const END: i64 = 2_145_916_800;
+    let begin = Timestamp::from_second(BEGIN).unwrap_or_default();
+    let offset = |at: Timestamp| zone.to_offset(at).seconds();
+    let mut text = offset(begin).to_string();
+    for change in zone.following(begin) {
+        let at = change.timestamp();
+        if at.as_second() >= END {
+            break;
+        }
+        text.push_str(&format!(" {} {}", at.as_second(), offset(at)));
+    }
+    limit_id(&[text.as_bytes()])
+}
+
+/// Has the system's database looked at again: the library keeps zones for some minutes.
+pub(crate) fn look_again() {
+    jiff::tz::db().reset();
 }
 
 /// Whether a name of the system's database stands for what this machine is set to, or for a copy

@@ -157,6 +157,7 @@ impl Digest {
                     if let LimitNumbers::PerWindow(counts) = numbers {
                         self.add(b"window");
                         self.add(counts.calendar.as_written().as_bytes());
+                        self.number(counts.calendar.rules());
                     }
                     self.number(*id);
                     self.number(quota.emission_interval().0);

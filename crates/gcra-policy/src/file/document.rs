@@ -14,12 +14,14 @@ use toml::de::DeTable;
 
 use crate::answer_size::AnswerSizes;
 use crate::answers::{Answers, Var};
+use crate::calendar;
 use crate::file::policy::policy;
 use crate::file::reader::{Entries, MAX_REPORTED, Node, Reader};
 use crate::file::secrets::Readers;
 use crate::file::settings::{FILE_SETTINGS, SETTINGS, flag};
 use crate::file::sources::{MAX_TOML_BYTES, Sources, read_text};
 use crate::file::{bandwidth, max_delay, settle, store, syntax};
+use crate::limit::Limit;
 use crate::origin::{FileOrigin, Origin};
 use crate::policies::Policies;
 use crate::policy::{Policy, When};
@@ -50,6 +52,7 @@ pub fn read_noting(
     looked_at: &mut Vec<SeenFile>,
 ) -> Result<Policies, Vec<String>> {
     looked_at.push((path.to_owned(), see(path)));
+    calendar::look_again();
     let text = read_text(path, MAX_TOML_BYTES)
         .map_err(|error| vec![format!("cannot read {}: {error}", path.display())])?;
     parse_for(readers, None, path, &text, looked_at)
@@ -108,6 +111,9 @@ fn parse_for(
     let (files, origin, digest) = file.sources.finish();
     looked_at.extend(files);
     let warnings = file.reader.finish()?;
+    // The rules of time zones are read from files, too.
+    let zones = list.iter().flat_map(Policy::limits).filter_map(Limit::calendar);
+    let digest = zones.fold(digest, |digest, zone| digest.rotate_left(1) ^ zone.rules());
     let policies = Policies::new(list, answers, looked_at.clone(), digest);
     let origin = Some(Arc::new(Origin::File(origin)));
     Ok(Policies { store, origin, warnings, warning_count, ..policies })
