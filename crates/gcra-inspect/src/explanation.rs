@@ -506,7 +506,7 @@ fn passed_over(policies: &Policies, index: Option<usize>, message: &Message<'_>)
     let named = before
         .filter(|policy| !policy.is_trial && policy.message.as_deref() == Some(message.name));
     let reason = |policy: &Policy| {
-        let When { arg, values } = policy.when.as_ref()?;
+        let When { arg, values, .. } = policy.when.as_ref()?;
         let values: Vec<_> = values.iter().map(|value| format!("'{}'", text(value))).collect();
         let (arg_name, values) = (text(arg), values.join(" or "));
         let given = match message.arg(arg) {

@@ -6,7 +6,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use gcra_policy::answers::Answers;
-use gcra_policy::key_parts::KeyArg;
+use gcra_policy::key_parts::{KeyArg, Nat64};
 use gcra_policy::{KeyParts, Limit, LimitNumbers, Policies, Policy, Price, Rule};
 use gcra_table::{
     Exemption, KeyHash, LeaseKey, LeaseNumbers, LimitSalt, Nanos, Quota, Table, Time,
@@ -104,8 +104,9 @@ impl Hashing {
             trial: _,
             is_trial: _,
         } = policy;
-        let KeyParts { args, ipv4_prefix, ipv6_prefix, lowercase } = key;
-        let groups = *ipv4_prefix < 32 || *ipv6_prefix < 128 || *lowercase;
+        let KeyParts { args, ipv4_prefix, ipv6_prefix, lowercase, nat64 } = key;
+        let groups =
+            *ipv4_prefix < 32 || *ipv6_prefix < 128 || *lowercase || *nat64 != Nat64::default();
         let leaves_out = args.is_empty() && (price.arg().is_some() || when.is_some());
         let falls_back = args.iter().any(KeyArg::has_fallback);
         let reads_messages = policy.limits().any(Limit::reads_messages);

@@ -63,7 +63,9 @@ impl KnownShape {
             is_as_sent: policy.overrides.is_empty()
                 && match arg.value {
                     Value::Ipv4(_) => key.ipv4_prefix == 32,
-                    Value::Ipv6(_) => key.ipv4_prefix == 32 && key.ipv6_prefix == 128,
+                    Value::Ipv6(_) => {
+                        (key.ipv4_prefix, key.ipv6_prefix) == (32, 128) && key.nat64.0.is_empty()
+                    }
                     _ => !key.lowercase,
                 },
         })

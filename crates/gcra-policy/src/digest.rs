@@ -78,7 +78,7 @@ impl Digest {
         } = policy;
         self.add(name.as_bytes());
         self.add(message.as_deref().unwrap_or_default());
-        if let Some(When { arg, values }) = when {
+        if let Some(When { arg, values, .. }) = when {
             self.add(arg);
             let mut values: Vec<_> = values.iter().collect();
             values.sort_unstable();
@@ -117,7 +117,8 @@ impl Digest {
         }
     }
 
-    fn key(&mut self, KeyParts { args, ipv4_prefix, ipv6_prefix, lowercase }: &KeyParts) {
+    fn key(&mut self, key: &KeyParts) {
+        let KeyParts { args, ipv4_prefix, ipv6_prefix, lowercase, nat64 } = key;
         self.number(args.len() as u64);
         for KeyArg { name, fallbacks, or_null } in args {
             self.add(name);
@@ -125,6 +126,9 @@ impl Digest {
             self.number((*or_null).into());
         }
         self.add(&[*ipv4_prefix, *ipv6_prefix, u8::from(*lowercase)]);
+        for prefix in &nat64.0 {
+            self.add(prefix.to_string().as_bytes());
+        }
     }
 
     fn rule(&mut self, rule: &Rule) {
@@ -183,7 +187,7 @@ impl Digest {
     }
 
     fn overrides(&mut self, overrides: &Overrides) {
-        let Overrides { rules, lists: _, files: _, v4: _, v6: _, values } = overrides;
+        let Overrides { rules, lists: _, files: _, kinds: _, v4: _, v6: _, values } = overrides;
         // By the rule itself and not by its place, which depends on the order in the file.
         let rules: Vec<_> = rules
             .iter()

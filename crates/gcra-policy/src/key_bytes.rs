@@ -2,6 +2,7 @@
 //! writes them.
 
 use gcra_table::KeyHasher;
+use gcra_text::embedded::embedded_v4;
 use spop_codec::Value;
 
 pub trait KeyWriter {
@@ -36,7 +37,7 @@ impl KeyWriter for Vec<u8> {
 /// Writes one part of a key: its type, its length where that varies, and its value. So different
 /// lists of parts never write the same bytes.
 ///
-/// An IPv4 address counts as the same in either of its forms.
+/// An IPv4 address counts as the same in each of its forms.
 #[inline(always)]
 pub fn write_part(hasher: &mut impl KeyWriter, value: Value<'_>) {
     match value {
@@ -47,7 +48,7 @@ pub fn write_part(hasher: &mut impl KeyWriter, value: Value<'_>) {
         Value::Int64(integer) => write_long(hasher, 4, integer.cast_unsigned()),
         Value::Uint64(integer) => write_long(hasher, 5, integer),
         Value::Ipv4(ip) => write_short(hasher, 6, u32::from_le_bytes(ip.octets())),
-        Value::Ipv6(ip) => match ip.to_ipv4_mapped() {
+        Value::Ipv6(ip) => match embedded_v4(ip) {
             Some(ip) => write_short(hasher, 6, u32::from_le_bytes(ip.octets())),
             None => {
                 let [low, high] = halves(u128::from_le_bytes(ip.octets()));

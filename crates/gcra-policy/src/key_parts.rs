@@ -3,6 +3,8 @@
 use std::fmt::{self, Write as _};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
+use gcra_text::embedded::{embedded_v4, translated_v4};
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use spop_codec::{Message, Value};
 
 /// How addresses are grouped unless the file says otherwise, IPv4 and IPv6.
@@ -16,12 +18,41 @@ pub struct KeyParts {
     pub ipv4_prefix: u8,
     pub ipv6_prefix: u8,
     pub lowercase: bool,
+    pub nat64: Nat64,
+}
+
+/// The prefixes of the file's `nat64`: behind each of them is an IPv4 address. They have 96 bits.
+#[derive(Clone, Debug, Default, Eq, Hash, PartialEq)]
+pub struct Nat64(pub Vec<Ipv6Net>);
+
+impl Nat64 {
+    /// The IPv4 address of the client with this IPv6 address, if it has one in it.
+    #[inline]
+    pub(crate) fn ipv4_in(&self, ip: Ipv6Addr) -> Option<Ipv4Addr> {
+        if let Some(ip) = embedded_v4(ip) {
+            return Some(ip);
+        }
+        let is_ours = self.0.iter().any(|prefix| prefix.contains(&ip));
+        translated_v4(ip).filter(|_| is_ours)
+    }
+
+    /// The IPv4 network that an IPv6 network stands for, if it lies behind one of the prefixes;
+    /// else the same network.
+    pub(crate) fn canonical_net(&self, net: IpNet) -> IpNet {
+        let IpNet::V6(v6) = net else { return net };
+        let before = self.0.iter().find(|prefix| prefix.contains(&v6));
+        let bits = before.and_then(|prefix| v6.prefix_len().checked_sub(prefix.prefix_len()));
+        let ip = translated_v4(v6.addr());
+        let v4 = ip.zip(bits.filter(|bits| *bits > 0)).map(|(ip, bits)| Ipv4Net::new(ip, bits));
+        v4.and_then(Result::ok).map_or(net, IpNet::V4)
+    }
 }
 
 impl KeyParts {
     /// Each value as it is.
     pub fn exact(args: Vec<KeyArg>) -> Self {
-        Self { args, ipv4_prefix: 32, ipv6_prefix: 128, lowercase: false }
+        let nat64 = Nat64::default();
+        Self { args, ipv4_prefix: 32, ipv6_prefix: 128, lowercase: false, nat64 }
     }
 
     /// The names of all args that may be read, those of fallbacks too.
@@ -47,7 +78,7 @@ impl KeyParts {
         };
         match value {
             Value::Ipv4(ip) => v4(ip),
-            Value::Ipv6(ip) => match ip.to_ipv4_mapped() {
+            Value::Ipv6(ip) => match self.nat64.ipv4_in(ip) {
                 Some(ip) => v4(ip),
                 None => {
                     let prefix = self.ipv6_prefix.max(least_prefix);

@@ -30,6 +30,7 @@ mod reserve;
 pub mod settle;
 pub mod sharing;
 pub mod store;
+pub mod texts;
 pub mod unasked;
 pub mod watch;
 pub mod words;

@@ -1,7 +1,7 @@
 //! Overrides: other rules for some values of the key, by address and by value.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -15,6 +15,7 @@ use spop_codec::Value;
 use crate::key::Shown;
 use crate::key_parts::KeyParts;
 use crate::limit::Rule;
+use crate::texts::{EntryKinds, Kinds, find_text};
 
 /// The name of the table of overrides, beside the names of lists.
 pub(crate) const OVERRIDES: &str = "overrides";
@@ -31,6 +32,8 @@ pub struct Overrides {
     pub v4: PrefixMap<Ipv4Net, u32>,
     pub v6: PrefixMap<Ipv6Net, u32>,
     pub values: AHashMap<Box<[u8]>, u32>,
+    /// For which kinds of values the entries can stand.
+    pub(crate) kinds: EntryKinds,
     /// The files of the lists, in the order in which they were read.
     pub files: Vec<PathBuf>,
 }
@@ -38,7 +41,7 @@ pub struct Overrides {
 /// Equal overrides decide in the same way, from whatever lists they are.
 impl PartialEq for Overrides {
     fn eq(&self, other: &Self) -> bool {
-        let Self { rules, lists: _, files: _, v4, v6, values } = self;
+        let Self { rules, lists: _, files: _, kinds: _, v4, v6, values } = self;
         (rules, v4, v6, values) == (&other.rules, &other.v4, &other.v6, &other.values)
     }
 }
@@ -82,6 +85,10 @@ impl Overrides {
 
     /// Adds an override for the rule at this place. Returns the place that it had before.
     pub fn insert(&mut self, key: OverrideKey, rule: u32) -> Option<u32> {
+        self.kinds.add(match &key {
+            OverrideKey::Net(_) => Kinds::of_net(),
+            OverrideKey::Value(text) => Kinds::of_text(text),
+        });
         match key {
             OverrideKey::Net(IpNet::V4(net)) => self.v4.insert(net, rule),
             OverrideKey::Net(IpNet::V6(net)) => self.v6.insert(net, rule),
@@ -91,39 +98,69 @@ impl Overrides {
 
     /// The override for a value of the key, if there is one. The smallest network counts.
     #[inline]
-    pub(crate) fn find(&self, value: Value<'_>, lowercase: bool) -> Option<Override> {
-        let v4 = |ip: Ipv4Addr| {
-            let (network, rule) = self.v4.get_lpm(&Ipv4Net::from(ip))?;
-            Some(Override { rule: *rule, prefix: network.prefix_len() })
+    pub(crate) fn find(&self, value: Value<'_>, key: &KeyParts) -> Option<Override> {
+        let (entry, rule) = self.look_up(value, key)?;
+        let prefix = match entry {
+            Entry::V4(net) => net.prefix_len(),
+            Entry::V6(net) => net.prefix_len(),
+            Entry::Around(_) | Entry::Value(_) => 0,
         };
-        let rule = match value {
-            Value::Ipv4(ip) => return v4(ip),
-            Value::Ipv6(ip) => {
-                return match ip.to_ipv4_mapped() {
-                    Some(ip) => v4(ip),
-                    None => {
-                        let (network, rule) = self.v6.get_lpm(&Ipv6Net::from(ip))?;
-                        Some(Override { rule: *rule, prefix: network.prefix_len() })
-                    }
-                };
-            }
-            Value::String(bytes) if lowercase => {
+        Some(Override { rule, prefix })
+    }
+
+    /// The entry for a value of the key, and the place of its rule.
+    #[inline]
+    fn look_up(&self, value: Value<'_>, key: &KeyParts) -> Option<(Entry<'_>, u32)> {
+        let v4 = |ip: Ipv4Addr| {
+            let (net, rule) = self.v4.get_lpm(&Ipv4Net::from(ip))?;
+            Some((Entry::V4(net), *rule))
+        };
+        let v6 = |ip: Ipv6Addr| {
+            let (net, rule) = self.v6.get_lpm(&Ipv6Net::from(ip))?;
+            Some((net, *rule))
+        };
+        let text = |text: &[u8]| {
+            let (value, rule) = self.values.get_key_value(text)?;
+            Some((Entry::Value(value), *rule))
+        };
+        match value {
+            Value::Ipv4(ip) => v4(ip),
+            Value::Ipv6(ip) => match key.nat64.ipv4_in(ip) {
+                None => v6(ip).map(|(net, rule)| (Entry::V6(net), rule)),
+                Some(client) if ip.to_ipv4_mapped().is_some() => v4(client),
+                Some(client) => {
+                    v4(client).or_else(|| v6(ip).map(|(net, rule)| (Entry::Around(net), rule)))
+                }
+            },
+            Value::String(bytes) if key.lowercase => {
                 // A longer value can't have an override.
                 let mut lower = ArrayVec::<u8, MAX_VALUE>::new();
                 lower.try_extend_from_slice(bytes).ok()?;
                 lower.make_ascii_lowercase();
-                self.values.get(&*lower)?
+                text(&lower)
             }
-            Value::String(bytes) | Value::Binary(bytes) => self.values.get(bytes)?,
-            Value::Null
-            | Value::Bool(_)
-            | Value::Int32(_)
-            | Value::Uint32(_)
-            | Value::Int64(_)
-            | Value::Uint64(_) => return None,
-        };
-        Some(Override { rule: *rule, prefix: 0 })
+            value => find_text(value, text),
+        }
     }
+
+    /// The entry for a value of the key.
+    pub(crate) fn entry(&self, value: Value<'_>, key: &KeyParts) -> Option<OverrideKey> {
+        Some(match self.look_up(value, key)?.0 {
+            Entry::V4(net) => OverrideKey::Net(IpNet::V4(net)),
+            Entry::V6(net) | Entry::Around(net) => OverrideKey::Net(IpNet::V6(net)),
+            Entry::Value(value) => OverrideKey::Value(value.into()),
+        })
+    }
+}
+
+/// An entry that holds for a value.
+enum Entry<'o> {
+    V4(Ipv4Net),
+    V6(Ipv6Net),
+    /// A network in which an IPv6 address lies that is counted as an IPv4 address. It is for each
+    /// IPv4 client in it.
+    Around(Ipv6Net),
+    Value(&'o [u8]),
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -139,24 +176,6 @@ pub(crate) struct Override {
     pub(crate) rule: u32,
     /// The prefix length of the network, if the override is for one; else 0.
     pub(crate) prefix: u8,
-}
-
-impl Override {
-    /// The entry that was found for this value.
-    pub(crate) fn entry(self, value: Value<'_>, lowercase: bool) -> Option<OverrideKey> {
-        let net = |ip: IpAddr| {
-            let net = IpNet::new(ip.to_canonical(), self.prefix).ok()?;
-            Some(OverrideKey::Net(net.trunc()))
-        };
-        match value {
-            Value::Ipv4(ip) => net(ip.into()),
-            Value::Ipv6(ip) => net(ip.into()),
-            Value::String(bytes) if lowercase => {
-                Some(OverrideKey::Value(bytes.to_ascii_lowercase().into()))
-            }
-            value => value.as_bytes().map(|bytes| OverrideKey::Value(bytes.into())),
-        }
-    }
 }
 
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]

@@ -5,14 +5,16 @@
 use std::mem;
 
 use gcra_table::{Exemption, Nanos, Quota, limit_id};
+use ipnet::IpNet;
 use spop_codec::{Message, Value};
 
 use crate::bandwidth::Bandwidth;
-use crate::key_parts::{GroupedValue, KeyParts};
+use crate::key_parts::{GroupedValue, KeyParts, Nat64};
 use crate::limit::{Limit, Rule};
 use crate::overrides::{Override, OverrideKey, Overrides};
 use crate::settle::Settle;
 use crate::sharing::Sharing;
+use crate::texts::{Kind, Kinds, Misfit, find_text, lies_in, net_of};
 use crate::unasked::Unasked;
 
 /// Which messages are limited, by which key, to what.
@@ -48,6 +50,43 @@ pub struct Policy {
 pub struct When {
     pub arg: Box<[u8]>,
     pub values: Vec<Box<[u8]>>,
+    /// Those of the values that are addresses or networks.
+    nets: Vec<IpNet>,
+}
+
+impl When {
+    pub(crate) fn new(arg: &str, values: Vec<Box<[u8]>>) -> Self {
+        let nets = values.iter().filter_map(|text| net_of(text)).collect();
+        Self { arg: arg.as_bytes().into(), values, nets }
+    }
+
+    /// Whether one of the values stands for the arg of a message.
+    #[inline]
+    fn fits(&self, message: &Message<'_>, nat64: &Nat64) -> bool {
+        let Some(value) = message.arg(&self.arg) else { return false };
+        match value {
+            Value::Ipv4(ip) => lies_in(ip, &self.nets),
+            Value::Ipv6(ip) => {
+                let client = nat64.ipv4_in(ip).is_some_and(|ip| lies_in(ip, &self.nets));
+                client || ip.to_ipv4_mapped().is_none() && lies_in(ip, &self.nets)
+            }
+            value => {
+                let is_ours = |text: &[u8]| self.values.iter().any(|wanted| **wanted == *text);
+                find_text(value, |text| is_ours(text).then_some(())).is_some()
+            }
+        }
+    }
+
+    /// The kind of the arg of a message, if one of the values can never stand for it.
+    fn misses(&self, message: &Message<'_>) -> Option<Kind> {
+        let kind = Kind::of(message.arg(&self.arg)?)?;
+        let can_be = match kind {
+            Kind::Text => return None,
+            Kind::Address => self.nets.len() == self.values.len(),
+            kind => self.values.iter().all(|text| Kinds::of_text(text).has(kind)),
+        };
+        (!can_be).then_some(kind)
+    }
 }
 
 /// The cost of a request.
@@ -148,10 +187,7 @@ impl Policy {
     /// Whether the values of a message fit `when`.
     #[inline]
     pub(crate) fn fits(&self, message: &Message<'_>) -> bool {
-        self.when.as_ref().is_none_or(|When { arg, values }| {
-            let value = message.arg(arg).and_then(|value| value.as_bytes());
-            value.is_some_and(|value| values.iter().any(|wanted| **wanted == *value))
-        })
+        self.when.as_ref().is_none_or(|when| when.fits(message, &self.key.nat64))
     }
 
     /// Calls `part` with `state` for each part of a message's key, in order, and before it
@@ -246,7 +282,7 @@ impl Policy {
         if self.overrides.is_empty() {
             None
         } else {
-            self.overrides.find(part, self.key.lowercase)
+            self.overrides.find(part, &self.key)
         }
     }
 
@@ -255,14 +291,42 @@ impl Policy {
         exemption.policy == policy_id(&self.name)
     }
 
+    /// Something in the file that can never stand for what HAProxy sends in this message, if the
+    /// policy is for it. Nothing is said about a key of which a value is not known, because that
+    /// may be of any kind.
+    pub fn misfit(&self, message: &Message<'_>) -> Option<Misfit> {
+        let is_asked = self.message.as_ref().is_none_or(|name| **name == *message.name);
+        if self.is_trial || !(is_asked || self.is_settled_by(message.name)) {
+            return None;
+        }
+        if let Some(when) = &self.when
+            && let Some(kind) = when.misses(message)
+        {
+            return Some(Misfit { args: vec![(when.arg.clone(), kind)], is_in_when: true });
+        }
+        if self.overrides.is_empty() || !self.fits(message) {
+            return None;
+        }
+        let kind = |name: &[u8]| Some((name.into(), Kind::of(message.arg(name)?)?));
+        let left_out = [self.price.arg(), self.when.as_ref().map(|when| &*when.arg)];
+        let all = message.args().map(|arg| arg.name).filter(|name| !left_out.contains(&Some(name)));
+        let args: Option<Vec<_>> = match self.key.args.is_empty() {
+            true => all.map(kind).collect(),
+            false => self.key.names().map(kind).collect(),
+        };
+        let args = args?;
+        let kinds = args.iter().fold(Kinds::default(), |kinds, (_, kind)| kinds.with(*kind));
+        // Of addresses that come as strings, the log says more.
+        let misses = !kinds.has(Kind::Text) && self.overrides.kinds.miss(kinds);
+        misses.then_some(Misfit { args, is_in_when: false })
+    }
+
     /// Which part of a message's key has the override that counts, and the entry for it.
     pub fn override_entry(&self, message: &Message<'_>) -> Option<(usize, OverrideKey)> {
         let (mut part, mut entry) = (0, None);
         self.for_each_value(message, |value, _| {
             if entry.is_none() {
-                let found = self.override_for(value);
-                let found = found.and_then(|found| found.entry(value, self.key.lowercase));
-                entry = found.map(|found| (part, found));
+                entry = self.overrides.entry(value, &self.key).map(|found| (part, found));
             }
             part += 1;
         })?;

@@ -70,7 +70,7 @@ impl Policy {
         if let Some(message) = &self.message {
             let _ = write!(words, ", for the message '{}'", text(message));
         }
-        if let Some(When { arg, values }) = &self.when {
+        if let Some(When { arg, values, .. }) = &self.when {
             let values: Vec<_> = values.iter().map(|value| format!("'{}'", text(value))).collect();
             let _ = write!(words, " when {} is {}", text(arg), values.join(" or "));
         }

@@ -74,7 +74,7 @@ pub(crate) fn policies_of(text: &str) -> Result<Policies, String> {
         name: "suggest".into(),
         message: Some(MESSAGE.as_bytes().into()),
         when: None,
-        key: KeyParts { args, ipv4_prefix: 32, ipv6_prefix: 64, lowercase: false },
+        key: KeyParts { ipv6_prefix: 64, ..KeyParts::exact(args) },
         price: Price::Cell,
         rule: Rule::Unlimited,
         overrides: Overrides::default(),

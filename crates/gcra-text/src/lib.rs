@@ -9,6 +9,7 @@
 pub mod columns;
 pub mod count;
 pub mod duration;
+pub mod embedded;
 pub mod network;
 pub mod output;
 pub mod table_error;

@@ -6,25 +6,23 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use ipnet::{IpNet, Ipv4Net};
+use ipnet::IpNet;
+
+use crate::embedded::canonical_net;
 
 /// The prefix of a string that is a value whatever it looks like.
 pub const VALUE: &str = "str:";
 
-/// In an IPv4 address in IPv6 notation (`::ffff:0:0/96`), this many bits come before the IPv4
-/// part.
-const MAPPED_BITS: u8 = 96;
-
 /// The address or network that a string without [`VALUE`] in front stands for, or `None` if it
-/// stands for itself. An IPv4 address is one in either of its forms. The error is a sentence that
+/// stands for itself. An IPv4 address is one in each of its forms. The error is a sentence that
 /// says what would be right: the string is empty, has white space around it, or is nearly an
 /// address.
 pub fn written_net(text: &str) -> Result<Option<IpNet>, String> {
     if let Ok(ip) = text.parse::<IpAddr>() {
-        return Ok(Some(ip.to_canonical().into()));
+        return Ok(Some(canonical_net(ip.into())));
     }
     match text.parse::<IpNet>() {
-        Ok(net) if net == net.trunc() => Ok(Some(canonical(net))),
+        Ok(net) if net == net.trunc() => Ok(Some(canonical_net(net))),
         Ok(net) => Err(format!(
             "'{text}' is not the first address of its network; write {} for the network, or \
              {}/{} for the one address",
@@ -53,15 +51,6 @@ pub fn written_net(text: &str) -> Result<Option<IpNet>, String> {
             }
         }
     }
-}
-
-/// The form in which addresses are looked up: an IPv4 network that is written as an IPv6 network
-/// is an IPv4 network.
-fn canonical(net: IpNet) -> IpNet {
-    let IpNet::V6(v6) = net else { return net };
-    let bits = v6.prefix_len().checked_sub(MAPPED_BITS);
-    let v4 = v6.addr().to_ipv4_mapped().zip(bits);
-    v4.and_then(|(ip, bits)| Ipv4Net::new(ip, bits).ok()).map_or(net, IpNet::V4)
 }
 
 /// The address or network that was probably meant, with the comma that follows it in the sentence:

@@ -20,7 +20,8 @@ use crate::file::reader::{Entries, MAX_REPORTED, Node, Reader};
 use crate::file::secrets::Readers;
 use crate::file::settings::{FILE_SETTINGS, SETTINGS, flag};
 use crate::file::sources::{MAX_TOML_BYTES, Sources, read_text};
-use crate::file::{bandwidth, max_delay, settle, store, syntax};
+use crate::file::{bandwidth, key, max_delay, settle, store, syntax};
+use crate::key_parts::Nat64;
 use crate::limit::Limit;
 use crate::origin::{FileOrigin, Origin};
 use crate::policies::Policies;
@@ -140,6 +141,8 @@ impl<'t> File<'t> {
         let store_at = entries.take("store");
         let store =
             store_at.and_then(|value| store::store(&mut self.reader, &mut self.sources, value));
+        let nat64 = entries.take("nat64");
+        let nat64 = nat64.map(|value| key::nat64(&mut self.reader, value)).unwrap_or_default();
         let policies = entries.take("policy");
         self.reader.no_more_but(entries, |name, value| match name {
             _ if ["policy", "policies"].iter().any(|meant| {
@@ -160,7 +163,7 @@ impl<'t> File<'t> {
             )),
             _ => flag(name),
         });
-        let (list, places) = self.policies(policies, store_at.is_some());
+        let (list, places) = self.policies(policies, store_at.is_some(), &nat64);
         let can_delay = list.iter().any(|policy| policy.max_delay() > Nanos::ZERO);
         // Without it HAProxy would let requests pass at once, and no limit would be kept.
         let what = "answer names 'delay_ms', and no policy has max_delay; write max_delay in a \
@@ -280,6 +283,7 @@ impl<'t> File<'t> {
         &mut self,
         value: Option<&Node<'t>>,
         has_store: bool,
+        nat64: &Nat64,
     ) -> (Vec<Policy>, Vec<usize>) {
         let at = value.map_or(0, |value| value.span().start);
         let table = value.and_then(|value| {
@@ -297,7 +301,8 @@ impl<'t> File<'t> {
         let (mut list, mut places, mut trials) = (Vec::new(), Vec::new(), Vec::new());
         for (name, value) in policies {
             let (reader, sources) = (&mut self.reader, &mut self.sources);
-            let Some((policy, trial)) = policy(reader, sources, has_store, name, value) else {
+            let Some((policy, trial)) = policy(reader, sources, has_store, nat64, name, value)
+            else {
                 debug_assert!(!self.reader.is_content(), "a policy is lost without a mistake");
                 continue;
             };
@@ -332,7 +337,7 @@ impl<'t> File<'t> {
                 ));
                 continue;
             }
-            let Some(When { arg, values }) = &policy.when else {
+            let Some(When { arg, values, .. }) = &policy.when else {
                 every.insert(&policy.message, policy);
                 continue;
             };

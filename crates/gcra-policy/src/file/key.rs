@@ -1,7 +1,9 @@
 //! The grammar of what makes a key: `key`, `ipv4_prefix`, `ipv6_prefix` and `lowercase`.
 
-use crate::file::reader::{Entries, Reader};
-use crate::key_parts::{DEFAULT_PREFIXES, KeyArg, KeyParts};
+use ipnet::Ipv6Net;
+
+use crate::file::reader::{Entries, Node, Reader};
+use crate::key_parts::{DEFAULT_PREFIXES, KeyArg, KeyParts, Nat64};
 use crate::words::text;
 
 /// The most args that can stand for another one.
@@ -65,11 +67,13 @@ pub fn key_args(
     args
 }
 
-/// Takes what makes a key: `key`, `ipv4_prefix`, `ipv6_prefix` and `lowercase`. Of a limit with a
-/// key of its own, `policy` is the key of its policy, which stands for what is left out.
+/// Takes what makes a key: `key`, `ipv4_prefix`, `ipv6_prefix` and `lowercase`. `nat64` is that of
+/// the file. Of a limit with a key of its own, `policy` is the key of its policy, which stands for
+/// what is left out.
 pub fn key_parts<'t>(
     reader: &mut Reader<'t>,
     entries: &mut Entries<'_, 't>,
+    nat64: &Nat64,
     policy: Option<&KeyParts>,
 ) -> KeyParts {
     let written = entries.take("key");
@@ -105,7 +109,28 @@ pub fn key_parts<'t>(
     let ipv6_prefix = prefix("ipv6_prefix", "IPv6", 128, ipv6);
     let lowercase = entries.take("lowercase").and_then(|value| reader.boolean(value, "lowercase"));
     let lowercase = lowercase.unwrap_or(policy.is_some_and(|policy| policy.lowercase));
-    KeyParts { args, ipv4_prefix, ipv6_prefix, lowercase }
+    KeyParts { args, ipv4_prefix, ipv6_prefix, lowercase, nat64: nat64.clone() }
+}
+
+/// The prefixes of NAT64 translators: `["2001:db8:64::/96"]`.
+pub(crate) fn nat64<'t>(reader: &mut Reader<'t>, value: &Node<'t>) -> Nat64 {
+    let mut prefixes: Vec<Ipv6Net> = Vec::new();
+    for (text, at) in reader.strings(value, "nat64", "such as [\"2001:db8:64::/96\"]") {
+        let prefix = text.parse().ok().filter(|prefix: &Ipv6Net| {
+            prefix.prefix_len() == 96 && *prefix == prefix.trunc() && !prefix.addr().is_unspecified()
+        });
+        match prefix {
+            None => reader.at(at).wrong(format!(
+                "'{text}' in nat64 is not the prefix of a translator; write an IPv6 network with \
+                 a length of 96, such as 2001:db8:64::/96"
+            )),
+            Some(prefix) if prefixes.contains(&prefix) => {
+                reader.at(at).wrong(format!("nat64 names '{text}' twice; once is enough"));
+            }
+            Some(prefix) => prefixes.push(prefix),
+        }
+    }
+    Nat64(prefixes)
 }
 
 /// Why a name is not that of an arg of a spoe-message, if that is so. HAProxy takes the text up to

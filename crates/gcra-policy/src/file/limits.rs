@@ -297,7 +297,7 @@ fn own_key<'t>(
         ));
     }
     let given = PARTS.map(|name| (name, entries.get(name)));
-    let key = key_parts(reader, entries, Some(policy.key));
+    let key = key_parts(reader, entries, &policy.key.nat64, Some(policy.key));
     if key.args.is_empty() && !policy.key.args.is_empty() {
         for (name, value) in given.into_iter().skip(1) {
             let Some(value) = value else { continue };

@@ -14,6 +14,7 @@ use crate::file::limits::{self, WrittenFor};
 use crate::file::reader::{Entries, EntryName, Node, Reader};
 use crate::file::settings::is_setting;
 use crate::file::sources::{MAX_BYTES, Sources, read_text};
+use crate::key_parts::KeyParts;
 use crate::limit::Rule;
 use crate::origin::Origin;
 use crate::overrides::{OVERRIDES, OverrideKey, Overrides};
@@ -312,7 +313,7 @@ impl Collector<'_> {
     }
 
     fn key(&self, text: &str) -> Result<OverrideKey, String> {
-        key(text, self.policy.key.lowercase)
+        key(text, self.policy.key)
     }
 
     /// The place of a rule, which is from this list or from the table of overrides.
@@ -374,11 +375,12 @@ fn entries(text: &str) -> impl Iterator<Item = (usize, &str)> {
     (1..).zip(entries).filter(|(_, entry)| !entry.is_empty())
 }
 
-fn key(text: &str, lowercase: bool) -> Result<OverrideKey, String> {
+fn key(text: &str, KeyParts { lowercase, nat64, .. }: &KeyParts) -> Result<OverrideKey, String> {
     Ok(match text.parse()? {
-        OverrideKey::Value(value) if lowercase => {
+        OverrideKey::Value(value) if *lowercase => {
             OverrideKey::Value(value.to_ascii_lowercase().into())
         }
+        OverrideKey::Net(net) => OverrideKey::Net(nat64.canonical_net(net)),
         key => key,
     })
 }
@@ -401,7 +403,7 @@ impl Policy {
                 None => Cow::Owned(read_text(path, MAX_BYTES).ok()?),
             };
             let line_of = |(line, entry)| {
-                key(entry, self.key.lowercase).is_ok_and(|key| key == *wanted).then_some(line)
+                key(entry, &self.key).is_ok_and(|key| key == *wanted).then_some(line)
             };
             Some((&**path, entries(&text).filter_map(line_of).last()?))
         })

@@ -16,7 +16,7 @@ use crate::file::settings::{NAME_RULE, SETTINGS, flag, is_name, is_nearly_a_sett
 use crate::file::settle::SettleEntries;
 use crate::file::sources::Sources;
 use crate::file::{bandwidth, limits, max_delay, penalty, settle, sharing, unasked};
-use crate::key_parts::KeyParts;
+use crate::key_parts::{KeyParts, Nat64};
 use crate::limit::{Limit, Rule};
 use crate::overrides::Overrides;
 use crate::policy::{Penalty, Policy, Price, When, trial_name};
@@ -29,10 +29,11 @@ pub(crate) fn policy<'t>(
     reader: &mut Reader<'t>,
     sources: &mut Sources,
     has_store: bool,
+    nat64: &Nat64,
     name: &EntryName<'t>,
     value: &Node<'t>,
 ) -> Option<(Policy, Option<Vec<Limit>>)> {
-    let mut draft = Draft::read(reader, sources, has_store, name, value)?;
+    let mut draft = Draft::read(reader, sources, has_store, nat64, name, value)?;
     draft.complete_quotas(reader);
     draft.finish(reader)
 }
@@ -65,6 +66,7 @@ impl<'n> Draft<'n> {
         reader: &mut Reader<'t>,
         sources: &mut Sources,
         has_store: bool,
+        nat64: &Nat64,
         name: &'n EntryName<'t>,
         value: &Node<'t>,
     ) -> Option<Self> {
@@ -81,7 +83,7 @@ impl<'n> Draft<'n> {
             None => name.to_owned(),
         };
         let when = placed(entries.take("when"), |value| when(reader, value));
-        let key = key_parts(reader, &mut entries, None);
+        let key = key_parts(reader, &mut entries, nat64, None);
         let of = WrittenFor { name, key: &key };
         let rule = match entries.take("limits") {
             Some(value) => limits::rule(reader, of, "limits", value),
@@ -266,7 +268,7 @@ fn misplaced(policy: &str, name: &str, value: &Node<'_>) -> Option<String> {
         "rate" | "burst" => {
             format!("'{name}' belongs to a limit; write limits = \"10/s burst 20\"")
         }
-        "answer" | "scope" => {
+        "answer" | "scope" | "nat64" => {
             format!("'{name}' is for the whole file; write it above the first [policy.NAME]")
         }
         "cells" | "ceiling" => format!(
@@ -363,7 +365,7 @@ fn when<'t>(reader: &mut Reader<'t>, value: &Node<'t>) -> Option<When> {
             distinct.push(value.into_bytes().into());
         }
     }
-    Some(When { arg: arg.get_ref().as_bytes().into(), values: distinct })
+    Some(When::new(arg.get_ref(), distinct))
 }
 
 /// Warns if the only arg of the key is that of `when`.

@@ -28,7 +28,7 @@ pub(crate) const SETTINGS: &[&str] = &[
     "lists",
 ];
 
-pub(crate) const FILE_SETTINGS: &[&str] = &["scope", "answer", "store", "policy"];
+pub(crate) const FILE_SETTINGS: &[&str] = &["scope", "answer", "nat64", "store", "policy"];
 
 /// The settings that are not in the file.
 const FLAGS: &[&str] = &[
