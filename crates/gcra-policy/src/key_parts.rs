@@ -138,7 +138,7 @@ impl KeyParts {
 }
 
 /// Whether an arg with this name is usually an address.
-fn is_address(name: &[u8]) -> bool {
+pub(crate) fn is_address(name: &[u8]) -> bool {
     const WORDS: [&str; 11] =
         ["ip", "ip4", "ip6", "ipv4", "ipv6", "src", "client", "addr", "address", "peer", "remote"];
     let name = String::from_utf8_lossy(name).to_ascii_lowercase();

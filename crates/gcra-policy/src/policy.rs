@@ -279,11 +279,7 @@ impl Policy {
 
     #[inline]
     pub(crate) fn override_for(&self, part: Value<'_>) -> Option<Override> {
-        if self.overrides.is_empty() {
-            None
-        } else {
-            self.overrides.find(part, &self.key)
-        }
+        if self.overrides.is_empty() { None } else { self.overrides.find(part, &self.key) }
     }
 
     /// Whether a client of this policy is the one that is exempt.
@@ -309,7 +305,8 @@ impl Policy {
         }
         let kind = |name: &[u8]| Some((name.into(), Kind::of(message.arg(name)?)?));
         let left_out = [self.price.arg(), self.when.as_ref().map(|when| &*when.arg)];
-        let all = message.args().map(|arg| arg.name).filter(|name| !left_out.contains(&Some(name)));
+        let all =
+            message.args().map(|arg| arg.name).filter(|name| !left_out.contains(&Some(name)));
         let args: Option<Vec<_>> = match self.key.args.is_empty() {
             true => all.map(kind).collect(),
             false => self.key.names().map(kind).collect(),

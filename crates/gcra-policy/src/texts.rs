@@ -14,8 +14,6 @@ use gcra_text::network::written_net;
 use ipnet::IpNet;
 use spop_codec::Value;
 
-use crate::key::WrittenValue;
-
 /// As many characters as the longest integer has.
 const LONGEST_INTEGER: usize = 20;
 
@@ -68,6 +66,15 @@ impl Kind {
             Value::Ipv4(_) | Value::Ipv6(_) => Self::Address,
             Value::String(_) | Value::Binary(_) => Self::Text,
         })
+    }
+
+    pub fn in_words(self) -> &'static str {
+        match self {
+            Self::Text => "a string",
+            Self::Integer => "an integer",
+            Self::Boolean => "a boolean",
+            Self::Address => "an address",
+        }
     }
 }
 
@@ -146,11 +153,16 @@ pub(crate) fn is_pattern(text: &str) -> bool {
     text.contains('*') || text.starts_with('^') || text.ends_with('$')
 }
 
-/// The value in a text with a type in front, as a KEY of a command has it: 443 in `int64:443`.
-pub(crate) fn without_type(text: &str) -> Option<&str> {
+/// The kind and the value in a text with a type in front, as a KEY of a command has it: 443 in
+/// `int64:443`.
+pub(crate) fn without_type(text: &str) -> Option<(Kind, &str)> {
     let (kind, value) = text.split_once(':')?;
-    let is_type = ["int32", "uint32", "int64", "uint64", "bool"].contains(&kind);
-    (is_type && matches!(value.parse(), Ok(WrittenValue::String(_)))).then_some(value)
+    let kind = match kind {
+        "int32" | "uint32" | "int64" | "uint64" => Kind::Integer,
+        "bool" => Kind::Boolean,
+        _ => return None,
+    };
+    Kinds::of_text(value.as_bytes()).has(kind).then_some((kind, value))
 }
 
 /// Whether a text was probably meant as the name of a host.
@@ -193,8 +205,23 @@ mod tests {
     fn texts() -> impl Strategy<Value = String> {
         prop_oneof![
             prop::sample::select(vec![
-                "true", "false", "TRUE", "1", "0", "-1", "-0", "+1", "01", "443", "0443", "", " 1",
-                "9223372036854775807", "-9223372036854775808", "18446744073709551615", "1.0",
+                "true",
+                "false",
+                "TRUE",
+                "1",
+                "0",
+                "-1",
+                "-0",
+                "+1",
+                "01",
+                "443",
+                "0443",
+                "",
+                " 1",
+                "9223372036854775807",
+                "-9223372036854775808",
+                "18446744073709551615",
+                "1.0",
             ])
             .prop_map(str::to_owned),
             (-300_i64..300).prop_map(|number| number.to_string()),
@@ -264,10 +291,10 @@ mod tests {
             assert!(is_pattern(text), "{text}");
         }
         assert!(!is_pattern("/api/") && !is_pattern("a.b?c=$d"));
-        assert_eq!(without_type("int64:443"), Some("443"));
-        assert_eq!(without_type("bool:true"), Some("true"));
+        assert_eq!(without_type("int64:443"), Some((Kind::Integer, "443")));
+        assert_eq!(without_type("bool:true"), Some((Kind::Boolean, "true")));
         assert_eq!(without_type("app:1"), None);
-        assert_eq!(without_type("int64:"), None);
+        assert_eq!(without_type("int64:x"), None);
         for text in ["office.example.com", "a.b.", "x-1.example", "index.html"] {
             assert!(is_host_name(text), "{text}");
         }

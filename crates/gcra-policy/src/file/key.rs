@@ -117,7 +117,9 @@ pub(crate) fn nat64<'t>(reader: &mut Reader<'t>, value: &Node<'t>) -> Nat64 {
     let mut prefixes: Vec<Ipv6Net> = Vec::new();
     for (text, at) in reader.strings(value, "nat64", "such as [\"2001:db8:64::/96\"]") {
         let prefix = text.parse().ok().filter(|prefix: &Ipv6Net| {
-            prefix.prefix_len() == 96 && *prefix == prefix.trunc() && !prefix.addr().is_unspecified()
+            prefix.prefix_len() == 96
+                && *prefix == prefix.trunc()
+                && !prefix.addr().is_unspecified()
         });
         match prefix {
             None => reader.at(at).wrong(format!(

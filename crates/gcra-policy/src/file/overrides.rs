@@ -14,11 +14,12 @@ use crate::file::limits::{self, WrittenFor};
 use crate::file::reader::{Entries, EntryName, Node, Reader};
 use crate::file::settings::is_setting;
 use crate::file::sources::{MAX_BYTES, Sources, read_text};
-use crate::key_parts::KeyParts;
+use crate::key_parts::{KeyParts, is_address};
 use crate::limit::Rule;
 use crate::origin::Origin;
 use crate::overrides::{OVERRIDES, OverrideKey, Overrides};
 use crate::policy::Policy;
+use crate::texts::{is_host_name, is_pattern, without_type};
 
 /// The most mistakes of one list that are reported one by one.
 const MAX_REPORTED: usize = 10;
@@ -38,8 +39,9 @@ pub(crate) fn overrides<'t>(
         overrides: Overrides::default(),
         places: AHashMap::new(),
         addresses: 0,
-        texts: 0,
-        first_texts: Vec::new(),
+        texts: Several::default(),
+        hosts: Several::default(),
+        odd: Several::default(),
         narrow: 0,
         first_narrow: None,
     };
@@ -58,36 +60,70 @@ struct Collector<'p> {
     overrides: Overrides,
     /// The place of each rule. Overrides with equal limits share one.
     places: AHashMap<Rule, u32>,
-    /// How many entries are addresses or networks, and how many are strings without `str:`.
+    /// How many entries are addresses or networks.
     addresses: usize,
-    texts: usize,
-    /// The first strings, with the list that they are in, and where each stands in the file.
-    first_texts: Vec<(usize, String)>,
+    /// The strings without `str:`, and of these the names of hosts. A sentence begins with each.
+    texts: Several,
+    hosts: Several,
+    /// Sentences about strings that probably mean something else.
+    odd: Several,
     /// How many entries are for less than a group of the policy and a /64 of IPv6; and the first.
     narrow: usize,
     first_narrow: Option<(usize, String)>,
+}
+
+/// Something that is wrong with several entries: the first of them with the list that each is in,
+/// where they stand in the file, and how many there are.
+#[derive(Default)]
+struct Several {
+    first: Vec<(usize, String)>,
+    count: usize,
+}
+
+impl Several {
+    fn add(&mut self, at: usize, what: impl FnOnce() -> String) {
+        self.count += 1;
+        if self.count <= MAX_REPORTED {
+            self.first.push((at, what()));
+        }
+    }
+
+    /// Warns of each of the first, with `end` behind it, and of the number of the others: `more`
+    /// are `what`.
+    fn warn(&self, reader: &mut Reader<'_>, end: &str, what: [&'static str; 2], of: &str) {
+        for (at, text) in &self.first {
+            reader.at(*at).warn(format!("{text}{end}"));
+        }
+        if let (more @ 1.., Some((at, _))) = (self.count - self.first.len(), self.first.last()) {
+            let [one, several] = what;
+            let what = format!("{} {of}", Count(more as u64, one, several));
+            reader.at(*at).warn_of_several(&what, more);
+        }
+    }
 }
 
 impl Collector<'_> {
     /// All overrides. Warns of strings among addresses, unless the key has several args, of which
     /// one can be an address and another one a string.
     fn finish(self, reader: &mut Reader<'_>) -> Overrides {
-        if self.policy.key.names().count() <= 1 && self.texts < self.addresses {
-            for (at, text) in &self.first_texts {
-                reader.at(*at).warn(format!(
-                    "{text} is a string among addresses, so no address will ever match it; write \
-                     an address, or str: in front of it if it is meant"
-                ));
-            }
-            if let (more @ 1.., Some((at, _))) =
-                (self.texts - self.first_texts.len(), self.first_texts.last())
-            {
-                let strings = Count(more, "more string is", "more strings are");
-                let what =
-                    format!("{strings} among the addresses of policy '{}'", self.policy.name);
-                reader.at(*at).warn_of_several(&what, more);
-            }
+        let name = self.policy.name;
+        let args: Vec<_> = self.policy.key.names().collect();
+        let are_addresses = args.len() <= 1 && self.addresses > 0;
+        if are_addresses && self.texts.count < self.addresses {
+            let end = " is a string among addresses, so no address will ever match it; write an \
+                       address, or str: in front of it if it is meant";
+            let more = ["more string is", "more strings are"];
+            let of = format!("among the addresses of policy '{name}'");
+            self.texts.warn(reader, end, more, &of);
+        } else if are_addresses || matches!(args[..], [arg] if is_address(arg)) {
+            let end = " is the name of a host, and nobody looks its addresses up, so no address \
+                       will ever match it; write its addresses, or str: in front of it if it is \
+                       meant";
+            let more = ["more name of a host is", "more names of hosts are"];
+            self.hosts.warn(reader, end, more, &format!("in the overrides of policy '{name}'"));
         }
+        let more = ["more override", "more overrides"];
+        self.odd.warn(reader, "", more, &format!("of policy '{name}' like these"));
         self.warn_of_narrow_ones(reader);
         self.overrides
     }
@@ -132,10 +168,18 @@ impl Collector<'_> {
             }
             OverrideKey::Value(_) if text.starts_with(VALUE) => {}
             OverrideKey::Value(_) => {
-                self.texts += 1;
-                if self.texts <= MAX_REPORTED {
+                if self.texts.count < MAX_REPORTED {
                     reader.hide(text);
-                    self.first_texts.push((at, format!("{list}'{text}'")));
+                }
+                self.texts.add(at, || format!("{list}'{text}'"));
+                if is_host_name(text) {
+                    self.hosts.add(at, || format!("{list}'{text}'"));
+                }
+                if let Some(what) = not_as_text(text, true) {
+                    self.odd.add(at, || {
+                        reader.hide(text);
+                        format!("{list}{what}")
+                    });
                 }
             }
         }
@@ -373,6 +417,28 @@ fn entries(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let entries = text.lines().map(|line| without_comment(line).trim());
     (1..).zip(entries).filter(|(_, entry)| !entry.is_empty())
+}
+
+/// A sentence about a text that probably means something else than itself. An override can have
+/// [`VALUE`] before it.
+pub(crate) fn not_as_text(text: &str, is_override: bool) -> Option<String> {
+    let if_meant = match is_override {
+        true => format!(", or write {VALUE}{text} if it is meant"),
+        false => String::new(),
+    };
+    if let Some((kind, value)) = without_type(text) {
+        return Some(format!(
+            "'{text}' is only that string, because a file names no types; write {value}, which \
+             also stands for {}{if_meant}",
+            kind.in_words()
+        ));
+    }
+    is_pattern(text).then(|| {
+        format!(
+            "'{text}' is compared as a whole, and no character in it stands for others; let \
+             HAProxy match, such as by path,map_beg(FILE), and send what it finds{if_meant}"
+        )
+    })
 }
 
 fn key(text: &str, KeyParts { lowercase, nat64, .. }: &KeyParts) -> Result<OverrideKey, String> {

@@ -10,7 +10,7 @@ use toml::de::DeValue;
 use crate::bandwidth::Bandwidth;
 use crate::file::key::{key_parts, not_an_arg};
 use crate::file::limits::WrittenFor;
-use crate::file::overrides::overrides;
+use crate::file::overrides::{not_as_text, overrides};
 use crate::file::reader::{Entries, EntryName, Node, Reader, scalar};
 use crate::file::settings::{NAME_RULE, SETTINGS, flag, is_name, is_nearly_a_setting};
 use crate::file::settle::SettleEntries;
@@ -359,6 +359,10 @@ fn when<'t>(reader: &mut Reader<'t>, value: &Node<'t>) -> Option<When> {
     }
     let mut distinct: Vec<Box<[u8]>> = Vec::new();
     for value in texts {
+        if let Some(what) = not_as_text(&value, false) {
+            reader.hide(&value);
+            reader.at(at).warn(format!("in when, {what}"));
+        }
         if distinct.iter().any(|known| **known == *value.as_bytes()) {
             reader.at(at).wrong(format!("when names '{value}' twice; once is enough"));
         } else {

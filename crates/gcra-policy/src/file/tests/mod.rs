@@ -8,6 +8,7 @@ mod haproxy_config;
 mod overrides;
 mod sharing;
 mod store;
+mod typed;
 mod words;
 
 use std::path::Path;
