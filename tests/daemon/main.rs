@@ -38,4 +38,5 @@ mod shared_policies;
 mod sockets;
 mod store;
 mod table_commands;
+mod typed;
 mod unasked;

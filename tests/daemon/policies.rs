@@ -22,18 +22,18 @@ use crate::support;
 use crate::support::{Agent, Client, Haproxy, directory, needs, wait_until};
 
 /// A folder with a configuration, and an agent that uses it.
-struct Followed {
-    directory: TempDir,
+pub(crate) struct Followed {
+    pub(crate) directory: TempDir,
     agent: Agent,
     runtime: tokio::runtime::Runtime,
 }
 
 impl Followed {
-    fn start(config: &str) -> Self {
+    pub(crate) fn start(config: &str) -> Self {
         Self::start_with(config, &[])
     }
 
-    fn start_with(config: &str, more: &[&str]) -> Self {
+    pub(crate) fn start_with(config: &str, more: &[&str]) -> Self {
         let directory = directory();
         fs::write(directory.path().join("gcra-spoa.toml"), config).unwrap();
         let file = directory.path().join("gcra-spoa.toml");
@@ -54,7 +54,7 @@ impl Followed {
     }
 
     /// The answer to one NOTIFY.
-    fn ask(&self, messages: &[testing::Question<'_>]) -> Answer {
+    pub(crate) fn ask(&self, messages: &[testing::Question<'_>]) -> Answer {
         self.runtime.block_on(async {
             let mut client = testing::Client::connect(&self.agent.address).await.unwrap();
             client.ask(messages).await.unwrap()
@@ -62,7 +62,12 @@ impl Followed {
     }
 
     /// How many of `count` messages are allowed.
-    fn passing(&self, message: &str, args: &[(&str, Value<'_>)], count: usize) -> usize {
+    pub(crate) fn passing(
+        &self,
+        message: &str,
+        args: &[(&str, Value<'_>)],
+        count: usize,
+    ) -> usize {
         (0..count).filter(|_| !is(&self.ask(&[(message, args)]), "blocked")).count()
     }
 
@@ -71,7 +76,7 @@ impl Followed {
     }
 
     /// Puts another configuration in force.
-    fn reload(&self, config: &str) {
+    pub(crate) fn reload(&self, config: &str) {
         let before = self.said("was read again");
         self.write(config);
         let output = self.command(
@@ -82,7 +87,7 @@ impl Followed {
         wait_until("it is read again", || self.said("was read again") > before);
     }
 
-    fn command(&self, name: &str, args: &[&str]) -> Output {
+    pub(crate) fn command(&self, name: &str, args: &[&str]) -> Output {
         let mut command = Command::new(support::agent_binary());
         command
             .arg(name)
@@ -93,7 +98,7 @@ impl Followed {
     }
 
     /// How many lines of the agent's log contain this text.
-    fn said(&self, text: &str) -> usize {
+    pub(crate) fn said(&self, text: &str) -> usize {
         self.agent.process.lines().iter().filter(|line| line.contains(text)).count()
     }
 }
@@ -527,6 +532,11 @@ fn a_file_is_checked_in_words() {
 
 /// A HAProxy with the configuration that is printed for it.
 fn haproxy_for(followed: &Followed) -> Haproxy {
+    haproxy_with(followed, str::to_owned)
+}
+
+/// The same, after what is sent to the agent was changed once more.
+pub(crate) fn haproxy_with(followed: &Followed, edit: impl Fn(&str) -> String) -> Haproxy {
     let output = followed.command("check", &["--print-haproxy"]);
     let printed = String::from_utf8(output.stdout).unwrap();
     let [_, spoe, frontend, backend] = printed.split("# ---- ").collect::<Vec<_>>()[..] else {
@@ -534,7 +544,7 @@ fn haproxy_for(followed: &Followed) -> Haproxy {
     };
     let folder = followed.directory.path();
     let body = |part: &str| part.split_once('\n').unwrap().1.to_owned();
-    let spoe = edited(&body(spoe), folder);
+    let spoe = edit(&edited(&body(spoe), folder));
     fs::write(folder.join("spoe-gcra.conf"), support::patient(&spoe)).unwrap();
     let frontend =
         body(frontend).replace("spoe-gcra.conf", folder.join("spoe-gcra.conf").to_str().unwrap());

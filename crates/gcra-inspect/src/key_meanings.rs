@@ -107,10 +107,13 @@ pub(crate) fn other_forms(arg: &NamedValue, key: &[KeyArg]) -> Vec<OtherForm> {
                     haproxy/haproxy.cfg does";
         form(name, masked, when.to_owned(), true)
     });
-    let typed = value.as_other_type().map(|typed| {
-        let kind =
-            if matches!(typed, WrittenValue::String(_)) { "a string" } else { "an integer" };
-        form(name, typed, format!("HAProxy sends {value} as {kind}"), false)
+    let typed = value.in_other_types().into_iter().map(|typed| {
+        let (kind, is_usual) = match typed {
+            WrittenValue::Bool(_) => ("a boolean", true),
+            WrittenValue::Int64(_) => ("an integer", true),
+            _ => ("a string", false),
+        };
+        form(name, typed, format!("HAProxy sends {value} as {kind}"), is_usual)
     });
     let is_it = |known: &[u8]| *known == *name.as_bytes();
     let is_address = matches!(value, WrittenValue::Ip(_) | WrittenValue::Net(_));
@@ -241,7 +244,10 @@ mod tests {
             others("port", "2001:db8::7"),
             ["port=2001:db8:: true", "port=str:2001:db8::7 false"]
         );
-        assert_eq!(others("port", "80"), ["port=int64:80 false"]);
+        assert_eq!(others("port", "80"), ["port=int64:80 true"]);
+        assert_eq!(others("port", "0"), ["port=int64:0 true", "port=bool:false true"]);
+        assert_eq!(others("port", "true"), ["port=bool:true true"]);
+        assert_eq!(others("port", "080"), [""; 0]);
     }
 
     #[test]

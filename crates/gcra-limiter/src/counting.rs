@@ -90,6 +90,7 @@ fn name_client(
     let stats = &in_force.each[policy].stats;
     let policy = &in_force.policies.list[policy];
     if let Some(message) = &message {
+        in_force.look_for_misfits(message);
         stats.note_text_address(|| text_address(policy, message));
     }
     write_client(name, policy, key, message);
@@ -121,7 +122,10 @@ pub(crate) fn count_undecided(
 ) {
     match why {
         Unanswerable::NoMessage => {}
-        Unanswerable::Unmatched => undecided.count_unmatched(&in_force.policies, message),
+        Unanswerable::Unmatched => {
+            in_force.look_for_misfits(message);
+            undecided.count_unmatched(&in_force.policies, message);
+        }
         Unanswerable::Undecided(policy) => {
             in_force.each[policy].stats.count_undecided(lane);
             undecided.count_undecided(&in_force.policies.list[policy], message);

@@ -20,6 +20,7 @@ pub mod limit_bucket;
 pub mod limiter;
 pub mod message_key;
 mod minute;
+pub mod mistaken_args;
 pub mod policies_in_force;
 pub mod question;
 pub mod reservations;

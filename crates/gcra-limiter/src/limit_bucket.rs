@@ -4,7 +4,7 @@
 use gcra_policy::key_bytes::{
     KeyWriter, write_any_case, write_fallback, write_narrowed, write_part,
 };
-use gcra_policy::limit_from_arg::ArgValue;
+use gcra_policy::limit_from_arg::{ArgValue, ByArg};
 use gcra_policy::sharing::lent;
 use gcra_policy::{KeyParts, Limit};
 use gcra_table::{KeyHash, LeaseKey, LeaseNumbers, Quota, Table};
@@ -73,14 +73,15 @@ pub(crate) fn lease_numbers(limit: &Limit, quota: Quota) -> LeaseNumbers {
 /// Writes the numbers that a message says for these limits to the table's register, so that its
 /// client can be reset under them, and returns what it says about each. Before anything is charged
 /// by these numbers, this is called for a message that an agent decides.
-pub(crate) fn note_said(
+pub(crate) fn note_said<'l>(
     table: &Table,
-    limits: &[Limit],
+    limits: &'l [Limit],
     message: &Message<'_>,
-) -> impl Iterator<Item = ArgValue> {
+) -> impl Iterator<Item = (&'l ByArg, ArgValue)> {
     limits.iter().filter_map(move |limit| {
         let write_down = |quota| table.add_said(limit.id, quota);
-        Some(limit.by_arg()?.note(message, write_down).said)
+        let by_arg = limit.by_arg()?;
+        Some((by_arg, by_arg.note(message, write_down).said))
     })
 }
 

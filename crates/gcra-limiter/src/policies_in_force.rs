@@ -11,11 +11,12 @@ use gcra_policy::{KeyParts, Limit, LimitNumbers, Policies, Policy, Price, Rule};
 use gcra_table::{
     Exemption, KeyHash, LeaseKey, LeaseNumbers, LimitSalt, Nanos, Quota, Table, Time,
 };
-use spop_agent::Actions;
+use spop_agent::{Actions, Message};
 
 use crate::earlier_policies::{Earlier, LimitedClient};
 use crate::known_shapes::KnownShapes;
 use crate::limit_bucket::lease_numbers;
+use crate::mistaken_args::MistakenArgs;
 use crate::stats::{PolicyStats, Stats};
 
 #[derive(Debug)]
@@ -42,6 +43,7 @@ pub struct Each {
     pub has_changed: bool,
     pub path: DecisionPath,
     pub stats: Arc<PolicyStats>,
+    pub mistaken: MistakenArgs,
     /// Whether requests wait for its limits: it has `max_delay`, and is enforced.
     pub delays: bool,
     /// The number of the policy's rule and overrides. After a reload that has changed them it is a
@@ -239,6 +241,7 @@ impl InForce {
                 has_changed,
                 path,
                 stats: stats.policy(&policy.name),
+                mistaken: MistakenArgs::default(),
                 delays: !policy.observes && policy.max_delay() > Nanos::ZERO,
                 rules: rules(place, policy).unwrap_or(next),
                 exempt,
@@ -254,6 +257,14 @@ impl InForce {
         });
         let shapes = KnownShapes::default();
         Self { policies, earlier, exemptions, each, blocked, shapes }
+    }
+
+    /// Looks whether a message shows that texts of the policies can never match.
+    #[cold]
+    pub(crate) fn look_for_misfits(&self, message: &Message<'_>) {
+        for (policy, each) in self.policies.list.iter().zip(&self.each) {
+            each.mistaken.look_for_misfit(policy, message);
+        }
     }
 
     /// The policies that a process starts with.

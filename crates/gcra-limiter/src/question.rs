@@ -1,5 +1,6 @@
 //! The decision that a message asks for: by which rule, for which key, for how many cells.
 
+use gcra_policy::limit_from_arg::ArgValue;
 use gcra_policy::{LimitPlace, Policies, Policy, Price, RuleAt};
 use gcra_table::{KeyHash, Table};
 use spop_agent::{Message, Value};
@@ -168,9 +169,12 @@ fn mapped(
             return each.is_exempt(key, table.now()).then_some((key, overridden));
         }
         if asked != Occasion::IfSent {
-            for said in note_said(table, limits, message) {
+            for (by_arg, said) in note_said(table, limits, message) {
                 if asked == Occasion::First {
                     each.stats.seldom.limit_args.add(said as usize, 1);
+                    if said == ArgValue::Invalid {
+                        each.mistaken.note_no_limit(by_arg, message);
+                    }
                 }
             }
         }

@@ -9,6 +9,8 @@ use gcra_text::visible::{Visible, is_hidden};
 use ipnet::{IpNet, Ipv6Net};
 use spop_codec::Value;
 
+use crate::texts::{Kind, Kinds};
+
 /// A key as an operator writes it: its parts, separated by commas.
 ///
 /// An address is an address, a network stands for the group of clients that a policy counts
@@ -139,14 +141,20 @@ impl WrittenValue {
         (net.network() != *ip).then(|| Self::Ip(net.network().into()))
     }
 
-    /// The same value as HAProxy may send it in another type: the address in a header is a string,
-    /// and a port is an integer.
-    pub fn as_other_type(&self) -> Option<Self> {
-        match self {
-            Self::Ip(ip) => Some(Self::String(ip.to_string().into())),
-            Self::String(text) => str::from_utf8(text).ok()?.parse().ok().map(Self::Int64),
-            _ => None,
-        }
+    /// The same value in the other types in which HAProxy may send it: the address in a header is
+    /// a string, a port is an integer, and whether there is TLS is a boolean.
+    pub fn in_other_types(&self) -> Vec<Self> {
+        let text = match self {
+            Self::Ip(ip) => return vec![Self::String(ip.to_string().into())],
+            Self::String(text) => text,
+            _ => return Vec::new(),
+        };
+        let integer = str::from_utf8(text).ok().and_then(|text| text.parse().ok());
+        let boolean = [&b"1"[..], b"true"].contains(&&**text);
+        let kinds = Kinds::of_text(text);
+        let integer = integer.filter(|_| kinds.has(Kind::Integer)).map(Self::Int64);
+        let boolean = kinds.has(Kind::Boolean).then_some(Self::Bool(boolean));
+        integer.into_iter().chain(boolean).collect()
     }
 
     /// The value as HAProxy sends it; of a network, its first address.

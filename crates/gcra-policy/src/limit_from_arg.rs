@@ -6,8 +6,10 @@ use std::sync::OnceLock;
 
 use arc_swap::ArcSwap;
 use gcra_table::{Nanos, Quota, Rate};
+use gcra_text::visible::Visible;
 use spop_codec::{Message, Value};
 
+use crate::rate_guess::Meant;
 use crate::settle::with_max_debt;
 use crate::sharing::in_whole_cells;
 
@@ -19,7 +21,7 @@ const REMEMBERED: usize = 32;
 const MOST_NOTED: usize = 1024;
 
 /// The longest value that can be a limit, in bytes: longer than any that means something.
-const LONGEST: usize = 64;
+pub const LONGEST: usize = 64;
 
 /// An arg that says the numbers of a limit.
 #[derive(Debug)]
@@ -191,6 +193,34 @@ impl ByArg {
     }
 }
 
+/// Says what is wrong with a text that is no limit, of which these are the first bytes: "'20', which
+/// has no period; write 20/10s".
+pub fn fault(text: &[u8], bytes: usize) -> String {
+    if bytes > LONGEST {
+        return format!("a string of {bytes} bytes, and a limit has at most {LONGEST}");
+    }
+    let text = String::from_utf8_lossy(text);
+    let (shown, plain) = (Visible(&text), text.trim());
+    if plain.is_empty() {
+        return "an empty string; let HAProxy send null, or a limit such as 20/10s".to_owned();
+    }
+    if plain.bytes().all(|byte| byte.is_ascii_digit()) {
+        return format!(
+            "'{shown}', which has no period; write {plain}/10s, or the period that is meant"
+        );
+    }
+    if matches!(plain, "deny" | "unlimited") {
+        return format!("'{shown}', which no message can say; write an override for its client");
+    }
+    match Meant::by(plain) {
+        Some(Meant { rate, burst }) => {
+            let burst = burst.map(|burst| format!(" burst {burst}")).unwrap_or_default();
+            format!("'{shown}'; write {rate}{burst}")
+        }
+        None => format!("'{shown}'; write a limit such as 20/10s or 100/s burst 200"),
+    }
+}
+
 /// The numbers of a limit that is written as a string: `10/s` or `10/s burst 20`.
 fn rate_and_burst(text: &str) -> Option<(&str, Option<u64>)> {
     let mut words = text.split_ascii_whitespace();
@@ -226,5 +256,30 @@ impl Hash for ByArg {
     fn hash<H: Hasher>(&self, state: &mut H) {
         let Self { arg, default, most, max_debt, is_shared, parsed: _, noted: _ } = self;
         (arg, default, most, max_debt, is_shared).hash(state);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_limit_says_what_to_write() {
+        let said = |text: &str| fault(text.as_bytes(), text.len());
+        for (text, right) in [
+            ("20", "'20', which has no period; write 20/10s, or the period that is meant"),
+            (" 20\n", "' 20\\n', which has no period; write 20/10s, or the period that is meant"),
+            ("", "an empty string; let HAProxy send null, or a limit such as 20/10s"),
+            ("deny", "'deny', which no message can say; write an override for its client"),
+            ("100 per second", "'100 per second'; write 100/second"),
+            ("100/s, burst=20", "'100/s, burst=20'; write 100/s burst 20"),
+            ("gold", "'gold'; write a limit such as 20/10s or 100/s burst 200"),
+            ("\u{1b}[2J", "'\\u{1b}[2J'; write a limit such as 20/10s or 100/s burst 200"),
+        ] {
+            assert_eq!(said(text), right);
+        }
+        let long = [b'x'; LONGEST];
+        assert_eq!(fault(&long, 300), "a string of 300 bytes, and a limit has at most 64");
+        assert!(fault(b"\xff", 1).starts_with("'\u{fffd}'; write"));
     }
 }

@@ -1,13 +1,15 @@
 //! The lines of the log about messages that could not be decided or settled.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::iter;
 use std::sync::atomic::Ordering;
 
+use gcra_limiter::policies_in_force::InForce;
 use gcra_limiter::stats::PolicyStats;
 use gcra_limiter::undecided::Undecided;
 use gcra_limiter::{undecided, verdict};
 use gcra_policy::Policy;
+use gcra_policy::limit_from_arg::ArgValue;
 
 use super::running::Running;
 
@@ -16,6 +18,10 @@ use super::running::Running;
 pub(super) struct MessageReports {
     /// For how many messages it has said each of [`ABOUT`].
     said: [u64; 3],
+    /// The sentences about texts of the file that can never match.
+    misfits: BTreeSet<String>,
+    /// For how many messages of each policy it has said that they had no limit in an arg for it.
+    no_limits: BTreeMap<Box<str>, u64>,
     /// The policies of which the log said that they get addresses as strings.
     text_addresses: BTreeSet<Box<str>>,
     /// The messages of which the log said that none has come.
@@ -25,10 +31,12 @@ pub(super) struct MessageReports {
 impl MessageReports {
     /// To be called at each beat. The first mistake is logged at once, for an operator who tries a
     /// configuration.
-    pub(super) fn beat(&mut self, all: &Undecided) {
+    pub(super) fn beat(&mut self, running: &Running) {
+        let all = &running.undecided;
         if iter::zip(counts(all), self.said).any(|(count, said)| said == 0 && count > 0) {
             self.report_mistakes(all);
         }
+        self.report_mistaken_args(&running.policies.load(), true);
     }
 
     /// To be called once a minute.
@@ -44,7 +52,26 @@ impl MessageReports {
                 log::warn!("{}", about_string_address(policy, arg));
             }
         }
+        self.report_mistaken_args(&running.policies.load(), false);
         self.report_mistakes(&running.undecided);
+    }
+
+    /// Logs once what can never match, and how many messages had no limit in the arg for it since
+    /// this was last done; with `first`, only if it was never done for the policy.
+    fn report_mistaken_args(&mut self, in_force: &InForce, first: bool) {
+        for (policy, each) in iter::zip(&in_force.policies.list, &in_force.each) {
+            if let Some(about) = each.mistaken.about_misfit(policy)
+                && self.misfits.insert(about.clone())
+            {
+                log::warn!("{about}");
+            }
+            let count = each.stats.seldom.limit_args.each()[ArgValue::Invalid as usize].1;
+            let said = self.no_limits.get(&policy.name).copied().unwrap_or_default();
+            if count > said && !(first && said > 0) {
+                log::warn!("{}", each.mistaken.about_no_limit(&policy.name, count - said));
+                self.no_limits.insert(policy.name.clone(), count);
+            }
+        }
     }
 
     /// Logs what was wrong with messages since this was last done.

@@ -200,7 +200,7 @@ impl Housekeeping {
         self.warnings.beat(running);
         self.audit.follow();
         self.shared.follow(running);
-        self.messages.beat(&running.undecided);
+        self.messages.beat(running);
         self.manager.retry();
     }
 

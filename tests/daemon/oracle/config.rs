@@ -16,6 +16,7 @@ pub(crate) enum Part {
     Binary(String),
     Number(i64),
     Unsigned(u64),
+    Flag(bool),
     Null,
 }
 
@@ -27,8 +28,31 @@ impl Part {
             Self::Binary(text) => Value::Binary(text.as_bytes()),
             Self::Number(number) => Value::Int64(*number),
             Self::Unsigned(number) => Value::Uint64(*number),
+            Self::Flag(flag) => Value::Bool(*flag),
             Self::Null => Value::Null,
         }
+    }
+
+    /// The texts of a file that stand for it.
+    pub(crate) fn texts(&self) -> Vec<String> {
+        match self {
+            Self::Text(text) | Self::Binary(text) => vec![text.clone()],
+            Self::Number(number) => vec![number.to_string()],
+            Self::Unsigned(number) => vec![number.to_string()],
+            Self::Flag(flag) => vec![flag.to_string(), u8::from(*flag).to_string()],
+            Self::Ip(_) | Self::Null => Vec::new(),
+        }
+    }
+}
+
+/// The address of the client that sends from this one.
+pub(crate) fn client(ip: IpAddr) -> IpAddr {
+    let IpAddr::V6(v6) = ip else { return ip };
+    match v6.segments() {
+        [0, 0, 0, 0, 0, 0xffff, a, b] | [0x64, 0xff9b, 0, 0, 0, 0, a, b] | [0x2002, a, b, ..] => {
+            Ipv4Addr::from_bits(u32::from(a) << 16 | u32::from(b)).into()
+        }
+        _ => ip,
     }
 }
 
@@ -240,10 +264,12 @@ fn whoms() -> Vec<Whom> {
         Whom::Net(v6(2, 0), 126),
         Whom::Value("Alice".to_owned()),
         Whom::Value("bob".to_owned()),
+        Whom::Value("7".to_owned()),
+        Whom::Value("0".to_owned()),
     ]
 }
 
-const USERS: [&str; 5] = ["alice", "Alice", "bob", "BOB", "carol"];
+const USERS: [&str; 7] = ["alice", "Alice", "bob", "BOB", "carol", "7", "07"];
 
 impl Policy {
     fn random(random: &mut Rng, number: usize, message: &str, most_limits: usize) -> Self {
@@ -442,7 +468,7 @@ impl Config {
         for message in messages {
             if random.bool() {
                 let mut policy = Policy::random(random, policies.len(), message, most_limits);
-                let plans: &[&str] = if random.bool() { &["gold"] } else { &["gold", "silver"] };
+                let plans: &[&str] = if random.bool() { &["gold"] } else { &["gold", "1"] };
                 let plans = plans.iter().map(|plan| (*plan).to_owned()).collect();
                 policy.when = Some(("plan".to_owned(), plans));
                 policies.push(policy.with_trial(random, most_limits));
@@ -560,9 +586,18 @@ impl Config {
             v6(1, 8),
             v6(2, 1),
             v6(3, 1),
+            // 192.0.2.65 behind a translator, and in 6to4.
+            Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, 0xc000, 0x0241).into(),
+            Ipv6Addr::new(0x2002, 0xc000, 0x0241, 3, 0, 0, 0, 1).into(),
         ];
         let user = random.choice(USERS).unwrap().to_owned();
-        let user = if random.usize(..10) == 0 { Part::Binary(user) } else { Part::Text(user) };
+        let user = match random.usize(..20) {
+            0..2 => Part::Binary(user),
+            2 => Part::Number(7),
+            3 => Part::Unsigned(7),
+            4 => Part::Flag(random.bool()),
+            _ => Part::Text(user),
+        };
         let mut args = vec![
             ("ip".to_owned(), Part::Ip(*random.choice(&ips).unwrap())),
             ("user".to_owned(), user),
@@ -590,10 +625,12 @@ impl Config {
             args.push(("cost".to_owned(), cost));
         }
         if random.bool() {
-            args.push((
-                "plan".to_owned(),
-                Part::Text(random.choice(["gold", "silver", "free"]).unwrap().to_owned()),
-            ));
+            let plan = match random.usize(..6) {
+                0 => Part::Number(1),
+                1 => Part::Flag(random.bool()),
+                _ => Part::Text(random.choice(["gold", "1", "free"]).unwrap().to_owned()),
+            };
+            args.push(("plan".to_owned(), plan));
         }
         Message { name, args }
     }

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::ops::AddAssign;
 use std::ptr;
 
-use super::config::{Config, Limit, Message, Part, Policy, Rule, Whom};
+use super::config::{Config, Limit, Message, Part, Policy, Rule, Whom, client};
 
 /// The least and the most that something can be, both of them possible.
 pub(crate) type Span = (i128, i128);
@@ -953,9 +953,8 @@ fn either(one: &Tats, other: &Tats) -> Tats {
 
 fn is_for(policy: &Policy, message: &Message) -> bool {
     policy.message == message.name
-        && policy.when.as_ref().is_none_or(|(arg, values)| match message.arg(arg) {
-            Some(Part::Text(text) | Part::Binary(text)) => values.contains(text),
-            _ => false,
+        && policy.when.as_ref().is_none_or(|(arg, values)| {
+            message.arg(arg).is_some_and(|it| it.texts().iter().any(|text| values.contains(text)))
         })
 }
 
@@ -1002,7 +1001,7 @@ fn placed<'p>(policy: &'p Policy, message: &Message) -> Option<(&'p Rule, String
         let narrower = if found.is_none() { override_for(policy, part) } else { None };
         key += &match (part, policy.lowercase) {
             (Part::Ip(ip), _) => {
-                let ip = ip.to_canonical();
+                let ip = client(*ip);
                 let groups = if ip.is_ipv4() { policy.prefixes.0 } else { policy.prefixes.1 };
                 match narrower.map_or(0, |(_, bits)| bits) {
                     bits if bits > groups => format!("{}/{bits}!", network(ip, bits)),
@@ -1023,7 +1022,7 @@ fn override_for<'p>(policy: &'p Policy, part: &Part) -> Option<(&'p Rule, u8)> {
     let found = policy.all_overrides().filter_map(|(whom, rule)| {
         let bits = match (whom, part) {
             (Whom::Net(net, bits), Part::Ip(ip)) => {
-                let ip = ip.to_canonical();
+                let ip = client(*ip);
                 let within =
                     net.is_ipv4() == ip.is_ipv4() && network(ip, *bits) == network(*net, *bits);
                 within.then_some(*bits)
@@ -1034,9 +1033,7 @@ fn override_for<'p>(policy: &'p Policy, part: &Part) -> Option<(&'p Rule, u8)> {
             (Whom::Value(value), Part::Binary(text)) if policy.lowercase => {
                 (value.to_ascii_lowercase() == *text).then_some(0)
             }
-            (Whom::Value(value), Part::Text(text) | Part::Binary(text)) => {
-                (value == text).then_some(0)
-            }
+            (Whom::Value(value), part) => part.texts().contains(value).then_some(0),
             _ => None,
         }?;
         Some((rule, bits))

@@ -26,7 +26,7 @@ use spop_codec::{FrameId, Value};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// Policies that are usual, and such that are not.
-const CONFIGURATIONS: [&str; 12] = [
+const CONFIGURATIONS: [&str; 16] = [
     "[policy.check]\nlimits = \"10/s burst 3\"\n",
     "[policy.check]\nlimits = \"10/s burst 3\"\nkey = [\"ip\"]\nipv6_prefix = 128\n",
     "[policy.check]\nlimits = \"10/s burst 3\"\nipv4_prefix = 24\nipv6_prefix = 48\n",
@@ -43,6 +43,14 @@ const CONFIGURATIONS: [&str; 12] = [
     "[policy.check]\nlimits = \"10/s burst 3\"\ncost = \"src\"\n",
     "answer = [\"remaining\", \"reason\"]\n[policy.check]\nlimits = \"10/s burst 3\"\n",
     "scope = \"req\"\n[policy.check]\nlimits = \"3/s\"\n",
+    // Texts that stand for typed values, and prefixes of translators.
+    "[policy.a]\nmessage = \"check\"\nlimits = \"10/s\"\nwhen = { src = [\"7\", \"true\", \
+     \"192.0.2.1\"] }\n[policy.check]\nlimits = \"10/s burst 3\"\n",
+    "[policy.check]\nlimits = \"10/s burst 3\"\nlowercase = true\n\
+     [policy.check.overrides]\n\"7\" = \"deny\"\n\"0\" = \"9/s\"\n\"2002::/16\" = \"1/s\"\n",
+    "nat64 = [\"2001:db8:64::/96\"]\n[policy.check]\nlimits = \"10/s burst 3\"\n",
+    "nat64 = [\"2001:db8:64::/96\"]\n[policy.check]\nlimits = \"10/s burst 3\"\n\
+     ipv6_prefix = 128\n",
 ];
 
 const MESSAGES: [&[u8]; 5] = [b"check", b"check-client-ip", b"m", b"other", b"check\0"];
@@ -147,11 +155,15 @@ fn usual_value(u: &mut Unstructured<'_>, kind: u8) -> Result<Value<'static>> {
     let last = u.arbitrary::<u8>()? % 4;
     Ok(match kind {
         0 => Value::Ipv4([192, 0, 2, last].into()),
-        1 => Value::Ipv6(match last {
-            0 => [0x2001, 0xdb8, 0, 1, 0, 0, 0, 1].into(),
-            1 => [0x2001, 0xdb8, 0, 1, 0, 0, 0, 2].into(),
-            2 => [0x2001, 0xdb8, 0, 2, 0, 0, 0, 1].into(),
-            _ => [0, 0, 0, 0, 0, 0xffff, 0xc000, 0x0201].into(),
+        1 => Value::Ipv6(match (last, u.arbitrary::<u8>()? % 4) {
+            (0, _) => [0x2001, 0xdb8, 0, 1, 0, 0, 0, 1].into(),
+            (1, _) => [0x2001, 0xdb8, 0, 1, 0, 0, 0, 2].into(),
+            (2, _) => [0x2001, 0xdb8, 0, 2, 0, 0, 0, 1].into(),
+            // 192.0.2.1 in its other forms.
+            (_, 0) => [0, 0, 0, 0, 0, 0xffff, 0xc000, 0x0201].into(),
+            (_, 1) => [0x64, 0xff9b, 0, 0, 0, 0, 0xc000, 0x0201].into(),
+            (_, 2) => [0x2001, 0xdb8, 0x64, 0, 0, 0, 0xc000, 0x0201].into(),
+            _ => [0x2002, 0xc000, 0x0201, 1, 0, 0, 0, 1].into(),
         }),
         _ => Value::String(match last {
             0 => b"one",

@@ -1,0 +1,115 @@
+//! Args of the messages of a policy that are not what its file needs: with which a text of the
+//! file can never be equal, or that should have a limit in them and have none.
+
+use std::sync::{Mutex, OnceLock};
+
+use arrayvec::ArrayVec;
+use gcra_policy::Policy;
+use gcra_policy::limit_from_arg::{ByArg, LONGEST, fault};
+use gcra_policy::texts::{Kind, Misfit};
+use gcra_text::count::Count;
+use spop_agent::{Message, Value};
+
+use crate::stats::lock;
+use crate::undecided::PrintableName;
+
+/// What was found since the policy came into force.
+#[derive(Debug, Default)]
+pub struct MistakenArgs {
+    misfit: OnceLock<Misfit>,
+    /// The last limit that was none, unless the log has said it.
+    no_limit: Mutex<Option<NoLimit>>,
+}
+
+#[derive(Clone, Debug)]
+struct NoLimit {
+    arg: PrintableName,
+    value: NoLimitValue,
+}
+
+#[derive(Clone, Debug)]
+enum NoLimitValue {
+    /// The first bytes of a string, and how many it has.
+    Text(ArrayVec<u8, LONGEST>, usize),
+    Integer(i128),
+    Other,
+}
+
+impl MistakenArgs {
+    /// Looks whether a message shows that a text of the file can never match, unless one has.
+    #[cold]
+    pub(crate) fn look_for_misfit(&self, policy: &Policy, message: &Message<'_>) {
+        if self.misfit.get().is_none()
+            && let Some(misfit) = policy.misfit(message)
+        {
+            let _ = self.misfit.set(misfit);
+        }
+    }
+
+    /// Remembers what a message has in the arg of a limit, which is none. While another thread
+    /// does the same, that thread's is as good, and this one does not wait.
+    #[cold]
+    pub(crate) fn note_no_limit(&self, by_arg: &ByArg, message: &Message<'_>) {
+        let Ok(mut last) = self.no_limit.try_lock() else { return };
+        let value = message.arg(&by_arg.arg).unwrap_or(Value::Null);
+        let value = match (value.as_bytes(), value.as_integer()) {
+            (Some(text), _) => {
+                NoLimitValue::Text(text.iter().copied().take(LONGEST).collect(), text.len())
+            }
+            (None, Some(integer)) => NoLimitValue::Integer(integer),
+            (None, None) => NoLimitValue::Other,
+        };
+        *last = Some(NoLimit { arg: PrintableName::new(&by_arg.arg), value });
+    }
+
+    /// A sentence about what can never match, if a message has shown that.
+    pub fn about_misfit(&self, policy: &Policy) -> Option<String> {
+        let Misfit { args, is_in_when } = self.misfit.get()?;
+        let name = &policy.name;
+        let are: Vec<_> = args
+            .iter()
+            .map(|(arg, kind)| {
+                format!("the arg '{}' is {}", PrintableName::new(arg), kind.in_words())
+            })
+            .collect();
+        let are = are.join(", and ");
+        let write = args.iter().find_map(|(_, kind)| match kind {
+            Kind::Integer => Some("an integer as its digits, \"443\""),
+            Kind::Boolean => Some("a boolean as \"true\" or \"false\""),
+            Kind::Address => Some("an address or a network"),
+            Kind::Text => None,
+        });
+        let write = write.unwrap_or("a string");
+        Some(match is_in_when {
+            true => format!(
+                "{are}, and a value in 'when' of policy '{name}' can never be one; write {write}, \
+                 or let HAProxy send a string"
+            ),
+            false => format!(
+                "{are}, and an override of policy '{name}' can never be for one; write {write}, \
+                 or let HAProxy send a string"
+            ),
+        })
+    }
+
+    /// A sentence about the `count` messages of a policy that had no limit in the arg for it.
+    pub fn about_no_limit(&self, policy: &str, count: u64) -> String {
+        let had = Count(count, "message", "messages");
+        let Some(NoLimit { arg, value }) = lock(&self.no_limit).take() else {
+            return format!(
+                "{had} for policy '{policy}' had no limit in an arg, so its default counted"
+            );
+        };
+        let why = match value {
+            NoLimitValue::Text(text, bytes) => fault(&text, bytes),
+            NoLimitValue::Integer(integer) => {
+                format!("the integer {integer}; let HAProxy send a string such as {integer}/10s")
+            }
+            NoLimitValue::Other => "no string; let HAProxy send one such as 20/10s".to_owned(),
+        };
+        format!(
+            "{had} for policy '{policy}' had no limit in the arg '{arg}', so its default counted; \
+             the last had {why}"
+        )
+    }
+}
