@@ -99,9 +99,10 @@ const TABLES: [(&str, &str, &str); 7] = [
 ];
 
 /// The default of a setting, another value, and what must stand before it to have an effect.
-const DEFAULTS: [(&str, &str, &str, &str, &str); 18] = [
+const DEFAULTS: [(&str, &str, &str, &str, &str); 19] = [
     ("the file", "scope", "\"txn\"", "\"sess\"", ""),
     ("the file", "answer", "[]", "[\"limit\"]", ""),
+    ("the file", "nat64", "[]", "[\"2001:db8:64::/96\"]", ""),
     ("[policy.NAME]", "message", "\"NAME\"", "\"OTHER\"", ""),
     ("[policy.NAME]", "mode", "\"enforce\"", "\"observe\"", ""),
     ("[policy.NAME]", "ipv4_prefix", "32", "31", ""),

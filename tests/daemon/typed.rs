@@ -4,11 +4,12 @@
 use std::net::IpAddr;
 use std::process::Command;
 
-use spop_agent::Value;
+use spop_agent::testing;
+use spop_agent::{Scope, Value};
 
 use crate::policies::{Followed, haproxy_with};
 use crate::support;
-use crate::support::{Client, needs, wait_until};
+use crate::support::{Agent, Client, directory, needs, wait_until};
 
 fn ip(text: &str) -> Value<'static> {
     Value::from(text.parse::<IpAddr>().unwrap())
@@ -129,6 +130,27 @@ fn a_client_behind_a_translator_is_that_ipv4_client() {
     let said = command(&followed, &["table", "reset"], &["64:ff9b::192.0.2.7"]);
     assert!(said.contains("192.0.2.7"), "{said}");
     assert_eq!(passing("192.0.2.7"), 1);
+}
+
+#[test]
+fn flags_know_these_clients_too() {
+    let directory = directory();
+    let flags = ["--rate", "3/h", "--slots", "4096", "--drain", "0", "--listen", "127.0.0.1:0"];
+    let agent = Agent::start_with(&directory.path().join("table"), &flags);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let blocked = |text: &str| {
+        let answer = runtime.block_on(async {
+            let mut client = testing::Client::connect(&agent.address).await.unwrap();
+            client.ask(&[("check", &[("ip", ip(text))])]).await.unwrap()
+        });
+        answer.var(Scope::Transaction, "blocked") == Some(Value::Bool(true))
+    };
+    for text in ["192.0.2.7", "64:ff9b::192.0.2.7", "2002:c000:207:1::1", "64:ff9b::192.0.2.8"] {
+        assert!(!blocked(text), "{text}");
+    }
+    for text in ["192.0.2.7", "64:ff9b::192.0.2.7", "2002:c000:207:2::", "::ffff:192.0.2.7"] {
+        assert!(blocked(text), "{text}");
+    }
 }
 
 #[test]

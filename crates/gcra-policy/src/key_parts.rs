@@ -118,11 +118,11 @@ impl KeyParts {
             };
             let _ = write!(words, "{and}{arg}");
         }
-        let groups: Vec<_> = [("IPv4", self.ipv4_prefix, 32), ("IPv6", self.ipv6_prefix, 128)]
-            .iter()
-            .filter(|(_, prefix, whole)| prefix < whole)
-            .map(|(family, prefix, _)| format!("{family} by /{prefix}"))
-            .collect();
+        let groups = [("IPv4", self.ipv4_prefix, 32), ("IPv6", self.ipv6_prefix, 128)];
+        let groups = groups.iter().filter(|(_, prefix, whole)| prefix < whole);
+        let groups = groups.map(|(family, prefix, _)| format!("{family} by /{prefix}"));
+        let behind = self.nat64.0.iter().map(|prefix| format!("IPv4 behind {prefix}"));
+        let groups: Vec<_> = groups.chain(behind).collect();
         let has_addresses = has_networks
             || self.args.is_empty()
             || (self.ipv4_prefix, self.ipv6_prefix) != DEFAULT_PREFIXES
