@@ -3,10 +3,9 @@
 
 use std::sync::{Mutex, OnceLock};
 
-use arrayvec::ArrayVec;
 use gcra_policy::Policy;
-use gcra_policy::limit_from_arg::{ByArg, LONGEST, fault};
-use gcra_policy::texts::{Kind, Misfit};
+use gcra_policy::limit_from_arg::{ByArg, NoLimit};
+use gcra_policy::texts::Misfit;
 use gcra_text::count::Count;
 use spop_agent::{Message, Value};
 
@@ -18,21 +17,7 @@ use crate::undecided::PrintableName;
 pub struct MistakenArgs {
     misfit: OnceLock<Misfit>,
     /// The last limit that was none, unless the log has said it.
-    no_limit: Mutex<Option<NoLimit>>,
-}
-
-#[derive(Clone, Debug)]
-struct NoLimit {
-    arg: PrintableName,
-    value: NoLimitValue,
-}
-
-#[derive(Clone, Debug)]
-enum NoLimitValue {
-    /// The first bytes of a string, and how many it has.
-    Text(ArrayVec<u8, LONGEST>, usize),
-    Integer(i128),
-    Other,
+    no_limit: Mutex<Option<(PrintableName, NoLimit)>>,
 }
 
 impl MistakenArgs {
@@ -52,14 +37,7 @@ impl MistakenArgs {
     pub(crate) fn note_no_limit(&self, by_arg: &ByArg, message: &Message<'_>) {
         let Ok(mut last) = self.no_limit.try_lock() else { return };
         let value = message.arg(&by_arg.arg).unwrap_or(Value::Null);
-        let value = match (value.as_bytes(), value.as_integer()) {
-            (Some(text), _) => {
-                NoLimitValue::Text(text.iter().copied().take(LONGEST).collect(), text.len())
-            }
-            (None, Some(integer)) => NoLimitValue::Integer(integer),
-            (None, None) => NoLimitValue::Other,
-        };
-        *last = Some(NoLimit { arg: PrintableName::new(&by_arg.arg), value });
+        *last = Some((PrintableName::new(&by_arg.arg), NoLimit::of(value)));
     }
 
     /// A sentence about what can never match, if a message has shown that.
@@ -73,13 +51,8 @@ impl MistakenArgs {
             })
             .collect();
         let are = are.join(", and ");
-        let write = args.iter().find_map(|(_, kind)| match kind {
-            Kind::Integer => Some("an integer as its digits, \"443\""),
-            Kind::Boolean => Some("a boolean as \"true\" or \"false\""),
-            Kind::Address => Some("an address or a network"),
-            Kind::Text => None,
-        });
-        let write = write.unwrap_or("a string");
+        let write: Vec<_> = args.iter().map(|(_, kind)| kind.as_written()).collect();
+        let write = write.join(", ");
         Some(match is_in_when {
             true => format!(
                 "{are}, and a value in 'when' of policy '{name}' can never be one; write {write}, \
@@ -95,21 +68,14 @@ impl MistakenArgs {
     /// A sentence about the `count` messages of a policy that had no limit in the arg for it.
     pub fn about_no_limit(&self, policy: &str, count: u64) -> String {
         let had = Count(count, "message", "messages");
-        let Some(NoLimit { arg, value }) = lock(&self.no_limit).take() else {
+        let Some((arg, value)) = lock(&self.no_limit).take() else {
             return format!(
                 "{had} for policy '{policy}' had no limit in an arg, so its default counted"
             );
         };
-        let why = match value {
-            NoLimitValue::Text(text, bytes) => fault(&text, bytes),
-            NoLimitValue::Integer(integer) => {
-                format!("the integer {integer}; let HAProxy send a string such as {integer}/10s")
-            }
-            NoLimitValue::Other => "no string; let HAProxy send one such as 20/10s".to_owned(),
-        };
         format!(
             "{had} for policy '{policy}' had no limit in the arg '{arg}', so its default counted; \
-             the last had {why}"
+             the last had {value}"
         )
     }
 }

@@ -1,10 +1,12 @@
 //! Limits whose numbers each message says: `{ arg = "plan", default = "10/s", most = "1000/s" }`.
 
 use std::collections::HashSet;
+use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::OnceLock;
 
 use arc_swap::ArcSwap;
+use arrayvec::ArrayVec;
 use gcra_table::{Nanos, Quota, Rate};
 use gcra_text::visible::Visible;
 use spop_codec::{Message, Value};
@@ -21,7 +23,7 @@ const REMEMBERED: usize = 32;
 const MOST_NOTED: usize = 1024;
 
 /// The longest value that can be a limit, in bytes: longer than any that means something.
-pub const LONGEST: usize = 64;
+const LONGEST: usize = 64;
 
 /// An arg that says the numbers of a limit.
 #[derive(Debug)]
@@ -193,31 +195,63 @@ impl ByArg {
     }
 }
 
-/// Says what is wrong with a text that is no limit, of which these are the first bytes: "'20', which
-/// has no period; write 20/10s".
-pub fn fault(text: &[u8], bytes: usize) -> String {
-    if bytes > LONGEST {
-        return format!("a string of {bytes} bytes, and a limit has at most {LONGEST}");
-    }
-    let text = String::from_utf8_lossy(text);
-    let (shown, plain) = (Visible(&text), text.trim());
-    if plain.is_empty() {
-        return "an empty string; let HAProxy send null, or a limit such as 20/10s".to_owned();
-    }
-    if plain.bytes().all(|byte| byte.is_ascii_digit()) {
-        return format!(
-            "'{shown}', which has no period; write {plain}/10s, or the period that is meant"
-        );
-    }
-    if matches!(plain, "deny" | "unlimited") {
-        return format!("'{shown}', which no message can say; write an override for its client");
-    }
-    match Meant::by(plain) {
-        Some(Meant { rate, burst }) => {
-            let burst = burst.map(|burst| format!(" burst {burst}")).unwrap_or_default();
-            format!("'{shown}'; write {rate}{burst}")
+/// A value that should be a limit, and is none.
+#[derive(Clone, Debug)]
+pub enum NoLimit {
+    /// The first bytes of a string, and how many it has.
+    Text(ArrayVec<u8, LONGEST>, usize),
+    Integer(i128),
+    Other,
+}
+
+impl NoLimit {
+    pub fn of(value: Value<'_>) -> Self {
+        match (value.as_bytes(), value.as_integer()) {
+            (Some(text), _) => {
+                Self::Text(text.iter().copied().take(LONGEST).collect(), text.len())
+            }
+            (None, Some(integer)) => Self::Integer(integer),
+            (None, None) => Self::Other,
         }
-        None => format!("'{shown}'; write a limit such as 20/10s or 100/s burst 200"),
+    }
+}
+
+/// "'20', which has no period; write 20/10s".
+impl fmt::Display for NoLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (text, bytes) = match self {
+            Self::Text(text, bytes) => (String::from_utf8_lossy(text), *bytes),
+            Self::Integer(integer) => {
+                return write!(
+                    f,
+                    "the integer {integer}; let HAProxy send a string such as 20/10s"
+                );
+            }
+            Self::Other => return f.write_str("no string; let HAProxy send one such as 20/10s"),
+        };
+        if bytes > LONGEST {
+            return write!(f, "a string of {bytes} bytes, and a limit has at most {LONGEST}");
+        }
+        let (shown, plain) = (Visible(&text), text.trim());
+        if plain.is_empty() {
+            return f.write_str("an empty string; let HAProxy send null, or a limit as 20/10s");
+        }
+        if plain.bytes().all(|byte| byte.is_ascii_digit()) {
+            return write!(
+                f,
+                "'{shown}', which has no period; write {plain}/10s, or the period that is meant"
+            );
+        }
+        if matches!(plain, "deny" | "unlimited") {
+            return write!(f, "'{shown}', which no message can say; write an override");
+        }
+        match Meant::by(plain) {
+            Some(Meant { rate, burst: Some(burst) }) => {
+                write!(f, "'{shown}'; write {rate} burst {burst}")
+            }
+            Some(Meant { rate, burst: None }) => write!(f, "'{shown}'; write {rate}"),
+            None => write!(f, "'{shown}'; write a limit such as 20/10s or 100/s burst 200"),
+        }
     }
 }
 
@@ -265,21 +299,23 @@ mod tests {
 
     #[test]
     fn what_is_no_limit_says_what_to_write() {
-        let said = |text: &str| fault(text.as_bytes(), text.len());
+        let said = |value: &[u8]| NoLimit::of(Value::String(value)).to_string();
         for (text, right) in [
             ("20", "'20', which has no period; write 20/10s, or the period that is meant"),
             (" 20\n", "' 20\\n', which has no period; write 20/10s, or the period that is meant"),
-            ("", "an empty string; let HAProxy send null, or a limit such as 20/10s"),
-            ("deny", "'deny', which no message can say; write an override for its client"),
+            ("", "an empty string; let HAProxy send null, or a limit as 20/10s"),
+            ("deny", "'deny', which no message can say; write an override"),
             ("100 per second", "'100 per second'; write 100/second"),
             ("100/s, burst=20", "'100/s, burst=20'; write 100/s burst 20"),
             ("gold", "'gold'; write a limit such as 20/10s or 100/s burst 200"),
             ("\u{1b}[2J", "'\\u{1b}[2J'; write a limit such as 20/10s or 100/s burst 200"),
         ] {
-            assert_eq!(said(text), right);
+            assert_eq!(said(text.as_bytes()), right);
         }
-        let long = [b'x'; LONGEST];
-        assert_eq!(fault(&long, 300), "a string of 300 bytes, and a limit has at most 64");
-        assert!(fault(b"\xff", 1).starts_with("'\u{fffd}'; write"));
+        assert_eq!(said(&[b'x'; 300]), "a string of 300 bytes, and a limit has at most 64");
+        assert!(said(b"\xff").starts_with("'\u{fffd}'; write"));
+        let integer = NoLimit::of(Value::Int64(20)).to_string();
+        assert_eq!(integer, "the integer 20; let HAProxy send a string such as 20/10s");
+        assert!(NoLimit::of(Value::Bool(true)).to_string().starts_with("no string; "));
     }
 }

@@ -76,6 +76,16 @@ impl Kind {
             Self::Address => "an address",
         }
     }
+
+    /// How a file has a value of this kind.
+    pub fn as_written(self) -> &'static str {
+        match self {
+            Self::Text => "a string",
+            Self::Integer => "an integer as its digits, \"443\"",
+            Self::Boolean => "a boolean as \"true\" or \"false\"",
+            Self::Address => "an address or a network",
+        }
+    }
 }
 
 /// A set of kinds.
