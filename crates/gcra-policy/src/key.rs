@@ -9,7 +9,7 @@ use gcra_text::visible::{Visible, is_hidden};
 use ipnet::{IpNet, Ipv6Net};
 use spop_codec::Value;
 
-use crate::texts::{Kind, Kinds};
+use crate::texts::{ValueKind, ValueKinds};
 
 /// A key as an operator writes it: its parts, separated by commas.
 ///
@@ -151,9 +151,9 @@ impl WrittenValue {
         };
         let integer = str::from_utf8(text).ok().and_then(|text| text.parse().ok());
         let boolean = [&b"1"[..], b"true"].contains(&&**text);
-        let kinds = Kinds::of_text(text);
-        let integer = integer.filter(|_| kinds.has(Kind::Integer)).map(Self::Int64);
-        let boolean = kinds.has(Kind::Boolean).then_some(Self::Bool(boolean));
+        let kinds = ValueKinds::of_text(text);
+        let integer = integer.filter(|_| kinds.has(ValueKind::Integer)).map(Self::Int64);
+        let boolean = kinds.has(ValueKind::Boolean).then_some(Self::Bool(boolean));
         integer.into_iter().chain(boolean).collect()
     }
 

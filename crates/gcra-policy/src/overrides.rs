@@ -15,7 +15,7 @@ use spop_codec::Value;
 use crate::key::Shown;
 use crate::key_parts::KeyParts;
 use crate::limit::Rule;
-use crate::texts::{EntryKinds, Kinds, find_text};
+use crate::texts::{EntryKinds, ValueKinds, find_text};
 
 /// The name of the table of overrides, beside the names of lists.
 pub(crate) const OVERRIDES: &str = "overrides";
@@ -86,8 +86,8 @@ impl Overrides {
     /// Adds an override for the rule at this place. Returns the place that it had before.
     pub fn insert(&mut self, key: OverrideKey, rule: u32) -> Option<u32> {
         self.kinds.add(match &key {
-            OverrideKey::Net(_) => Kinds::of_net(),
-            OverrideKey::Value(text) => Kinds::of_text(text),
+            OverrideKey::Net(_) => ValueKinds::of_net(),
+            OverrideKey::Value(text) => ValueKinds::of_text(text),
         });
         match key {
             OverrideKey::Net(IpNet::V4(net)) => self.v4.insert(net, rule),

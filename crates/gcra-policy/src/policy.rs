@@ -14,7 +14,7 @@ use crate::limit::{Limit, Rule};
 use crate::overrides::{Override, OverrideKey, Overrides};
 use crate::settle::Settle;
 use crate::sharing::Sharing;
-use crate::texts::{Kind, Kinds, Misfit, find_text, lies_in, net_of};
+use crate::texts::{Misfit, ValueKind, ValueKinds, find_text, lies_in, net_of};
 use crate::unasked::Unasked;
 
 /// Which messages are limited, by which key, to what.
@@ -78,12 +78,12 @@ impl When {
     }
 
     /// The kind of the arg of a message, if one of the values can never stand for it.
-    fn misses(&self, message: &Message<'_>) -> Option<Kind> {
-        let kind = Kind::of(message.arg(&self.arg)?)?;
+    fn misses(&self, message: &Message<'_>) -> Option<ValueKind> {
+        let kind = ValueKind::of(message.arg(&self.arg)?)?;
         let can_be = match kind {
-            Kind::Text => return None,
-            Kind::Address => self.nets.len() == self.values.len(),
-            kind => self.values.iter().all(|text| Kinds::of_text(text).has(kind)),
+            ValueKind::Text => return None,
+            ValueKind::Address => self.nets.len() == self.values.len(),
+            kind => self.values.iter().all(|text| ValueKinds::of_text(text).has(kind)),
         };
         (!can_be).then_some(kind)
     }
@@ -303,7 +303,7 @@ impl Policy {
         if self.overrides.is_empty() || !self.fits(message) {
             return None;
         }
-        let kind = |name: &[u8]| Some((name.into(), Kind::of(message.arg(name)?)?));
+        let kind = |name: &[u8]| Some((name.into(), ValueKind::of(message.arg(name)?)?));
         let left_out = [self.price.arg(), self.when.as_ref().map(|when| &*when.arg)];
         let all =
             message.args().map(|arg| arg.name).filter(|name| !left_out.contains(&Some(name)));
@@ -312,9 +312,9 @@ impl Policy {
             false => self.key.names().map(kind).collect(),
         };
         let args = args?;
-        let kinds = args.iter().fold(Kinds::default(), |kinds, (_, kind)| kinds.with(*kind));
+        let kinds = args.iter().fold(ValueKinds::default(), |kinds, (_, kind)| kinds.with(*kind));
         // Of addresses that come as strings, the log says more.
-        let misses = !kinds.has(Kind::Text) && self.overrides.kinds.miss(kinds);
+        let misses = !kinds.has(ValueKind::Text) && self.overrides.kinds.miss(kinds);
         misses.then_some(Misfit { args, is_in_when: false })
     }
 

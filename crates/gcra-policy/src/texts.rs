@@ -47,14 +47,14 @@ pub(crate) fn net_of(text: &[u8]) -> Option<IpNet> {
 
 /// The kinds of values, as a text of a file can stand for them.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Kind {
+pub enum ValueKind {
     Text,
     Integer,
     Boolean,
     Address,
 }
 
-impl Kind {
+impl ValueKind {
     /// The kind of a value; null has none.
     pub(crate) fn of(value: Value<'_>) -> Option<Self> {
         Some(match value {
@@ -90,33 +90,33 @@ impl Kind {
 
 /// A set of kinds.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub(crate) struct Kinds(u8);
+pub(crate) struct ValueKinds(u8);
 
-impl Kinds {
+impl ValueKinds {
     const ALL: u8 = 4;
 
-    pub(crate) fn with(self, kind: Kind) -> Self {
+    pub(crate) fn with(self, kind: ValueKind) -> Self {
         Self(self.0 | 1 << kind as u8)
     }
 
-    pub(crate) fn has(self, kind: Kind) -> bool {
+    pub(crate) fn has(self, kind: ValueKind) -> bool {
         self.0 & 1 << kind as u8 != 0
     }
 
     /// Those of the values for which a text can stand that is no address.
     pub(crate) fn of_text(text: &[u8]) -> Self {
-        let mut kinds = Self::default().with(Kind::Text);
+        let mut kinds = Self::default().with(ValueKind::Text);
         if is_integer(text) {
-            kinds = kinds.with(Kind::Integer);
+            kinds = kinds.with(ValueKind::Integer);
         }
         if [&b"true"[..], b"false", b"1", b"0"].contains(&text) {
-            kinds = kinds.with(Kind::Boolean);
+            kinds = kinds.with(ValueKind::Boolean);
         }
         kinds
     }
 
     pub(crate) fn of_net() -> Self {
-        Self::default().with(Kind::Address)
+        Self::default().with(ValueKind::Address)
     }
 }
 
@@ -125,13 +125,13 @@ impl Kinds {
 pub(crate) struct EntryKinds(u16);
 
 impl EntryKinds {
-    pub(crate) fn add(&mut self, kinds: Kinds) {
+    pub(crate) fn add(&mut self, kinds: ValueKinds) {
         self.0 |= 1 << kinds.0;
     }
 
     /// Whether there is an entry that can stand for no value of these kinds.
-    pub(crate) fn miss(self, kinds: Kinds) -> bool {
-        (0..1 << Kinds::ALL).any(|set| self.0 & 1 << set != 0 && set & kinds.0 == 0)
+    pub(crate) fn miss(self, kinds: ValueKinds) -> bool {
+        (0..1 << ValueKinds::ALL).any(|set| self.0 & 1 << set != 0 && set & kinds.0 == 0)
     }
 }
 
@@ -139,7 +139,7 @@ impl EntryKinds {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Misfit {
     /// The args with which it is compared, and what they are.
-    pub args: Vec<(Box<[u8]>, Kind)>,
+    pub args: Vec<(Box<[u8]>, ValueKind)>,
     /// Whether it is a value of `when`, and not an override.
     pub is_in_when: bool,
 }
@@ -165,14 +165,14 @@ pub(crate) fn is_pattern(text: &str) -> bool {
 
 /// The kind and the value in a text with a type in front, as a KEY of a command has it: 443 in
 /// `int64:443`.
-pub(crate) fn without_type(text: &str) -> Option<(Kind, &str)> {
+pub(crate) fn without_type(text: &str) -> Option<(ValueKind, &str)> {
     let (kind, value) = text.split_once(':')?;
     let kind = match kind {
-        "int32" | "uint32" | "int64" | "uint64" => Kind::Integer,
-        "bool" => Kind::Boolean,
+        "int32" | "uint32" | "int64" | "uint64" => ValueKind::Integer,
+        "bool" => ValueKind::Boolean,
         _ => return None,
     };
-    Kinds::of_text(value.as_bytes()).has(kind).then_some((kind, value))
+    ValueKinds::of_text(value.as_bytes()).has(kind).then_some((kind, value))
 }
 
 /// Whether a text was probably meant as the name of a host.
@@ -261,7 +261,8 @@ mod tests {
             prop_assert_eq!(stands_for(&text, value), naive(&text, value));
             // The kinds of a text are those of the values that it stands for.
             if naive(&text, value) {
-                prop_assert!(Kinds::of_text(text.as_bytes()).has(Kind::of(value).unwrap()));
+                let kinds = ValueKinds::of_text(text.as_bytes());
+                prop_assert!(kinds.has(ValueKind::of(value).unwrap()));
             }
         }
 
@@ -269,22 +270,24 @@ mod tests {
         fn a_text_has_the_kind_of_integers_if_one_has_it(text in texts()) {
             let is_one = text.parse::<i64>().is_ok_and(|number| number.to_string() == text)
                 || text.parse::<u64>().is_ok_and(|number| number.to_string() == text);
-            prop_assert_eq!(Kinds::of_text(text.as_bytes()).has(Kind::Integer), is_one);
+            prop_assert_eq!(ValueKinds::of_text(text.as_bytes()).has(ValueKind::Integer), is_one);
         }
     }
 
     #[test]
     fn an_entry_misses_values_for_which_it_cannot_stand() {
-        let kinds = |kinds: &[Kind]| kinds.iter().fold(Kinds::default(), |set, it| set.with(*it));
-        let misses = |texts: &[&str], of: &[Kind]| {
+        let kinds = |kinds: &[ValueKind]| {
+            kinds.iter().fold(ValueKinds::default(), |set, it| set.with(*it))
+        };
+        let misses = |texts: &[&str], of: &[ValueKind]| {
             let mut entries = EntryKinds::default();
             texts.iter().for_each(|text| match net_of(text.as_bytes()) {
-                Some(_) => entries.add(Kinds::of_net()),
-                None => entries.add(Kinds::of_text(text.as_bytes())),
+                Some(_) => entries.add(ValueKinds::of_net()),
+                None => entries.add(ValueKinds::of_text(text.as_bytes())),
             });
             entries.miss(kinds(of))
         };
-        use Kind::{Address, Boolean, Integer, Text};
+        use ValueKind::{Address, Boolean, Integer, Text};
         assert!(!misses(&[], &[Integer]));
         assert!(!misses(&["443", "0"], &[Integer]));
         assert!(misses(&["443", "https"], &[Integer]));
@@ -301,8 +304,8 @@ mod tests {
             assert!(is_pattern(text), "{text}");
         }
         assert!(!is_pattern("/api/") && !is_pattern("a.b?c=$d"));
-        assert_eq!(without_type("int64:443"), Some((Kind::Integer, "443")));
-        assert_eq!(without_type("bool:true"), Some((Kind::Boolean, "true")));
+        assert_eq!(without_type("int64:443"), Some((ValueKind::Integer, "443")));
+        assert_eq!(without_type("bool:true"), Some((ValueKind::Boolean, "true")));
         assert_eq!(without_type("app:1"), None);
         assert_eq!(without_type("int64:x"), None);
         for text in ["office.example.com", "a.b.", "x-1.example", "index.html"] {

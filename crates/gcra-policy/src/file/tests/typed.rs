@@ -13,7 +13,7 @@ use crate::key_parts::network_v6;
 use crate::limit::Rule;
 use crate::policies::Policies;
 use crate::policy::RuleAt;
-use crate::texts::{Kind, Misfit};
+use crate::texts::{Misfit, ValueKind};
 
 fn ip(text: &str) -> Value<'static> {
     text.parse::<IpAddr>().unwrap().into()
@@ -157,7 +157,8 @@ fn key_of(policies: &Policies, value: Value<'_>) -> Vec<u8> {
 fn an_ipv4_client_has_one_key() {
     for settings in ["", "ipv4_prefix = 24\n", "ipv6_prefix = 128\n", "ipv6_prefix = 0\n"] {
         let policies = good(&format!(
-            "nat64 = [\"2001:db8:64::/96\"]\n[policy.api]\nkey = [\"v\"]\nlimits = \"1/s\"\n{settings}"
+            "nat64 = [\"2001:db8:64::/96\"]\n[policy.api]\nkey = [\"v\"]\nlimits = \"1/s\"\n\
+             {settings}"
         ));
         for text in CLIENT {
             let (one, other) = (key_of(&policies, ip(CLIENT[0])), key_of(&policies, ip(text)));
@@ -231,21 +232,24 @@ fn what_can_never_match_is_found() {
         Some(Misfit { args: vec![(arg.as_bytes().into(), kind)], is_in_when })
     };
     let when = with_when(&["443", "https"]);
-    assert_eq!(misfit(&when, &[("v", 443_i64.into())]), found("v", Kind::Integer, true));
-    assert_eq!(misfit(&when, &[("v", ip("192.0.2.1"))]), found("v", Kind::Address, true));
+    assert_eq!(misfit(&when, &[("v", 443_i64.into())]), found("v", ValueKind::Integer, true));
+    assert_eq!(misfit(&when, &[("v", ip("192.0.2.1"))]), found("v", ValueKind::Address, true));
     assert_eq!(misfit(&when, &[("v", "443".into())]), None);
     assert_eq!(misfit(&when, &[("v", Value::Null)]), None);
     assert_eq!(misfit(&with_when(&["443", "0"]), &[("v", 7_i64.into())]), None);
     assert_eq!(
         misfit(&with_when(&["0443"]), &[("v", 7_i64.into())]),
-        found("v", Kind::Integer, true)
+        found("v", ValueKind::Integer, true)
     );
     let overrides = with_overrides(&["443", "https"]);
-    assert_eq!(misfit(&overrides, &[("v", 443_i64.into())]), found("v", Kind::Integer, false));
+    assert_eq!(
+        misfit(&overrides, &[("v", 443_i64.into())]),
+        found("v", ValueKind::Integer, false)
+    );
     assert_eq!(misfit(&overrides, &[("v", "443".into())]), None);
     assert_eq!(misfit(&overrides, &[("v", Value::Null)]), None);
     let hosts = with_overrides(&["192.0.2.1", "192.0.2.2", "office.example.com"]);
-    assert_eq!(misfit(&hosts, &[("v", ip("192.0.2.9"))]), found("v", Kind::Address, false));
+    assert_eq!(misfit(&hosts, &[("v", ip("192.0.2.9"))]), found("v", ValueKind::Address, false));
     // A fallback may be of any kind, as long as it is not known.
     let text = "[policy.api]\nkey = [\"user\", \"else ip\"]\nlimits = \"1/s\"\n\
                 [policy.api.overrides]\n\"alice\" = \"deny\"\n";
