@@ -23,13 +23,15 @@ struct Config<'a> {
     /// In the spoe-agent section.
     agent: &'a str,
     args: &'a str,
+    /// All that the agent is asked, in the place of one message with these args.
+    messages: Option<&'a str>,
     processing: &'a str,
     servers: &'a [&'a str],
 }
 
 impl Default for Config<'_> {
     fn default() -> Self {
-        Self { global: "", agent: "", args: "ip=src", processing: "10s", servers: &[] }
+        Self { global: "", agent: "", args: "ip=src", messages: None, processing: "10s", servers: &[] }
     }
 }
 
@@ -37,11 +39,18 @@ impl Config<'_> {
     fn start(&self) -> Haproxy {
         let directory = directory();
         let file = |name: &str| directory.path().join(name);
-        let Self { global, agent, args, processing, servers } = self;
+        let Self { global, agent, args, messages, processing, servers } = self;
+        let one = format!(
+            "    messages check
+spoe-message check
+    args {args}
+    event on-frontend-http-request
+"
+        );
+        let messages = messages.unwrap_or(&one);
         let spoe = format!(
             "[gcra]
 spoe-agent gcra
-    messages check
     use-backend agents
     option var-prefix gcra
     option set-on-error err
@@ -49,10 +58,7 @@ spoe-agent gcra
     timeout idle 30s
     timeout processing {processing}
     {agent}
-spoe-message check
-    args {args}
-    event on-frontend-http-request
-"
+{messages}"
         );
         // A second engine asks about the same requests, through a configuration of its own.
         let second = spoe.replace("[gcra]", "[other]").replace("agent gcra", "agent other");
@@ -61,7 +67,7 @@ spoe-message check
         fs::write(file("other.conf"), second).unwrap();
         let folder = directory.path().display();
         // Without a decision of either engine, a request fails.
-        let (other, other_failed) = match args.contains("path") {
+        let (other, other_failed) = match args.contains("path") || self.messages.is_some() {
             true => (String::new(), ""),
             false => (
                 format!("filter spoe engine other config {folder}/other.conf"),
@@ -251,9 +257,7 @@ fn small_frames_and_large_buffers() {
             .start();
     all_answered(&haproxy, 30, 20, "/");
     drop(haproxy);
-    // Frames above 16 KiB must be allowed on both sides.
-    let args = ["--rate", "1000000/s", "--listen", "127.0.0.1:0", "--max-frame-size", "131072"];
-    let agent = Agent::start_with(&table, &args);
+    let agent = generous(&table, "127.0.0.1:0", "0");
     let large = Config {
         global: "tune.bufsize 131072",
         args: "ip=src path=path",
@@ -530,4 +534,39 @@ fn the_shipped_configurations_do_without_a_good_agent() {
         socket.connect(&address.parse::<SocketAddr>().unwrap().into()).unwrap();
         accepting.join().unwrap();
     }
+}
+
+/// With a larger `tune.bufsize` HAProxy sends longer messages, and a client writes the longest:
+/// the recipe "By API key, or by address where there is no key", without a hash of the key.
+#[test]
+fn a_long_arg_voids_no_message() {
+    needs!(support::haproxy());
+    let directory = directory();
+    let file = |name: &str| directory.path().join(name);
+    let policies = "[policy.api]\nlimits = \"5/h burst 10\"\nkey = [\"key\", \"else ip\"]\n\n\
+                    [policy.address]\nlimits = \"1/h burst 5\"\nkey = [\"ip\"]\n";
+    fs::write(file("policies.toml"), policies).unwrap();
+    let agent =
+        Agent::start(&file("table"), &["--config", file("policies.toml").to_str().unwrap()]);
+    let messages = "    messages api address
+spoe-message api
+    args key=req.fhdr(x-api-key) ip=src
+    event on-frontend-http-request
+spoe-message address
+    args ip=src
+    event on-frontend-http-request
+";
+    let config = Config {
+        global: "tune.bufsize 32768",
+        messages: Some(messages),
+        servers: &[&agent.address],
+        ..Config::default()
+    };
+    let haproxy = config.start();
+    let mut client = Client::new(haproxy.frontend);
+    let mut ask = |key: &str| client.get_with("/", &[("X-Api-Key", key)]).unwrap().status;
+    let long = "a".repeat(20_000);
+    let statuses: Vec<_> = (0..8).map(|n| ask(&format!("{n}{long}"))).collect();
+    assert_eq!(statuses, [200, 200, 200, 200, 200, 429, 429, 429], "the limit of the address");
+    assert_eq!(ask("short"), 429);
 }

@@ -167,10 +167,11 @@ pub(crate) struct CommandLine {
 
     /// The largest frame that HAProxy may send, in bytes, from 256 to 1048576
     ///
-    /// HAProxy itself allows tune.bufsize - 4, and the smaller of the two values applies. So raise
-    /// it only together with tune.bufsize, for messages above 16 KiB; with a smaller tune.bufsize
-    /// there is nothing to do.
-    #[arg(long, value_name = "BYTES", default_value = "16380", value_parser = parse_frame_size)]
+    /// HAProxy itself allows tune.bufsize - 4, and the smaller of the two values applies. So there
+    /// is nothing to do unless tune.bufsize is above 1 MiB. A frame takes memory only as it
+    /// arrives, and --buffers bounds the memory of all connections. A request whose message is
+    /// larger than a frame gets no decision.
+    #[arg(long, value_name = "BYTES", default_value = "1048576", value_parser = parse_frame_size)]
     #[arg(allow_negative_numbers = true)]
     pub(crate) max_frame_size: u32,
 

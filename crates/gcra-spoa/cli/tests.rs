@@ -79,7 +79,7 @@ fn the_definition_is_sound() {
 #[test]
 fn sizes_are_bytes_or_have_a_unit() {
     let config = parse("--rate 1/s").unwrap();
-    assert_eq!((config.flags.max_frame_size, config.flags.buffers), (16_380, 256 << 20));
+    assert_eq!((config.flags.max_frame_size, config.flags.buffers), (1 << 20, 256 << 20));
     for (text, bytes) in
         [("1048576", 1 << 20), ("2048K", 2 << 20), ("1M", 1 << 20), ("3G", 3 << 30)]
     {

@@ -6,7 +6,7 @@ mod peer;
 
 use std::time::Duration;
 
-use peer::{Peer, Sent, ack, hello, measure, notify, serve, within};
+use peer::{Peer, Sent, ack, hello, measure, notify, serve, welcome, within};
 use spop_agent::{Agent, Handler, Limits, Reply, Request, Scope, Snapshot};
 use spop_codec::Status;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -24,10 +24,20 @@ fn patient() -> Agent<impl Handler> {
 /// Waits until the agent has read this much. Returns whether it keeps it; if not, it ends the
 /// connection.
 async fn keeps(served: &peer::Served, before: Snapshot, bytes: u64) -> bool {
+    keeps_below(LIMIT, served, before, bytes).await
+}
+
+/// The same with another limit for all connections.
+async fn keeps_below(
+    limit: usize,
+    served: &peer::Served,
+    before: Snapshot,
+    bytes: u64,
+) -> bool {
     within(async {
         loop {
             let counted = served.counters.snapshot();
-            assert!(counted.buffered_bytes <= LIMIT as u64, "{counted:?}");
+            assert!(counted.buffered_bytes <= limit as u64, "{counted:?}");
             if counted.no_memory > before.no_memory {
                 return false;
             }
@@ -82,6 +92,52 @@ async fn half_frames_stay_within_the_bound_together_and_whole_ones_need_none_of_
     good.send(&half(16_000)).await;
     good.send(b"x").await;
     assert_eq!(good.next().await, ack(1, 16_000), "there is memory again");
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn half_frames_of_1_mib_stay_within_it_too() {
+    let served = serve(patient().max_buffered_bytes(4 * LIMIT)).await;
+    let (mut halves, mut refused) = (Vec::new(), 0);
+    for _ in 0..8 {
+        let mut peer = Peer::connect(&served).await;
+        peer.send(&hello(1 << 20, None)).await;
+        assert_eq!(peer.next().await, welcome(1 << 20));
+        let before = served.counters.snapshot();
+        peer.send(&half(1_000_000)).await;
+        match keeps_below(4 * LIMIT, &served, before, 1_000_000).await {
+            true => halves.push(peer),
+            false => refused += 1,
+        }
+    }
+    // A buffer may be twice as large as its content.
+    assert!((1..=4).contains(&halves.len()) && halves.len() + refused == 8, "{}", halves.len());
+    for peer in &mut halves {
+        peer.send(b"x").await;
+        assert_eq!(peer.next().await, ack(1, 1_000_000));
+    }
+    drop(halves);
+    gives_all_back(&served).await;
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn a_frame_that_is_only_announced_takes_no_memory() {
+    let served = serve(patient()).await;
+    let mut peers = Vec::new();
+    for _ in 0..100 {
+        let mut peer = Peer::connect(&served).await;
+        peer.send(&hello(1 << 20, None)).await;
+        assert_eq!(peer.next().await, welcome(1 << 20));
+        let before = served.counters.snapshot();
+        peer.send(&half(1_000_000)[..1000]).await;
+        assert!(keeps(&served, before, 1000).await);
+        peers.push(peer);
+    }
+    // A buffer may be twice as large as its content.
+    assert!(served.counters.snapshot().buffered_bytes <= 100 * 2000);
+    drop(peers);
+    gives_all_back(&served).await;
     served.stop().await;
 }
 
@@ -256,16 +312,16 @@ async fn a_request_waits_only_if_there_is_memory_for_a_copy_of_it() {
 }
 
 #[tokio::test]
-async fn frames_have_16_kib_unless_more_is_configured() {
-    let mut large = Limits::default();
-    large.max_frame_size = 1 << 20;
-    let (usual, large) =
-        (serve(Agent::new(measure)).await, serve(Agent::new(measure).limits(large)).await);
+async fn frames_are_as_large_as_haproxy_offers_up_to_1_mib() {
+    let mut small = Limits::default();
+    small.max_frame_size = 16_380;
+    let (usual, small) =
+        (serve(Agent::new(measure)).await, serve(Agent::new(measure).limits(small)).await);
     for (served, offered, agreed) in [
-        (&usual, 1 << 20, 16_380),
+        (&small, 1 << 20, 16_380),
         (&usual, 8000, 8000),
-        (&large, 65_532, 65_532),
-        (&large, 1 << 30, 1 << 20),
+        (&usual, 65_532, 65_532),
+        (&usual, 1 << 30, 1 << 20),
     ] {
         let mut peer = Peer::connect(served).await;
         peer.send(&hello(offered, None)).await;
@@ -280,5 +336,5 @@ async fn frames_have_16_kib_unless_more_is_configured() {
         assert_eq!(peer.next().await, Sent::Disconnect(Status::TOO_BIG));
     }
     usual.stop().await;
-    large.stop().await;
+    small.stop().await;
 }

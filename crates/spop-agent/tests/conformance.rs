@@ -137,13 +137,13 @@ async fn only_what_haproxy_offers_and_what_fits_is_agreed() {
         let mut peer = Peer::connect(served).await;
         peer.send(&hello_with("2.0", size, offered, None)).await;
         let agreed =
-            Sent::Hello { max_frame_size: size.min(16380), pipelining, fragmentation: true };
+            Sent::Hello { max_frame_size: size, pipelining, fragmentation: true };
         assert_eq!(peer.next().await, agreed, "{offered}");
     }
     // The smaller frame size is in force.
     let mut peer = Peer::connect(&small).await;
     peer.send(&hello(1 << 30, None)).await;
-    assert_eq!(peer.next().await, welcome(16380));
+    assert_eq!(peer.next().await, welcome(1 << 20));
     for served in [small, large, smallest] {
         served.stop().await;
     }
@@ -428,7 +428,7 @@ async fn ten_thousand_connections_reset_in_flight_leave_nothing_behind() {
 async fn a_flood_and_half_frames_cost_bounded_memory() {
     let served = serve(Agent::new(measure)).await;
     let before = resources().0;
-    // 200 connections that begin the largest frame they may and stop: 16 KiB each.
+    // 200 connections that begin the largest frame of HAProxy's default and stop: 16 KiB each.
     let mut halves = Vec::new();
     for _ in 0..200 {
         let mut peer = Peer::greeted(&served).await;

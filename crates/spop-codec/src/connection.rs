@@ -60,7 +60,7 @@ pub struct Limits {
     /// which is 16380 unless it is configured, and the smaller of the two values is in force.
     /// HAProxy up to 3.0 sends a message that does not fit in pieces: see
     /// [`max_payload_size`](Self::max_payload_size). Later versions do not send it, and the
-    /// request goes on without an answer. Default: 16380.
+    /// request goes on without an answer. Default: 1 MiB, so that HAProxy decides.
     pub max_frame_size: u32,
     /// The largest LENGTH of an ACK that the agent writes, 25 (an ACK without actions) or more.
     /// HAProxy from 3.1 on stops reading a connection for ever once its receive buffer is
@@ -88,7 +88,7 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            max_frame_size: HAPROXY_FRAME_SIZE,
+            max_frame_size: 1 << 20,
             max_ack_size: DEFAULT_MAX_ACK_SIZE,
             max_payload_size: 1 << 20,
             hello_timeout: Duration::from_secs(10),

@@ -434,8 +434,8 @@ fn the_smaller_frame_size_holds_and_pipelining_is_offered_where_20_acks_fit() {
     );
     assert_eq!(
         agreed(u32::MAX, "pipelining", Limits::default()),
-        (16380, true, 815),
-        "which is 16380"
+        (1 << 20, true, 815),
+        "which is 1 MiB unless it is set"
     );
     assert_eq!(
         agreed(65532, "pipelining", limits(16380, 2000)),
