@@ -31,7 +31,14 @@ struct Config<'a> {
 
 impl Default for Config<'_> {
     fn default() -> Self {
-        Self { global: "", agent: "", args: "ip=src", messages: None, processing: "10s", servers: &[] }
+        Self {
+            global: "",
+            agent: "",
+            args: "ip=src",
+            messages: None,
+            processing: "10s",
+            servers: &[],
+        }
     }
 }
 

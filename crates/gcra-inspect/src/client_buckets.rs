@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::bail;
+use gcra_limiter::decide::unsettled;
 use gcra_policy::{Limit, Policy};
 use gcra_table::{KeyHash, Nanos, Quota, Registered, Table, Window};
 use gcra_text::table_error;
@@ -36,13 +37,15 @@ pub(crate) fn decide(inspected: &Inspected, client: &InspectedClient) -> Option<
 
 /// All buckets in which a client of a policy can owe something: under every limit of the policy,
 /// by every quota that the limit has or has had.
-pub(crate) struct Buckets {
+pub(crate) struct Buckets<'p> {
     keys: Vec<KeyHash>,
     /// The name of each limit, by its id.
     limits: BTreeMap<u64, String>,
     quotas: Vec<(u64, Quota)>,
     /// The windows of this moment, by the limits that count in them.
     windows: Vec<(u64, Window)>,
+    /// The policy, whose requests may be unsettled.
+    policy: &'p Policy,
 }
 
 /// The debt or count that was cleared under a limit.
@@ -51,10 +54,12 @@ pub(crate) struct Forgiven {
     pub(crate) owed: Nanos,
     /// The cleared count, if the limit counts in windows.
     pub(crate) counted: Option<u32>,
+    /// Cells that unsettled requests might have cost.
+    pub(crate) unsettled: u32,
 }
 
-impl Buckets {
-    pub(crate) fn of(inspected: &Inspected, client: &InspectedClient) -> Self {
+impl<'p> Buckets<'p> {
+    pub(crate) fn of(inspected: &'p Inspected, client: &InspectedClient) -> Self {
         let policy = inspected.policy(client);
         // Cells that are charged between two resets of one bucket would be forgiven, too.
         let keys = distinct([client.question.key].into_iter().chain(inspected.other_keys(client)));
@@ -85,7 +90,7 @@ impl Buckets {
         });
         let quotas = registered.chain(own).filter(|(limit, _)| limits.contains_key(limit));
         let quotas = distinct(quotas);
-        Self { keys, limits, quotas, windows }
+        Self { keys, limits, quotas, windows, policy }
     }
 
     fn each(&self, table: &Table) -> impl Iterator<Item = (u64, KeyHash, Quota)> {
@@ -109,6 +114,7 @@ impl Buckets {
         }
         let now = table.now();
         self.each(table).any(|(_, key, quota)| table.look_up(key, quota, now).is_some())
+            || self.keys.iter().any(|key| unsettled::is_any(table, self.policy, *key))
     }
 
     /// Clears them. Returns what was forgiven under each limit that had a bucket.
@@ -127,6 +133,16 @@ impl Buckets {
             if exists {
                 let forgiven = cleared.entry(name(&limit)).or_default();
                 forgiven.counted = forgiven.counted.max(Some(counted));
+            }
+        }
+        for key in &self.keys {
+            let Some(cells) = unsettled::reset(table, self.policy, *key) else {
+                bail!(table_error::being_resized(&inspected.path, table));
+            };
+            if cells > 0 {
+                // The cells would be charged under each limit.
+                let limits = self.limits.values().cloned();
+                limits.for_each(|limit| cleared.entry(limit).or_default().unsettled = cells);
             }
         }
         for (limit, key, quota) in self.each(table) {

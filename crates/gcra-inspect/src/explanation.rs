@@ -6,6 +6,7 @@ use gcra_limiter::borrower::Borrower;
 use gcra_limiter::client_name::write_client;
 use gcra_limiter::decide::claim::{SharedClient, SharedQuestion};
 use gcra_limiter::decide::local::{Foreseen, foresee};
+use gcra_limiter::decide::unsettled::unsettled;
 use gcra_limiter::policies_in_force::InForce;
 use gcra_limiter::question::{Question, Unanswerable};
 use gcra_limiter::verdict::{Reason, Verdict};
@@ -94,6 +95,8 @@ pub struct Decided {
     pub observes: bool,
     /// The message that settles what a request costs, if the policy has `settle`.
     pub settled_by: Option<String>,
+    /// What its requests cost that no response has settled yet, if the policy has `unsettled`.
+    pub unsettled: Option<UnsettledState>,
     /// For how long the client is still exempt from the policy's limits.
     pub exempt_ms: Option<u64>,
     /// Whether a request now would be blocked without the exemption.
@@ -121,6 +124,15 @@ pub(crate) struct AppliedOverride {
     pub list: Option<String>,
     #[serde(skip)]
     pub key: Option<OverrideKey>,
+}
+
+/// What requests of a client cost that no response has settled yet.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct UnsettledState {
+    /// Cells that responses may still settle.
+    pub open: u32,
+    /// Cells that are charged with the next request.
+    pub overdue: u32,
 }
 
 /// The debt of a client under a limit.
@@ -356,6 +368,8 @@ pub fn decided(asked: Asked<'_, '_>, question: Question) -> Decided {
         retry_after_ms_if_asked: own.wait_if_asked.millis_ceil(),
         observes: policy.observes,
         settled_by: policy.settle().map(|settle| text(&settle.message)),
+        unsettled: unsettled(table, in_force, question)
+            .map(|it| UnsettledState { open: it.open, overdue: it.overdue }),
         exempt_ms: exempt.map(Nanos::millis_ceil),
     }
 }

@@ -6,7 +6,9 @@ use gcra_limiter::verdict::Reason;
 use gcra_text::count::Count;
 use gcra_text::visible::quoted;
 
-use crate::explanation::{AppliedOverride, Decided, Explanation, KeyPart, LimitState, RuleKind};
+use crate::explanation::{
+    AppliedOverride, Decided, Explanation, KeyPart, LimitState, RuleKind, UnsettledState,
+};
 use crate::lease_state::{in_reserve, left};
 
 /// The words of `get` and `reset` about a key without a bucket.
@@ -69,6 +71,22 @@ impl LimitState {
     }
 }
 
+impl UnsettledState {
+    /// "unsettled: no response yet: 500 cells may follow; too late for one: 100 cells are charged
+    /// with the next request"; `None` if there is nothing.
+    pub(crate) fn in_words(self) -> Option<String> {
+        let Self { open, overdue } = self;
+        let open = (open > 0)
+            .then(|| format!("no response yet: {} may follow", Count(open, "cell", "cells")));
+        let overdue = (overdue > 0).then(|| {
+            let are = Count(overdue, "cell is", "cells are");
+            format!("no response in time: {are} charged with the next request, and counted above")
+        });
+        let all: Vec<_> = open.into_iter().chain(overdue).collect();
+        (!all.is_empty()).then(|| format!("unsettled requests: {}", all.join("; ")))
+    }
+}
+
 impl Explanation {
     /// The explanation on a few lines.
     pub fn in_words(&self) -> String {
@@ -112,7 +130,9 @@ impl Decided {
     /// Whether the client has a bucket, or owes something; under limits that machines share:
     /// whether this machine knows it.
     pub fn has_bucket(&self) -> bool {
-        self.limits.iter().any(LimitState::is_known) || self.held.iter().any(|held| held.known)
+        self.limits.iter().any(LimitState::is_known)
+            || self.held.iter().any(|held| held.known)
+            || self.unsettled.is_some_and(|it| it.open > 0 || it.overdue > 0)
     }
 
     /// Whether the table knows anything about the client.
@@ -288,6 +308,9 @@ impl Decided {
         for held in self.held.iter().chain(&self.observed_held) {
             let said = held.in_words();
             let _ = write!(words, "\n  limit '{}', {}: {said}", held.limit, held.text);
+        }
+        if let Some(unsettled) = self.unsettled.and_then(UnsettledState::in_words) {
+            let _ = write!(words, "\n  {unsettled}");
         }
         if let Some(without_store) = &self.without_store {
             let _ = write!(

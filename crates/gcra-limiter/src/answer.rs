@@ -582,7 +582,7 @@ mod tests {
         for (of, policy) in policies.list.iter().take(4).enumerate() {
             let at = std::time::Duration::from_millis(u64::MAX);
             let marks = policy.limits().map(|_| u32::MAX).collect();
-            reserved.add(of, Some(Reservation { cells: u32::MAX, at, marks }));
+            reserved.add(of, Some(Reservation { cells: u32::MAX, at, marks, client: None }));
             for (place, limit) in (0..).zip(policy.limits()) {
                 let mut standing = standing(place, limit, owed, wait);
                 standing.limit.policy = of;

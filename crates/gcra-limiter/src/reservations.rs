@@ -12,6 +12,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use arrayvec::{ArrayString, ArrayVec};
 use gcra_policy::answers::{LONGEST_NUMBERS, MOST_RESERVED};
 use gcra_policy::{MAX_LIMITS, Policies};
+use gcra_table::{KeyHash, Table};
 
 /// The longest value of the variable. The name of a policy has at most 64 bytes.
 const LONGEST: usize = MOST_RESERVED * (64 + LONGEST_NUMBERS);
@@ -27,6 +28,8 @@ pub struct Reservation {
     /// A response gives cells back in these buckets, and in no others: agents may have different
     /// numbers while a change is under way.
     pub marks: Marks,
+    /// The client that has to settle it in time, if it has to. It is not sent back.
+    pub client: Option<KeyHash>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -41,7 +44,8 @@ impl Reserved {
     /// Notes what the policy at this place has reserved, which may be nothing.
     pub fn add(&mut self, policy: usize, reserved: Option<Reservation>) {
         self.was_asked = true;
-        if let Some(reserved) = reserved.filter(|reserved| reserved.cells > 0) {
+        let is_settled = |reserved: &Reservation| reserved.cells > 0 || reserved.client.is_some();
+        if let Some(reserved) = reserved.filter(is_settled) {
             let _ = self.each.try_push((policy, reserved));
         }
     }
@@ -51,10 +55,20 @@ impl Reserved {
         self.was_asked
     }
 
+    /// The reservations that are sent back, each with the place of its policy.
+    pub(crate) fn each(&self) -> &[(usize, Reservation)] {
+        &self.each
+    }
+
+    /// Whether one of them must be settled in time.
+    pub(crate) fn must_be_settled(&self) -> bool {
+        self.each.iter().any(|(_, reserved)| reserved.client.is_some())
+    }
+
     /// The value of the variable; `None` if nothing is reserved.
     pub fn text(&self, policies: &Policies) -> Option<ArrayString<LONGEST>> {
         let mut text = ArrayString::new();
-        for (policy, Reservation { cells, at, marks }) in &self.each {
+        for (policy, Reservation { cells, at, marks, client: _ }) in &self.each {
             let comma = if text.is_empty() { "" } else { ", " };
             let name = &policies.list.get(*policy)?.name;
             // There is space for the longest names.
@@ -80,7 +94,7 @@ pub fn read(text: &[u8], policy: &str) -> Option<Reservation> {
         let marks = marks.collect::<Option<_>>()?;
         let is_whole = name == policy && words.next().is_none();
         let (cells, at) = (cells.parse().ok()?, Duration::from_millis(at.parse().ok()?));
-        is_whole.then_some(Reservation { cells, at, marks })
+        is_whole.then_some(Reservation { cells, at, marks, client: None })
     };
     entries.into_iter().find_map(read)
 }
@@ -88,4 +102,9 @@ pub fn read(text: &[u8], policy: &str) -> Option<Reservation> {
 /// The time since 1970.
 pub fn wall_clock() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+/// The same by the wall clock of a table, in whole milliseconds, as `reserved` has it.
+pub(crate) fn wall_ms(table: &Table) -> Duration {
+    Duration::from_millis(table.wall_reading().wall_ns() / 1_000_000)
 }

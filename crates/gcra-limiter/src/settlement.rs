@@ -1,5 +1,7 @@
 //! How a message has settled what its request had reserved, and how many cells that were.
 
+use crate::stats::PolicyStats;
+
 gcra_text::words! {
     #[derive(Clone, Copy, Debug, Eq, PartialEq)]
     pub(crate) enum Settlement {
@@ -27,18 +29,25 @@ gcra_text::words! {
 pub(crate) struct SettledCells {
     pub charged: u32,
     pub given_back: u32,
-    /// Of those charged: beyond the burst.
+    /// Of those charged, or unsettled: beyond the burst.
     pub overdrawn: u32,
     /// Not charged, because they are beyond the largest debt.
     pub forgiven: u32,
+    /// Charged for requests that no response has settled.
+    pub unsettled: u32,
 }
 
 impl SettledCells {
     /// The names of their counts, in this order.
-    pub(crate) const NAMES: [&str; 4] = ["charged", "given_back", "overdrawn", "forgiven"];
+    pub(crate) const NAMES: [&str; 5] =
+        ["charged", "given_back", "overdrawn", "forgiven", "unsettled"];
 
-    pub(crate) fn counts(self) -> [u32; 4] {
-        let Self { charged, given_back, overdrawn, forgiven } = self;
-        [charged, given_back, overdrawn, forgiven]
+    /// Counts them for a policy.
+    pub(crate) fn count(self, stats: &PolicyStats) {
+        let Self { charged, given_back, overdrawn, forgiven, unsettled } = self;
+        let counts = [charged, given_back, overdrawn, forgiven, unsettled];
+        for (place, cells) in counts.into_iter().enumerate().filter(|(_, cells)| *cells > 0) {
+            stats.seldom.settled_cells.add(place, cells.into());
+        }
     }
 }

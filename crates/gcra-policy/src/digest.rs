@@ -100,12 +100,17 @@ impl Digest {
         }
         if let Price::Settled(settle) = price {
             // The arg is added above, and the largest debt is part of the quotas.
-            let Settle { message, cost, reserve: _, cells, within, max_debt: _ } = &**settle;
+            let Settle { message, cost, reserve: _, cells, within, unsettled, max_debt: _ } =
+                &**settle;
             self.add(b"settle");
             self.number((*cells).into());
             self.add(message);
             self.add(cost.as_deref().unwrap_or_default());
             self.add(&within.as_nanos().to_le_bytes());
+            if let Some(unsettled) = unsettled {
+                self.add(b"unsettled");
+                self.number(unsettled.cells.into());
+            }
         }
         if let Some(Sharing { without_store, .. }) = shared {
             self.add(b"shared");

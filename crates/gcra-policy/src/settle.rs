@@ -19,14 +19,28 @@ pub struct Settle {
     pub cells: u32,
     /// How old a reservation can be so that something of it is given back.
     pub within: Duration,
+    /// The cost of a request that no response settles within that time, if it is more than what
+    /// the request has reserved.
+    pub unsettled: Option<Unsettled>,
     /// How long a debt beyond the burst may take to be paid off. It is a part of the quotas.
-    pub(crate) max_debt: Duration,
+    pub max_debt: Duration,
+}
+
+/// The cost of requests that no response settles.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Unsettled {
+    /// In all, with what the request has reserved.
+    pub cells: u32,
+    /// The number by which agents find what such requests of a client cost. It follows from the
+    /// policy, the cells and the time, so that agents that differ in them never mix them up.
+    pub id: u64,
 }
 
 impl Settle {
-    /// Whether requests can reserve cells.
+    /// Whether requests can reserve cells, or must be settled in time. Then each gets the variable
+    /// `reserved`.
     pub fn reserves(&self) -> bool {
-        self.cells > 0 || self.reserve.is_some()
+        self.cells > 0 || self.reserve.is_some() || self.unsettled.is_some()
     }
 }
 

@@ -207,9 +207,14 @@ impl Settle {
         if policy.limits().any(|limit| limit.calendar().is_some()) {
             lines.push("responses charge beyond the count, until the window ends".to_owned());
         }
-        if self.reserves() {
-            let within = Exact(self.within);
+        let within = Exact(self.within);
+        if self.cells > 0 || self.reserve.is_some() {
             lines.push(format!("what was reserved too much is given back within {within}"));
+        }
+        if let Some(unsettled) = self.unsettled {
+            let cells = Count(unsettled.cells, "cell", "cells");
+            lines
+                .push(format!("a request that no response settles within {within} costs {cells}"));
         }
         lines
     }

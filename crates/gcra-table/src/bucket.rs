@@ -15,6 +15,7 @@
 //! | carrying it over to the successor | `carry.rs` |
 //! | giving cells back later | `give_back.rs` |
 //! | forgetting what the key owes | `reset.rs` |
+//! | keeping what requests cost that no response settles | `unsettled.rs` |
 //!
 //! **Every operation ends.** It makes attempts, and loses one only to a process that got
 //! further: a charge loses to another charge (after `burst` of those it is a denial), an opening
@@ -31,6 +32,7 @@ pub(crate) mod opening;
 pub(crate) mod reset;
 pub(crate) mod seal;
 pub(crate) mod ticket;
+pub(crate) mod unsettled;
 pub(crate) mod window;
 
 use crate::bucket::look::{CANDIDATES, SeenSlots};

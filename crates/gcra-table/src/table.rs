@@ -1,6 +1,7 @@
 //! The table: keys in, decisions out.
 
 pub(crate) mod succession;
+mod unsettled;
 
 use std::io;
 use std::path::{Path, PathBuf};

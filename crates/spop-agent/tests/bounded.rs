@@ -28,12 +28,7 @@ async fn keeps(served: &peer::Served, before: Snapshot, bytes: u64) -> bool {
 }
 
 /// The same with another limit for all connections.
-async fn keeps_below(
-    limit: usize,
-    served: &peer::Served,
-    before: Snapshot,
-    bytes: u64,
-) -> bool {
+async fn keeps_below(limit: usize, served: &peer::Served, before: Snapshot, bytes: u64) -> bool {
     within(async {
         loop {
             let counted = served.counters.snapshot();

@@ -136,8 +136,7 @@ async fn only_what_haproxy_offers_and_what_fits_is_agreed() {
     ] {
         let mut peer = Peer::connect(served).await;
         peer.send(&hello_with("2.0", size, offered, None)).await;
-        let agreed =
-            Sent::Hello { max_frame_size: size, pipelining, fragmentation: true };
+        let agreed = Sent::Hello { max_frame_size: size, pipelining, fragmentation: true };
         assert_eq!(peer.next().await, agreed, "{offered}");
     }
     // The smaller frame size is in force.

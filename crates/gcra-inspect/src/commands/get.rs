@@ -167,5 +167,9 @@ fn outputs(inspected: &Inspected, client: &InspectedClient, decided: &Decided) -
         let json = serde_json::to_value(state).unwrap_or_default();
         output(&format!("{}{entry}", state.text), said, json)
     };
-    decided.limits.iter().map(of_limit).collect()
+    let unsettled = decided.unsettled.and_then(|unsettled| {
+        let json = serde_json::json!({ "unsettled": unsettled });
+        Some(output("", unsettled.in_words()?, json))
+    });
+    decided.limits.iter().map(of_limit).chain(unsettled).collect()
 }

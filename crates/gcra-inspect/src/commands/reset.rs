@@ -364,7 +364,7 @@ fn cleared_in_words(
     let is_unlisted = unlisted_of(inspected, client).is_some();
     let is_unseen = is_unlisted || inspected.misses_former_key(client);
     let is_remembered = unseen_debts::remembered(&inspected.table).is_some();
-    let output = |(limit, Forgiven { owed, counted }): (&String, &Forgiven)| {
+    let output = |(limit, Forgiven { owed, counted, unsettled }): (&String, &Forgiven)| {
         let said = match *owed {
             _ if counted.is_some() => {
                 let cells = Count(counted.unwrap_or(0), "cell was", "cells were");
@@ -382,17 +382,29 @@ fn cleared_in_words(
             Nanos::ZERO => "owed nothing".to_owned(),
             forgiven => format!("a debt of {} was forgiven", Short(forgiven.into())),
         };
-        Output {
-            words: inspected.about(client, &format!("limit '{limit}'"), &said),
-            json: json!({
-                "key": key,
-                "policy": &*policy.name,
-                "limit": limit,
-                "bucket": true,
-                "forgiven_ms": owed.millis_ceil(),
-                "forgiven_count": counted,
-            }),
+        let said = match *unsettled {
+            0 => said,
+            cells => {
+                let are = Count(
+                    cells,
+                    "cell of unsettled requests is",
+                    "cells of unsettled requests are",
+                );
+                format!("{said}; {are} not charged any more")
+            }
+        };
+        let mut json = json!({
+            "key": key,
+            "policy": &*policy.name,
+            "limit": limit,
+            "bucket": true,
+            "forgiven_ms": owed.millis_ceil(),
+            "forgiven_count": counted,
+        });
+        if *unsettled > 0 {
+            json["forgiven_unsettled"] = (*unsettled).into();
         }
+        Output { words: inspected.about(client, &format!("limit '{limit}'"), &said), json }
     };
     let mut outputs: Vec<_> = cleared.iter().map(output).collect();
     let is_denied = matches!(policy.rule(client.question.rule), Rule::Deny);

@@ -23,6 +23,7 @@ mod settled;
 mod settling;
 mod trials;
 mod unasked;
+mod unsettled;
 mod windows;
 
 use std::net::IpAddr;
@@ -284,7 +285,7 @@ impl Scenario {
         self.client.ask(&[("usage", &args)]).await.unwrap()
     }
 
-    fn settled(&self, policy: &str) -> ([u64; 7], [u64; 4]) {
+    fn settled(&self, policy: &str) -> ([u64; 7], [u64; 5]) {
         let stats = self.stats.policy(policy);
         let (settled, cells) = (stats.seldom.settled.each(), stats.seldom.settled_cells.each());
         (settled.map(|(_, count)| count), cells.map(|(_, count)| count))

@@ -83,7 +83,7 @@ fn file((own, overridden): &Version) -> String {
         .map(|limits| format!("[policy.api.overrides]\n\"{}\" = {}\n", CLIENTS[0], list(limits)));
     format!(
         "[policy.api]\nlimits = {}\nkey = [\"key\"]\nreserve = \"estimate\"\ncost = \"tokens\"\n\
-         settle = \"usage\"\n{}",
+         settle = \"usage\"\nsettle_within = \"1d\"\n{}",
         list(own),
         overrides.unwrap_or_default()
     )

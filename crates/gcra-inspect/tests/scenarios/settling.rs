@@ -38,7 +38,7 @@ async fn only_responses_charge_and_a_request_needs_a_cell() {
     assert!(Scenario::is_blocked(&scenario.ask(&[("ip", ip)]).await));
     scenario.advance_ms(1);
     assert!(!Scenario::is_blocked(&scenario.ask(&[("ip", ip)]).await));
-    assert_eq!(scenario.settled("api"), ([5, 0, 0, 0, 0, 0, 0], [5, 0, 2, 0]));
+    assert_eq!(scenario.settled("api"), ([5, 0, 0, 0, 0, 0, 0], [5, 0, 2, 0, 0]));
     // A response without a key settles nothing.
     scenario.client.ask(&[("failed", &[("ip", Value::Null)])]).await.unwrap();
     assert_eq!(scenario.counts("api")[3], 1);
@@ -58,14 +58,14 @@ async fn what_a_response_cost_corrects_what_was_reserved() {
     // It has cost less: the rest is given back, and can be spent.
     let answer = scenario.settle("a", "10".into(), Some(&reserved)).await;
     assert_eq!(Scenario::integer(&answer, "remaining"), Some(90));
-    assert_eq!(scenario.settled("api"), ([0, 1, 0, 0, 0, 0, 0], [0, 50, 0, 0]));
+    assert_eq!(scenario.settled("api"), ([0, 1, 0, 0, 0, 0, 0], [0, 50, 0, 0, 0]));
     // It has cost more: beyond the burst, and up to the largest debt, which are 50 cells.
     let answer = scenario.estimate("a", 90_i32.into()).await;
     let reserved = Scenario::reserved(&answer).unwrap();
     let answer = scenario.settle("a", 130_i64.into(), Some(&reserved)).await;
     assert_eq!(Scenario::integer(&answer, "remaining"), Some(0));
     scenario.settle("a", 110_i32.into(), None).await;
-    assert_eq!(scenario.settled("api"), ([2, 1, 0, 0, 0, 0, 0], [50, 50, 50, 100]));
+    assert_eq!(scenario.settled("api"), ([2, 1, 0, 0, 0, 0, 0], [50, 50, 50, 100, 0]));
     // The debt is 150 cells now.
     let answer = scenario.estimate("a", Value::Null).await;
     assert!(Scenario::is_blocked(&answer), "a request needs a cell, whatever it reserves");
@@ -94,6 +94,7 @@ async fn a_late_response_gives_nothing_back_and_still_charges() {
     let mut scenario = Scenario::new(TOKENS).await;
     let asked = scenario.estimate("a", 70_i32.into()).await;
     let now = gcra_limiter::reservations::wall_clock().as_millis();
+    scenario.clock.set_wall(u64::try_from(now).unwrap() * 1_000_000);
     let late = Scenario::reserved_at(&asked, now - 601_000);
     let answer = scenario.settle("a", 10_i32.into(), Some(&late)).await;
     assert_eq!(Scenario::integer(&answer, "remaining"), Some(30));
@@ -139,8 +140,8 @@ async fn each_policy_and_each_limit_is_settled_for_itself() {
     let answer = scenario.client.ask(&both).await.unwrap();
     let left: Vec<String> = text(&answer);
     assert_eq!(left[..3], ["\"api.few\";r=0", "\"api.many\";r=80", "\"tenant\";r=48"]);
-    assert_eq!(scenario.settled("api"), ([1, 0, 0, 0, 0, 0, 0], [15, 0, 2, 8]));
-    assert_eq!(scenario.settled("tenant"), ([0, 1, 0, 0, 0, 0, 0], [0, 5, 0, 0]));
+    assert_eq!(scenario.settled("api"), ([1, 0, 0, 0, 0, 0, 0], [15, 0, 2, 8, 0]));
+    assert_eq!(scenario.settled("tenant"), ([0, 1, 0, 0, 0, 0, 0], [0, 5, 0, 0, 0]));
     // One of the two limits has no cell.
     assert!(Scenario::is_blocked(&scenario.ask(&[key]).await));
 }
@@ -210,7 +211,7 @@ async fn what_was_carried_over_is_not_given_back() {
     assert_eq!(Scenario::integer(&answer, "remaining"), Some(90));
     let answer = scenario.settle("a", 10_i32.into(), Some(&reserved)).await;
     assert_eq!(Scenario::integer(&answer, "remaining"), Some(90));
-    assert_eq!(scenario.settled("api"), ([0, 1, 0, 0, 0, 0, 0], [0, 80, 0, 0]));
+    assert_eq!(scenario.settled("api"), ([0, 1, 0, 0, 0, 0, 0], [0, 80, 0, 0, 0]));
 }
 
 /// Two agents with different numbers: a response frees nothing in a bucket that its request was
@@ -284,7 +285,7 @@ async fn all_cells_that_come_back_in_max_debt_can_be_owed() {
         let mut scenario = Scenario::new(&text.replace("LIMIT", limit)).await;
         let args = [("key", "a".into()), ("tokens", 2_000_000_i32.into())];
         scenario.client.ask(&[("usage", &args)]).await.unwrap();
-        let [charged, _, beyond, _] = scenario.settled("api").1;
+        let [charged, _, beyond, ..] = scenario.settled("api").1;
         if limit.starts_with('{') {
             // The limit with the most is the one that counts.
             assert_eq!(charged, 19, "{limit}");

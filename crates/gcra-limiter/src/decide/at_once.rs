@@ -524,7 +524,7 @@ fn after_charges(
     let has_cells = charges.map(|done| done.charged.has_cells_ns(&done.limit));
     let store_ns = first.take(1).chain(has_cells).max();
     let marks = at_once.loans.iter().map(|loan| loan.bucket.mark()).collect();
-    let reserved = Some(Reservation { cells, at: at_once.began_at(), marks });
+    let reserved = Some(Reservation { cells, at: at_once.began_at(), marks, client: None });
     SharedDecision { reason, delay, reserved, store_ns }
 }
 

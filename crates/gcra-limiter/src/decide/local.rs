@@ -11,6 +11,7 @@ use gcra_table::{
 use spop_agent::Message;
 
 use crate::answer::{LimitStanding, Standings};
+use crate::decide::unsettled::unsettled;
 use crate::earlier_policies::LimitedClient;
 use crate::limit_bucket::{LimitBucket, lacks_a_key};
 use crate::policies_in_force::{DecisionPath, InForce, Usual};
@@ -111,13 +112,18 @@ pub fn foresee<'p>(
     let mut reason = (*rule == Rule::Deny).then_some(Reason::Denied);
     let mut delay = Nanos::ZERO;
     let mut foreseen = ArrayVec::new();
+    // They are charged before it is decided.
+    let overdue = unsettled(table, in_force, question).map_or(0, |unsettled| unsettled.overdue);
     for (place, limit) in (0..).zip(rule.limits()).take(MAX_LIMITS) {
         // A command may know a client by the policy's key alone.
         if lacks_a_key(slice::from_ref(limit), message) {
             continue;
         }
         let claim = charge.claim(place, limit);
-        let (standing, denied) = charge.look(claim);
+        let (standing, denied) = match overdue {
+            0 => charge.look(claim),
+            overdue => charge.look_after(claim, overdue),
+        };
         reason = reason.max(denied);
         delay = delay.max(charge.delay_of(claim.quota, charge.owed_with_cells(&standing)));
         let punished = denied.and_then(|_| charge.owed_when_punished(limit, &standing));
@@ -130,6 +136,7 @@ pub fn foresee<'p>(
                 (used.map(|_| standing.owed), Some(calendar.bounds(at).end))
             }
         };
+        let bucket = if overdue > 0 { Some(standing.owed) } else { bucket };
         let wait_if_asked = if_asked.wait;
         foreseen.push(Foreseen { limit, standing, wait_if_asked, bucket, window_end });
     }
@@ -409,14 +416,38 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
         self.ask(claim, owed)
     }
 
+    /// As [`look`](Self::look), if this many cells were charged before, as far as they fit.
+    fn look_after(&self, claim: LocalClaim<'p>, cells: u32) -> (LimitStanding, Option<Reason>) {
+        let LocalClaim { limit, quota, key, least_tat, .. } = claim;
+        if let Some(calendar) = limit.calendar() {
+            let window = calendar.window(self.table.wall_reading());
+            let used = self.table.counted_in(key, window).unwrap_or(0);
+            return self.ask_in_window(claim, calendar, used.saturating_add(cells));
+        }
+        let tat = self.table.tat(key, quota).max(least_tat);
+        let owed = tat.saturating_since(self.now.time());
+        let fits = cells.min(quota.up_to_cap().remaining(owed));
+        let more = quota.emission_interval().saturating_mul(fits.into());
+        self.ask(claim, owed.saturating_add(more))
+    }
+
     /// The outcome of a count in the window of this moment, if it were made now.
     fn look_in_window(
         &self,
         claim: LocalClaim<'p>,
         calendar: &Calendar,
     ) -> (LimitStanding, Option<Reason>) {
-        let at = self.table.wall_reading();
-        let used = self.table.counted_in(claim.key, calendar.window(at)).unwrap_or(0);
+        let window = calendar.window(self.table.wall_reading());
+        self.ask_in_window(claim, calendar, self.table.counted_in(claim.key, window).unwrap_or(0))
+    }
+
+    /// The same if so many cells are counted already.
+    fn ask_in_window(
+        &self,
+        claim: LocalClaim<'p>,
+        calendar: &Calendar,
+        used: u32,
+    ) -> (LimitStanding, Option<Reason>) {
         let (cells, most) = (self.question.cells, claim.quota.burst());
         let is_denied = u64::from(used) + u64::from(cells.max(1)) > most.into();
         let reason = match cells > most {
@@ -424,7 +455,8 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
             false => (is_denied && self.can_block()).then_some(Reason::Limit),
         };
         let place = self.question.place(claim.place);
-        (in_window(place, claim.quota, used, calendar.ends_in(at), is_denied), reason)
+        let ends_in = calendar.ends_in(self.table.wall_reading());
+        (in_window(place, claim.quota, used, ends_in, is_denied), reason)
     }
 
     /// Whether a limit can block the message: if it costs something, or if its response will. That

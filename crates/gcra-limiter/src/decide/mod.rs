@@ -8,4 +8,5 @@ pub(crate) mod lent;
 pub mod local;
 pub(crate) mod request;
 pub(crate) mod settle;
+pub mod unsettled;
 pub mod without_store;

@@ -14,10 +14,11 @@ use crate::decide::attempt::{Attempt, MustWait, Patience, SharedDecision};
 use crate::decide::claim::SharedQuestion;
 use crate::decide::local::decide;
 use crate::decide::settle::{SettlingInStore, settle};
+use crate::decide::unsettled;
 use crate::limit_bucket::{LimitBucket, lacks_a_key, note_said};
 use crate::policies_in_force::{DecisionPath, InForce};
 use crate::question::{Question, Unanswerable};
-use crate::reservations::{Reservation, Reserved, wall_clock};
+use crate::reservations::{Reservation, Reserved, wall_ms};
 use crate::stats::Lane;
 use crate::undecided::Undecided;
 use crate::verdict::{Reason, Verdict};
@@ -119,6 +120,10 @@ impl<'p> Deciding<'p, '_> {
             if self.borrowing.is_some() {
                 progress.attempt = Attempt::default();
             }
+        }
+        // A request that is blocked by another policy has no response.
+        if progress.reserved.must_be_settled() && !progress.is_blocked() {
+            unsettled::add(self.table, now, self.in_force, &progress.reserved);
         }
         Ok(())
     }
@@ -232,13 +237,23 @@ impl<'p> Asked<'p, '_, '_> {
         now: &mut Reading,
         progress: &mut Progress,
         standings: Option<&mut Standings>,
-        audit: Option<&mut Lines>,
+        mut audit: Option<&mut Lines>,
     ) -> Result<Verdict, MustWait> {
         let Deciding { in_force, table, borrowing, patience, .. } = self.deciding;
         let Self { question, message, .. } = self;
         let policy = self.policy();
         // When its cells go on: that is what a limit is about.
         let mut goes_on = now.time();
+        if policy.reserves() {
+            let Deciding { in_force, table, .. } = self.deciding;
+            let charged = unsettled::charge_overdue(table, now, in_force, question, message);
+            if charged > 0
+                && let Some(lines) = audit.as_deref_mut()
+            {
+                let at = Moment::Table(now.time());
+                lines.add(table, at, policy, charged, AuditOutcome::Charged, message);
+            }
+        }
         // Before anything is charged: a window may end meanwhile.
         let mut reserved = policy.reserves().then(|| self.reservation());
         let mut store_ns = None;
@@ -292,10 +307,12 @@ impl<'p> Asked<'p, '_, '_> {
     fn reservation(&self) -> Reservation {
         let Self { question: Question { rule, key, cells, .. }, message, .. } = *self;
         let table = self.deciding.table;
+        let must_be_settled = self.policy().settle().is_some_and(|it| it.unsettled.is_some());
         let mark =
             |limit: &Limit| LimitBucket::of(table, limit, key, Some(message)).mark(table, limit);
         let marks = self.policy().rule(rule).limits().iter().take(MAX_LIMITS).map(mark).collect();
-        Reservation { cells, at: wall_clock(), marks }
+        let client = must_be_settled.then_some(key);
+        Reservation { cells, at: wall_ms(table), marks, client }
     }
 
     /// Notes what the message has reserved, if its policy reserves anything.

@@ -14,12 +14,13 @@ use crate::decide::at_once::{LOOK, SettledInStore};
 use crate::decide::attempt::{Attempt, MustWait, Patience};
 use crate::decide::claim::SharedQuestion;
 use crate::decide::local::{MOST_WINDOWS, in_window};
+use crate::decide::unsettled;
 use crate::earlier_policies::LimitedClient;
 use crate::limit_bucket::{LimitBucket, lacks_a_key, note_said};
 use crate::message_key::hash_key;
 use crate::policies_in_force::InForce;
 use crate::question::Question;
-use crate::reservations::{Marks, Reservation, read, wall_clock};
+use crate::reservations::{Marks, Reservation, read, wall_ms};
 use crate::settlement::{SettledCells, Settlement};
 use crate::stats::PolicyStats;
 
@@ -38,11 +39,13 @@ pub(crate) fn settle(
     let settle = policy.settle()?;
     let (key, overridden) = hash_key(table.hasher(), policy, message)?;
     let (each, rule) = (&in_force.each[index], RuleAt::new(overridden));
+    let mut reserved = reserved_for(&policy.name, message);
+    unsettled::remove(table, now, policy, key, &mut reserved);
     // Its request was not charged either.
     if each.is_exempt(key, now.time()) {
         return Some((0, 0));
     }
-    let difference = difference(settle, &policy.name, message);
+    let difference = difference(table, settle, reserved, message);
     let Difference { mut outcome, more, less, .. } = difference;
     let marks = &difference.reserved.marks;
     let mut cells = SettledCells::default();
@@ -86,10 +89,7 @@ pub(crate) fn settle(
             false => Time::ZERO,
         };
         if more > 0 {
-            let settled = table.charge_up_to_cap(id, quota, more, now, least_tat);
-            cells.charged = cells.charged.max(settled.cells);
-            cells.overdrawn = cells.overdrawn.max(settled.beyond_burst);
-            cells.forgiven = cells.forgiven.max(more - settled.cells);
+            charge_rate(table, (id, quota), more, now, least_tat, &mut cells);
         }
         if let Some(standings) = &mut standings {
             let owed = table.tat(id, quota).max(least_tat).saturating_since(now.time());
@@ -106,9 +106,42 @@ pub(crate) fn settle(
 
 fn count(stats: &PolicyStats, outcome: Settlement, cells: SettledCells) {
     stats.seldom.settled.add(outcome as usize, 1);
-    for (place, cells) in cells.counts().into_iter().enumerate().filter(|(_, cells)| *cells > 0) {
-        stats.seldom.settled_cells.add(place, cells.into());
+    cells.count(stats);
+}
+
+/// Charges cells under a limit, also beyond its burst or count.
+pub(crate) fn charge_more(
+    in_force: &InForce,
+    place: LimitPlace,
+    asked: LimitedClient<'_, '_>,
+    more: u32,
+    now: &mut Reading,
+    cells: &mut SettledCells,
+) {
+    let LimitedClient { table, limit, current: LimitBucket { key, quota }, .. } = asked;
+    if let Some(calendar) = limit.calendar() {
+        InWindow { table, calendar, key, most: quota.burst() }.charge(more, now, cells);
+        return;
     }
+    let least_tat = match in_force.each[place.policy].has_changed {
+        true => in_force.least_tat(place.policy, asked, now.time()),
+        false => Time::ZERO,
+    };
+    charge_rate(table, (key, quota), more, now, least_tat, cells);
+}
+
+fn charge_rate(
+    table: &Table,
+    (key, quota): (KeyHash, Quota),
+    more: u32,
+    now: &mut Reading,
+    least_tat: Time,
+    cells: &mut SettledCells,
+) {
+    let settled = table.charge_up_to_cap(key, quota, more, now, least_tat);
+    cells.charged = cells.charged.max(settled.cells);
+    cells.overdrawn = cells.overdrawn.max(settled.beyond_burst);
+    cells.forgiven = cells.forgiven.max(more - settled.cells);
 }
 
 /// The bucket of the limit in which the request was charged: that of the numbers in force, or of
@@ -232,7 +265,8 @@ impl<'p> SettlingInStore<'p, '_, '_> {
             }
             note_said(table, limits, message).for_each(drop);
         }
-        let difference = difference(settle, &asked.name, message);
+        let reserved = reserved_for(&asked.name, message);
+        let difference = difference(table, settle, reserved, message);
         let Difference { mut outcome, more, less, .. } = difference;
         let marks = &difference.reserved.marks;
         let no_store = || {
@@ -299,21 +333,29 @@ impl Difference {
     }
 }
 
-fn difference(settle: &Settle, policy: &str, message: &Message<'_>) -> Difference {
+/// The reservation that a response brings back, or that of no cells.
+fn reserved_for(policy: &str, message: &Message<'_>) -> Reservation {
+    let reserved = message.arg(RESERVED.as_bytes()).and_then(|value| value.as_bytes());
+    reserved.and_then(|text| read(text, policy)).unwrap_or_default()
+}
+
+fn difference(
+    table: &Table,
+    settle: &Settle,
+    reserved: Reservation,
+    message: &Message<'_>,
+) -> Difference {
     let cost = match &settle.cost {
         None => Some(1),
         Some(name) => message.arg(name).and_then(Price::cells_of),
     };
-    let reserved = message.arg(RESERVED.as_bytes()).and_then(|value| value.as_bytes());
-    let reserved = reserved.and_then(|text| read(text, policy));
-    let reserved = reserved.unwrap_or_default();
     let Reservation { cells, at, .. } = reserved;
     let settled = |outcome, more, less| Difference { outcome, more, less, reserved };
     let Some(cost) = cost else { return settled(Settlement::NoCost, 0, 0) };
     let (more, less) = (cost.saturating_sub(cells), cells.saturating_sub(cost));
     match (more, less) {
         (0, 0) => settled(Settlement::Equal, 0, 0),
-        (0, _) if wall_clock().saturating_sub(at) > settle.within => {
+        (0, _) if wall_ms(table).saturating_sub(at) > settle.within => {
             settled(Settlement::Late, 0, 0)
         }
         (0, _) => settled(Settlement::GivenBack, 0, less),

@@ -169,6 +169,13 @@ impl<'n> Draft<'n> {
                 ("observe", self.observe_at.is_some()),
             ];
             settle::goes_alone(reader, settle.at, name, others);
+            if let Some(at) = settle.unsettled_at.filter(|_| self.shared.is_some()) {
+                reader.at(at).wrong(format!(
+                    "policy '{name}' cannot have unsettled and shared, because the store does not \
+                     know which requests are still unsettled; reserve more instead, or do not \
+                     share it"
+                ));
+            }
             let rules = self.rule.iter_mut().chain(&mut self.overrides.rules);
             settle::apply(reader, name, settle, rule_is_known, rules.flat_map(Rule::limits_mut));
         }

@@ -17,6 +17,7 @@ pub(crate) const SETTINGS: &[&str] = &[
     "reserve",
     "max_debt",
     "settle_within",
+    "unsettled",
     "mode",
     "penalty",
     "bandwidth",

@@ -1,9 +1,11 @@
-//! The grammar of `settle`, `reserve`, `max_debt` and `settle_within`, and whether they can work.
+//! The grammar of `settle`, `reserve`, `max_debt`, `settle_within` and `unsettled`, and whether they
+//! can work.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use gcra_table::{Nanos, Quota};
+use gcra_table::{MOST_UNSETTLED, Nanos, Quota, limit_id};
+use gcra_text::count::Count;
 use gcra_text::duration::{Exact, nanoseconds};
 
 use crate::file::key::not_an_arg;
@@ -11,7 +13,7 @@ use crate::file::reader::{Entries, Node, Reader, list};
 use crate::key_parts::KeyParts;
 use crate::limit::Limit;
 use crate::policy::Policy;
-use crate::settle::{RESERVED, Settle, with_max_debt};
+use crate::settle::{RESERVED, Settle, Unsettled, with_max_debt};
 use crate::words::text;
 
 /// How far responses may lead a client beyond its burst, unless it is set.
@@ -27,13 +29,14 @@ const DEFAULT_WITHIN: Duration = Duration::from_secs(600);
 const WITHIN: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(86_400);
 
 /// The settings of a policy that mean something beside `settle` only.
-pub(crate) const SETTINGS: [&str; 3] = ["reserve", "max_debt", "settle_within"];
+pub(crate) const SETTINGS: [&str; 4] = ["reserve", "max_debt", "settle_within", "unsettled"];
 
 /// The settings as they were read, and where those stand that are there.
 pub(crate) struct SettleEntries {
     pub at: usize,
     pub(crate) reserve_at: Option<usize>,
     pub(crate) max_debt_at: Option<usize>,
+    pub(crate) unsettled_at: Option<usize>,
     pub settle: Settle,
 }
 
@@ -47,9 +50,9 @@ pub(crate) fn settle<'t>(
     cost: Option<&str>,
     settling: Option<(&Node<'t>, Option<String>)>,
 ) -> Option<SettleEntries> {
-    let [reserve, max_debt, mut within] = SETTINGS.map(|name| entries.take(name));
+    let [reserve, max_debt, mut within, unsettled] = SETTINGS.map(|name| entries.take(name));
     let Some((value, settling)) = settling else {
-        let given = SETTINGS.into_iter().zip([reserve, max_debt, within]);
+        let given = SETTINGS.into_iter().zip([reserve, max_debt, within, unsettled]);
         let given = given.filter_map(|(name, value)| Some((name, value?.span().start)));
         let (names, places): (Vec<_>, Vec<_>) = given.unzip();
         if let Some(at) = places.into_iter().min() {
@@ -91,7 +94,7 @@ pub(crate) fn settle<'t>(
             cells = u32::try_from(number.unwrap_or(0)).unwrap_or(u32::MAX);
         }
     }
-    let reserves = cells > 0 || arg.is_some();
+    let reserves = cells > 0 || arg.is_some() || unsettled.is_some();
     if let Some(value) = within.filter(|_| !reserves && reader.is_content()) {
         within = None;
         let what = "settle_within has no effect without reserve, because nothing is given back; \
@@ -102,16 +105,53 @@ pub(crate) fn settle<'t>(
         Some(value) => reader.time(value, name, range, like).unwrap_or(default),
         None => default,
     };
+    let within = time(within, "settle_within", WITHIN, "10m", DEFAULT_WITHIN);
+    let max_debt_at = max_debt.map(|value| value.span().start);
+    let max_debt = time(max_debt, "max_debt", MAX_DEBT, "1h", DEFAULT_MAX_DEBT);
+    let least = cells.saturating_add(1);
+    let unsettled_at = unsettled.map(|value| value.span().start);
+    let unsettled = unsettled
+        .and_then(|value| self::unsettled(reader, value, (policy, within), least, cost.is_some()));
     let settle = Settle {
         message: settling.unwrap_or_default().into_bytes().into(),
         cost: cost.map(|name| name.as_bytes().into()),
         reserve: arg,
         cells,
-        max_debt: time(max_debt, "max_debt", MAX_DEBT, "1h", DEFAULT_MAX_DEBT),
-        within: time(within, "settle_within", WITHIN, "10m", DEFAULT_WITHIN),
+        max_debt,
+        within,
+        unsettled,
     };
-    let max_debt_at = max_debt.map(|value| value.span().start);
-    Some(SettleEntries { at, reserve_at, max_debt_at, settle })
+    Some(SettleEntries { at, reserve_at, max_debt_at, unsettled_at, settle })
+}
+
+/// The cost of a request that no response settles in time. The response has to say what a request
+/// has cost, because it must come for each, also for one that is free.
+fn unsettled<'t>(
+    reader: &mut Reader<'t>,
+    value: &Node<'t>,
+    (policy, within): (&str, Duration),
+    least: u32,
+    has_cost: bool,
+) -> Option<Unsettled> {
+    if !has_cost {
+        reader.on(value).wrong(
+            "unsettled needs the message of every response, and without cost each of them costs \
+             one cell; write the arg that says what a request has cost, 0 if it is free, such as \
+             cost = \"tokens\"",
+        );
+    }
+    let cells = reader.number(value, "unsettled", 1..=MOST_UNSETTLED.into())?;
+    let cells = u32::try_from(cells).ok()?;
+    if cells < least {
+        reader.on(value).wrong(format!(
+            "unsettled has no effect, because each request reserves {} already; write {least} or \
+             more, or leave it out",
+            Count(least - 1, "cell", "cells")
+        ));
+    }
+    let numbers = [&cells.to_le_bytes()[..], &within.as_nanos().to_le_bytes()].concat();
+    let id = limit_id(&[policy.as_bytes(), b"unsettled", &numbers]);
+    Some(Unsettled { cells, id })
 }
 
 /// The name of the arg with the cells to reserve, which must not be part of the key. The response
@@ -156,7 +196,7 @@ pub(crate) fn apply<'l>(
     rule_is_known: bool,
     limits: impl Iterator<Item = &'l mut Limit>,
 ) {
-    let SettleEntries { at, reserve_at, max_debt_at, settle } = written;
+    let SettleEntries { at, reserve_at, max_debt_at, unsettled_at, settle } = written;
     // The limit whose cells take longest to be paid off.
     let mut slowest: Option<(Quota, String)> = None;
     let mut limits = limits.peekable();
@@ -167,6 +207,14 @@ pub(crate) fn apply<'l>(
         ));
     }
     for limit in limits {
+        if let Some(at) = unsettled_at.filter(|_| limit.key.is_some()) {
+            reader.at(at).wrong(format!(
+                "policy '{policy}' cannot have unsettled, because its limit '{}' has a key of its \
+                 own, and such requests are charged with a later one, which may have another \
+                 value; leave the key of the limit or unsettled out",
+                limit.words.text
+            ));
+        }
         if settle.cells > limit.burst() {
             reader.at(reserve_at.unwrap_or(*at)).wrong(format!(
                 "policy '{policy}' would block every request under the limit '{}', because \

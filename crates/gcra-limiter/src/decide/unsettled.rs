@@ -1,0 +1,154 @@
+//! Requests that no response settles: what they cost is written down in the table when they go on,
+//! removed by their response, and else charged with a later request of the client.
+
+use std::time::Duration;
+
+use gcra_policy::settle::{Settle, Unsettled};
+use gcra_policy::{Limit, LimitPlace, Policy};
+use gcra_table::{KeyHash, Nanos, Reading, Table, Term};
+use gcra_text::duration::nanoseconds;
+use spop_agent::Message;
+
+use crate::decide::settle::charge_more;
+use crate::earlier_policies::LimitedClient;
+use crate::limit_bucket::LimitBucket;
+use crate::policies_in_force::InForce;
+use crate::question::Question;
+use crate::reservations::{Reservation, Reserved, wall_ms};
+use crate::settlement::SettledCells;
+
+/// What there is to know about the unsettled requests of a client.
+#[derive(Clone, Copy)]
+struct Client<'p> {
+    settle: &'p Settle,
+    unsettled: Unsettled,
+    /// By which they are found in the table.
+    key: KeyHash,
+}
+
+impl<'p> Client<'p> {
+    /// `None` if the policy does not charge them.
+    #[inline]
+    fn of(table: &Table, policy: &'p Policy, key: KeyHash) -> Option<Self> {
+        let settle = policy.settle()?;
+        let unsettled = settle.unsettled?;
+        let key = key.under(table.limit_salt(unsettled.id));
+        Some(Self { settle, unsettled, key })
+    }
+
+    fn term(&self, at: Duration) -> Term {
+        Term::at(at, self.settle.within)
+    }
+}
+
+/// Charges what requests of a client cost that no response has settled in time, under each limit
+/// for the client's message of now. Returns how many cells were charged.
+///
+/// They are taken first. A process that is killed before it has charged them has forgiven them.
+pub(crate) fn charge_overdue(
+    table: &Table,
+    now: &mut Reading,
+    in_force: &InForce,
+    question: Question,
+    message: &Message<'_>,
+) -> u32 {
+    let Question { policy: index, rule, key, .. } = question;
+    let policy = &in_force.policies.list[index];
+    let limits = policy.rule(rule).limits();
+    let Some(client) = Client::of(table, policy, key).filter(|_| !limits.is_empty()) else {
+        return 0;
+    };
+    let overdue = table.take_overdue(client.key, client.term(wall_ms(table)), now);
+    if overdue == 0 {
+        return 0;
+    }
+    let mut cells = SettledCells::default();
+    for (place, limit) in (0..).zip(limits) {
+        let current = LimitBucket::of(table, limit, key, Some(message));
+        let asked = LimitedClient { table, rule, limit, current, message };
+        let place = LimitPlace { policy: index, rule, limit: place };
+        charge_more(in_force, place, asked, overdue, now, &mut cells);
+    }
+    let SettledCells { charged, .. } = cells;
+    let cells = SettledCells { charged: 0, unsettled: charged, ..cells };
+    cells.count(&in_force.each[index].stats);
+    charged
+}
+
+/// Writes down what the requests cost that go on with these reservations, if no response settles
+/// them.
+#[cold]
+pub(crate) fn add(table: &Table, now: &mut Reading, in_force: &InForce, reserved: &Reserved) {
+    for (index, reservation) in reserved.each() {
+        let policy = &in_force.policies.list[*index];
+        let client = reservation.client.and_then(|key| Client::of(table, policy, key));
+        let Some(client) = client else { continue };
+        let cells = client.unsettled.cells.saturating_sub(reservation.cells);
+        if cells == 0 {
+            continue;
+        }
+        // Until the debt would be paid off, and until the windows end in which it would count.
+        let at = table.wall_reading();
+        let Settle { within, max_debt, .. } = client.settle;
+        let paid_off = Nanos(nanoseconds(*within * 2 + *max_debt));
+        let windows = policy.limits().filter_map(Limit::calendar);
+        let ends = windows.map(|calendar| calendar.window(at).end());
+        let until = ends.chain([at.time().saturating_add(paid_off)]).max().unwrap_or(at.time());
+        let most = policy.limits().map(Limit::burst).max().unwrap_or(1);
+        table.add_unsettled(client.key, client.term(reservation.at), cells, (until, most), now);
+    }
+}
+
+/// Takes a request whose response has come out of those that are unsettled. If it was charged as
+/// one already, as much was reserved for it.
+pub(crate) fn remove(
+    table: &Table,
+    now: &mut Reading,
+    policy: &Policy,
+    key: KeyHash,
+    reserved: &mut Reservation,
+) {
+    // Without a time there is no reservation.
+    let client = Client::of(table, policy, key).filter(|_| reserved.at > Duration::ZERO);
+    let Some(client) = client else { return };
+    let most = client.unsettled.cells;
+    let cells = most.saturating_sub(reserved.cells);
+    let is_late = || wall_ms(table).saturating_sub(reserved.at) > client.settle.within;
+    if cells > 0
+        && !table.remove_unsettled(client.key, client.term(reserved.at), cells, now)
+        && is_late()
+    {
+        reserved.cells = most;
+    }
+}
+
+/// The cells that unsettled requests of the client of a question may still cost; `None` if its
+/// policy does not charge them. Changes nothing.
+pub fn unsettled(
+    table: &Table,
+    in_force: &InForce,
+    question: Question,
+) -> Option<gcra_table::Unsettled> {
+    let policy = &in_force.policies.list[question.policy];
+    let client = Client::of(table, policy, question.key)?;
+    Some(table.unsettled(client.key, client.term(wall_ms(table))))
+}
+
+/// Whether a client has requests that are unsettled.
+pub fn is_any(table: &Table, policy: &Policy, key: KeyHash) -> bool {
+    let client = Client::of(table, policy, key);
+    client.is_some_and(|client| {
+        let gcra_table::Unsettled { open, overdue } =
+            table.unsettled(client.key, client.term(wall_ms(table)));
+        open > 0 || overdue > 0
+    })
+}
+
+/// Forgets the unsettled requests of a client, and returns how many cells they may have cost;
+/// `None` while the table is being resized.
+pub fn reset(table: &Table, policy: &Policy, key: KeyHash) -> Option<u32> {
+    match Client::of(table, policy, key) {
+        None => Some(0),
+        Some(client) => table.reset_unsettled(client.key),
+    }
+}
