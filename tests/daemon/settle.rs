@@ -1,8 +1,12 @@
 //! Limits that responses charge, behind a real HAProxy: the shipped files for failed logins and
 //! for tokens, as they are written.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
@@ -207,4 +211,97 @@ async fn spend_at_the_first([first, second]: &[Agent; 2]) -> u32 {
         agent.ask(&[("usage", &response)]).await.unwrap();
     }
     spent
+}
+
+/// A server that takes its time for a request with `X-Slow`, which costs 60 000 tokens then, and
+/// counts those that it began. Others cost nothing.
+struct SlowServer {
+    address: SocketAddr,
+    began: Arc<AtomicU64>,
+}
+
+impl SlowServer {
+    fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let began = Arc::<AtomicU64>::default();
+        let count = began.clone();
+        // It ends with the test's process.
+        thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                let count = count.clone();
+                thread::spawn(move || Self::serve(stream, &count));
+            }
+        });
+        Self { address, began }
+    }
+
+    fn serve(stream: TcpStream, began: &AtomicU64) {
+        let (mut writer, mut lines) =
+            (stream.try_clone().unwrap(), BufReader::new(stream).lines());
+        let (mut is_slow, mut is_empty) = (false, true);
+        while let Some(Ok(line)) = lines.next() {
+            is_slow |= line.to_ascii_lowercase().starts_with("x-slow:");
+            if !line.is_empty() || is_empty {
+                is_empty = line.is_empty();
+                continue;
+            }
+            let tokens = if is_slow { 60_000 } else { 0 };
+            if is_slow {
+                began.fetch_add(1, Ordering::Relaxed);
+                thread::sleep(Duration::from_millis(400));
+            }
+            let answer = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\nX-Tokens:";
+            if writer.write_all(format!("{answer} {tokens}\r\n\r\n").as_bytes()).is_err() {
+                return;
+            }
+            (is_slow, is_empty) = (false, true);
+        }
+    }
+}
+
+/// HAProxy 3.4 drops the response of a client that has gone, and sends no message about it. With
+/// `unsettled` each request that the server began is charged, by its response or without it; also
+/// if the agent is killed that was asked.
+#[test]
+fn tokens_of_clients_that_close_early_are_charged() {
+    needs!(support::haproxy());
+    let directory = directory();
+    let shipped = std::fs::read_to_string(haproxy_folder().join("tokens.toml")).unwrap();
+    let own = shipped.replace("settle =", "settle_within = \"2s\"\nunsettled = 60000\nsettle =");
+    assert_ne!(own, shipped);
+    let policies = directory.path().join("tokens.toml");
+    std::fs::write(&policies, own).unwrap();
+    let [mut first, second] = two_agents(directory.path(), &policies, None);
+    let server = SlowServer::start();
+    let address = server.address.to_string();
+    let mut environment = behind([&first, &second]).to_vec();
+    environment.push(("GCRA_APP", &address));
+    let haproxy = Haproxy::start("tokens.cfg", &environment);
+    let start = Instant::now();
+    let leave = || {
+        let client = Client::from(haproxy.frontend, ONE);
+        let mut stream = client.connect().unwrap();
+        let request = "GET / HTTP/1.1\r\nHost: a\r\nX-Api-Key: alice\r\nX-Slow: 1\r\n\r\n";
+        stream.write_all(request.as_bytes()).unwrap();
+        thread::sleep(Duration::from_millis(100));
+    };
+    (0..8).for_each(|_| leave());
+    first.process.kill();
+    let mut used = 0;
+    let began = || server.began.load(Ordering::Relaxed);
+    assert!(began() > 0);
+    wait_until("what the server began is charged", || {
+        let headers = [("X-Api-Key", "alice")];
+        let response = Client::from(haproxy.frontend, ONE).get_with("/", &headers).unwrap();
+        let left = response.head.lines().find_map(|line| line.strip_prefix("ratelimit: "));
+        let left = left.and_then(|left| left.split("\"llm.day\";r=").nth(1));
+        let left = left.and_then(|left| left.split(';').next()?.parse::<u64>().ok());
+        // 2 000 000 in a day come back at this rate.
+        let back = u64::try_from(start.elapsed().as_millis()).unwrap() * 2_000_000 / 86_400_000;
+        used = left.map_or(used, |left| 2_000_000 - left);
+        used + back + 1 >= began() * 60_000
+    });
+    assert!(used <= 8 * 60_000, "each at most once: {used} for {}", began());
+    println!("the server began {} requests, and {used} tokens are charged", began());
 }
