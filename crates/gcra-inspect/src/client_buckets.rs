@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::bail;
-use gcra_limiter::decide::unsettled;
+use gcra_limiter::unsettled;
 use gcra_policy::{Limit, Policy};
 use gcra_table::{KeyHash, Nanos, Quota, Registered, Table, Window};
 use gcra_text::table_error;

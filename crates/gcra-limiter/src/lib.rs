@@ -31,6 +31,7 @@ pub(crate) mod shaped;
 pub mod stats;
 pub mod testing;
 pub mod undecided;
+pub mod unsettled;
 pub mod verdict;
 pub mod waiting_request;
 pub mod written_message;

@@ -1,7 +1,5 @@
 //! How a message has settled what its request had reserved, and how many cells that were.
 
-use crate::stats::PolicyStats;
-
 gcra_text::words! {
     #[derive(Clone, Copy, Debug, Eq, PartialEq)]
     pub(crate) enum Settlement {
@@ -42,12 +40,8 @@ impl SettledCells {
     pub(crate) const NAMES: [&str; 5] =
         ["charged", "given_back", "overdrawn", "forgiven", "unsettled"];
 
-    /// Counts them for a policy.
-    pub(crate) fn count(self, stats: &PolicyStats) {
+    pub(crate) fn counts(self) -> [u32; 5] {
         let Self { charged, given_back, overdrawn, forgiven, unsettled } = self;
-        let counts = [charged, given_back, overdrawn, forgiven, unsettled];
-        for (place, cells) in counts.into_iter().enumerate().filter(|(_, cells)| *cells > 0) {
-            stats.seldom.settled_cells.add(place, cells.into());
-        }
+        [charged, given_back, overdrawn, forgiven, unsettled]
     }
 }

@@ -21,14 +21,14 @@ pub struct Settle {
     pub within: Duration,
     /// The cost of a request that no response settles within that time, if it is more than what
     /// the request has reserved.
-    pub unsettled: Option<Unsettled>,
+    pub unsettled: Option<UnsettledCost>,
     /// How long a debt beyond the burst may take to be paid off. It is a part of the quotas.
     pub max_debt: Duration,
 }
 
 /// The cost of requests that no response settles.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Unsettled {
+pub struct UnsettledCost {
     /// In all, with what the request has reserved.
     pub cells: u32,
     /// The number by which agents find what such requests of a client cost. It follows from the

@@ -98,7 +98,7 @@ mod table;
 mod time;
 mod used;
 
-pub use bucket::unsettled::{MOST_UNSETTLED, Term, Unsettled};
+pub use bucket::unsettled::{MOST_UNSETTLED, Term, UnsettledCells};
 pub use bucket::window::{Tally, WallReading, Window, WindowOver};
 pub use bucket_place::BucketPlace;
 pub use clock::ManualClock;

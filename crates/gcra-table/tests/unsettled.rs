@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use gcra_table::{MOST_UNSETTLED, Nanos, Slots, Table, Term, Unsettled};
+use gcra_table::{MOST_UNSETTLED, Nanos, Slots, Table, Term, UnsettledCells};
 use proptest::prelude::*;
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -41,10 +41,10 @@ fn more_than_a_sum_can_hold_is_forgiven_and_none_of_it_leaks_into_another() {
     add(&table, b"a", term(100), u32::MAX);
     add(&table, b"a", term(101), 7);
     let most = MOST_UNSETTLED;
-    let all = Unsettled { open: most + 7, overdue: 0 };
+    let all = UnsettledCells { open: most + 7, overdue: 0 };
     assert_eq!(table.unsettled(key, term(101)), all);
     assert_eq!(table.take_overdue(key, term(101), &mut table.reading()), 0);
-    assert_eq!(table.unsettled(key, term(102)), Unsettled { open: 7, overdue: most });
+    assert_eq!(table.unsettled(key, term(102)), UnsettledCells { open: 7, overdue: most });
     assert_eq!(table.take_overdue(key, term(102), &mut table.reading()), most);
     assert!(!table.remove_unsettled(key, term(100), 1, &mut table.reading()), "it was taken");
     assert!(table.remove_unsettled(key, term(101), 7, &mut table.reading()));

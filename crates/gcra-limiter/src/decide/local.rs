@@ -11,11 +11,11 @@ use gcra_table::{
 use spop_agent::Message;
 
 use crate::answer::{LimitStanding, Standings};
-use crate::decide::unsettled::unsettled;
 use crate::earlier_policies::LimitedClient;
 use crate::limit_bucket::{LimitBucket, lacks_a_key};
 use crate::policies_in_force::{DecisionPath, InForce, Usual};
 use crate::question::Question;
+use crate::unsettled::unsettled;
 use crate::verdict::{Reason, Verdict};
 
 /// In how many windows one after another cells are counted that find each of them over. More than

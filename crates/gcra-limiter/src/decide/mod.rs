@@ -6,7 +6,7 @@ pub(crate) mod charges;
 pub mod claim;
 pub(crate) mod lent;
 pub mod local;
+pub(crate) mod overdue;
 pub(crate) mod request;
 pub(crate) mod settle;
-pub mod unsettled;
 pub mod without_store;

@@ -13,14 +13,15 @@ use crate::counting::{count, count_tried, count_undecided};
 use crate::decide::attempt::{Attempt, MustWait, Patience, SharedDecision};
 use crate::decide::claim::SharedQuestion;
 use crate::decide::local::decide;
+use crate::decide::overdue::charge_overdue;
 use crate::decide::settle::{SettlingInStore, settle};
-use crate::decide::unsettled;
 use crate::limit_bucket::{LimitBucket, lacks_a_key, note_said};
 use crate::policies_in_force::{DecisionPath, InForce};
 use crate::question::{Question, Unanswerable};
 use crate::reservations::{Reservation, Reserved, wall_ms};
 use crate::stats::Lane;
 use crate::undecided::Undecided;
+use crate::unsettled;
 use crate::verdict::{Reason, Verdict};
 
 /// The values that a decision about a request needs.
@@ -246,7 +247,7 @@ impl<'p> Asked<'p, '_, '_> {
         let mut goes_on = now.time();
         if policy.reserves() {
             let Deciding { in_force, table, .. } = self.deciding;
-            let charged = unsettled::charge_overdue(table, now, in_force, question, message);
+            let charged = charge_overdue(table, now, in_force, question, message);
             if charged > 0
                 && let Some(lines) = audit.as_deref_mut()
             {

@@ -14,7 +14,6 @@ use crate::decide::at_once::{LOOK, SettledInStore};
 use crate::decide::attempt::{Attempt, MustWait, Patience};
 use crate::decide::claim::SharedQuestion;
 use crate::decide::local::{MOST_WINDOWS, in_window};
-use crate::decide::unsettled;
 use crate::earlier_policies::LimitedClient;
 use crate::limit_bucket::{LimitBucket, lacks_a_key, note_said};
 use crate::message_key::hash_key;
@@ -23,6 +22,7 @@ use crate::question::Question;
 use crate::reservations::{Marks, Reservation, read, wall_ms};
 use crate::settlement::{SettledCells, Settlement};
 use crate::stats::PolicyStats;
+use crate::unsettled;
 
 /// Settles a request of the policy with this index, as the message of its response says. Adds the
 /// standing of each limit to `standings`, where an answer needs it. Returns how many cells were
@@ -106,7 +106,13 @@ pub(crate) fn settle(
 
 fn count(stats: &PolicyStats, outcome: Settlement, cells: SettledCells) {
     stats.seldom.settled.add(outcome as usize, 1);
-    cells.count(stats);
+    count_cells(stats, cells);
+}
+
+pub(crate) fn count_cells(stats: &PolicyStats, cells: SettledCells) {
+    for (place, cells) in cells.counts().into_iter().enumerate().filter(|(_, cells)| *cells > 0) {
+        stats.seldom.settled_cells.add(place, cells.into());
+    }
 }
 
 /// Charges cells under a limit, also beyond its burst or count.

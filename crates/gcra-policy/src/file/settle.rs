@@ -13,7 +13,7 @@ use crate::file::reader::{Entries, Node, Reader, list};
 use crate::key_parts::KeyParts;
 use crate::limit::Limit;
 use crate::policy::Policy;
-use crate::settle::{RESERVED, Settle, Unsettled, with_max_debt};
+use crate::settle::{RESERVED, Settle, UnsettledCost, with_max_debt};
 use crate::words::text;
 
 /// How far responses may lead a client beyond its burst, unless it is set.
@@ -132,7 +132,7 @@ fn unsettled<'t>(
     (policy, within): (&str, Duration),
     least: u32,
     has_cost: bool,
-) -> Option<Unsettled> {
+) -> Option<UnsettledCost> {
     if !has_cost {
         reader.on(value).wrong(
             "unsettled needs the message of every response, and without cost each of them costs \
@@ -151,7 +151,7 @@ fn unsettled<'t>(
     }
     let numbers = [&cells.to_le_bytes()[..], &within.as_nanos().to_le_bytes()].concat();
     let id = limit_id(&[policy.as_bytes(), b"unsettled", &numbers]);
-    Some(Unsettled { cells, id })
+    Some(UnsettledCost { cells, id })
 }
 
 /// The name of the arg with the cells to reserve, which must not be part of the key. The response

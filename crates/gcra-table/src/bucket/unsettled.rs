@@ -76,7 +76,7 @@ impl Term {
 
 /// The cells of a client that no response has settled yet.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Unsettled {
+pub struct UnsettledCells {
     /// Those that responses may still settle.
     pub open: u32,
     /// Those that the next request takes.

@@ -1,7 +1,7 @@
 //! What requests cost that no response settles: `bucket/unsettled.rs` says how it is kept.
 
 use crate::bucket::Bucket;
-use crate::bucket::unsettled::{Content, MOST_UNSETTLED, TERM_BITS, Term, Unsettled};
+use crate::bucket::unsettled::{Content, MOST_UNSETTLED, TERM_BITS, Term, UnsettledCells};
 use crate::key::KeyHash;
 use crate::slot::BucketId;
 use crate::table::Table;
@@ -71,8 +71,8 @@ impl Table {
     }
 
     /// The cells of `key` that no response has settled yet. Changes nothing.
-    pub fn unsettled(&self, key: KeyHash, term: Term) -> Unsettled {
-        let mut unsettled = Unsettled::default();
+    pub fn unsettled(&self, key: KeyHash, term: Term) -> UnsettledCells {
+        let mut unsettled = UnsettledCells::default();
         for term in term.last_two() {
             let content = Content::in_bucket(self.tat_of(term.bucket_id(key)));
             match content.terms_before(term) {

@@ -1,27 +1,22 @@
 //! Requests that no response settles: what they cost is written down in the table when they go on,
-//! removed by their response, and else charged with a later request of the client.
+//! removed by their response, and else taken by a later request of the client, which charges it.
 
 use std::time::Duration;
 
-use gcra_policy::settle::{Settle, Unsettled};
-use gcra_policy::{Limit, LimitPlace, Policy};
-use gcra_table::{KeyHash, Nanos, Reading, Table, Term};
+use gcra_policy::settle::{Settle, UnsettledCost};
+use gcra_policy::{Limit, Policy};
+use gcra_table::{KeyHash, Nanos, Reading, Table, Term, UnsettledCells};
 use gcra_text::duration::nanoseconds;
-use spop_agent::Message;
 
-use crate::decide::settle::charge_more;
-use crate::earlier_policies::LimitedClient;
-use crate::limit_bucket::LimitBucket;
 use crate::policies_in_force::InForce;
 use crate::question::Question;
 use crate::reservations::{Reservation, Reserved, wall_ms};
-use crate::settlement::SettledCells;
 
 /// What there is to know about the unsettled requests of a client.
 #[derive(Clone, Copy)]
 struct Client<'p> {
     settle: &'p Settle,
-    unsettled: Unsettled,
+    unsettled: UnsettledCost,
     /// By which they are found in the table.
     key: KeyHash,
 }
@@ -41,38 +36,16 @@ impl<'p> Client<'p> {
     }
 }
 
-/// Charges what requests of a client cost that no response has settled in time, under each limit
-/// for the client's message of now. Returns how many cells were charged.
-///
-/// They are taken first. A process that is killed before it has charged them has forgiven them.
-pub(crate) fn charge_overdue(
+/// Takes what requests of a client cost that no response has settled in time. The caller charges
+/// it. A process that is killed before it has done so has forgiven it.
+pub(crate) fn take_overdue(
     table: &Table,
+    policy: &Policy,
+    key: KeyHash,
     now: &mut Reading,
-    in_force: &InForce,
-    question: Question,
-    message: &Message<'_>,
 ) -> u32 {
-    let Question { policy: index, rule, key, .. } = question;
-    let policy = &in_force.policies.list[index];
-    let limits = policy.rule(rule).limits();
-    let Some(client) = Client::of(table, policy, key).filter(|_| !limits.is_empty()) else {
-        return 0;
-    };
-    let overdue = table.take_overdue(client.key, client.term(wall_ms(table)), now);
-    if overdue == 0 {
-        return 0;
-    }
-    let mut cells = SettledCells::default();
-    for (place, limit) in (0..).zip(limits) {
-        let current = LimitBucket::of(table, limit, key, Some(message));
-        let asked = LimitedClient { table, rule, limit, current, message };
-        let place = LimitPlace { policy: index, rule, limit: place };
-        charge_more(in_force, place, asked, overdue, now, &mut cells);
-    }
-    let SettledCells { charged, .. } = cells;
-    let cells = SettledCells { charged: 0, unsettled: charged, ..cells };
-    cells.count(&in_force.each[index].stats);
-    charged
+    let client = Client::of(table, policy, key);
+    client.map_or(0, |it| table.take_overdue(it.key, it.term(wall_ms(table)), now))
 }
 
 /// Writes down what the requests cost that go on with these reservations, if no response settles
@@ -124,11 +97,7 @@ pub(crate) fn remove(
 
 /// The cells that unsettled requests of the client of a question may still cost; `None` if its
 /// policy does not charge them. Changes nothing.
-pub fn unsettled(
-    table: &Table,
-    in_force: &InForce,
-    question: Question,
-) -> Option<gcra_table::Unsettled> {
+pub fn unsettled(table: &Table, in_force: &InForce, question: Question) -> Option<UnsettledCells> {
     let policy = &in_force.policies.list[question.policy];
     let client = Client::of(table, policy, question.key)?;
     Some(table.unsettled(client.key, client.term(wall_ms(table))))
@@ -138,7 +107,7 @@ pub fn unsettled(
 pub fn is_any(table: &Table, policy: &Policy, key: KeyHash) -> bool {
     let client = Client::of(table, policy, key);
     client.is_some_and(|client| {
-        let gcra_table::Unsettled { open, overdue } =
+        let UnsettledCells { open, overdue } =
             table.unsettled(client.key, client.term(wall_ms(table)));
         open > 0 || overdue > 0
     })

@@ -1,0 +1,46 @@
+//! Charges requests that no response has settled in time, with a later request of the client.
+
+use gcra_policy::LimitPlace;
+use gcra_table::{Reading, Table};
+use spop_agent::Message;
+
+use crate::decide::settle::{charge_more, count_cells};
+use crate::earlier_policies::LimitedClient;
+use crate::limit_bucket::LimitBucket;
+use crate::policies_in_force::InForce;
+use crate::question::Question;
+use crate::settlement::SettledCells;
+use crate::unsettled::take_overdue;
+
+/// Charges what requests of a client cost that no response has settled in time, under each limit
+/// for the client's message of now. Returns how many cells were charged.
+pub(crate) fn charge_overdue(
+    table: &Table,
+    now: &mut Reading,
+    in_force: &InForce,
+    question: Question,
+    message: &Message<'_>,
+) -> u32 {
+    let Question { policy: index, rule, key, .. } = question;
+    let policy = &in_force.policies.list[index];
+    let limits = policy.rule(rule).limits();
+    // Where requests are not limited, nothing is reserved.
+    if limits.is_empty() {
+        return 0;
+    }
+    let overdue = take_overdue(table, policy, key, now);
+    if overdue == 0 {
+        return 0;
+    }
+    let mut cells = SettledCells::default();
+    for (place, limit) in (0..).zip(limits) {
+        let current = LimitBucket::of(table, limit, key, Some(message));
+        let asked = LimitedClient { table, rule, limit, current, message };
+        let place = LimitPlace { policy: index, rule, limit: place };
+        charge_more(in_force, place, asked, overdue, now, &mut cells);
+    }
+    let SettledCells { charged, .. } = cells;
+    let cells = SettledCells { charged: 0, unsettled: charged, ..cells };
+    count_cells(&in_force.each[index].stats, cells);
+    charged
+}
