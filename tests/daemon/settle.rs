@@ -305,3 +305,49 @@ fn tokens_of_clients_that_close_early_are_charged() {
     assert!(used <= 8 * 60_000, "each at most once: {used} for {}", began());
     println!("the server began {} requests, and {used} tokens are charged", began());
 }
+
+/// What no response has settled yet is shown by the commands, cleared by a reset, and kept while no
+/// agent runs.
+#[test]
+fn what_is_unsettled_is_shown_and_cleared() {
+    let directory = directory();
+    let (file, table) = (directory.path().join("policies.toml"), directory.path().join("table"));
+    let policies = "[policy.api]\nlimits = \"1000/d\"\nkey = [\"ip\"]\nreserve = 5\ncost = \
+                    \"tokens\"\nsettle = \"usage\"\nsettle_within = \"1d\"\nunsettled = 50\n";
+    std::fs::write(&file, policies).unwrap();
+    let start = || Agent::start(&table, &["--config", file.to_str().unwrap()]);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let ask = |agent: &Agent, clients: &[IpAddr]| {
+        runtime.block_on(async {
+            let mut client = testing::Client::connect(&agent.address).await.unwrap();
+            for ip in clients {
+                let answer = client.ask(&[("api", &[("ip", (*ip).into())])]).await.unwrap();
+                assert!(answer.var(Scope::Transaction, "reserved").is_some());
+            }
+        });
+    };
+    let run = |arguments: &[&str]| {
+        let mut command = std::process::Command::new(support::agent_binary());
+        command.args(arguments).arg("--table").arg(&table);
+        let output = command.output().unwrap();
+        let said = String::from_utf8(output.stdout.clone()).unwrap();
+        assert!(output.status.success(), "{arguments:?}: {output:?}");
+        said
+    };
+    let mut first = start();
+    ask(&first, &[ONE, ONE, OTHER]);
+    first.process.kill();
+    let agent = start();
+    ask(&agent, &[ONE]);
+    let said = run(&["table", "get", "127.0.0.1"]);
+    assert!(said.contains("no response yet: 135 cells may follow"), "{said}");
+    let said = run(&["explain", "ip=127.0.0.2"]);
+    assert!(said.contains("no response yet: 45 cells may follow"), "{said}");
+    let said = run(&["table", "reset", "127.0.0.1"]);
+    assert!(said.contains("135 cells of unsettled requests are not charged any more"), "{said}");
+    let said = run(&["explain", "ip=127.0.0.1"]);
+    assert!(!said.contains("unsettled"), "{said}");
+    let said = run(&["table", "get", "127.0.0.2", "--json"]);
+    assert!(said.contains("\"unsettled\":{\"open\":45,\"overdue\":0}"), "{said}");
+    agent.stop();
+}

@@ -303,6 +303,8 @@ macro_rules! models {
 }
 pub(crate) use models;
 
+mod unsettled;
+
 /// Two processes charge a bucket that exists.
 fn two_charges() {
     let table = Arc::new(Table::new());
