@@ -198,3 +198,15 @@ fn at_once_from_many_threads_every_cell_counts_once() {
     assert_eq!(added.into_inner(), gone.into_inner() + u64::from(left));
     assert_eq!(table.gave_up(), 0);
 }
+
+#[test]
+fn a_wall_clock_that_is_set_back_charges_nobody_early() {
+    for back in 1..30 {
+        let table = Table::in_memory(Slots::new(64).unwrap()).unwrap();
+        let key = table.hash(b"a");
+        add(&table, b"a", term(101), 5);
+        let take = |number| table.take_overdue(key, term(number), &mut table.reading());
+        assert_eq!((take(101 - back), take(102 - back), take(102)), (0, 0, 0), "{back}");
+        assert_eq!(take(103), 5, "{back}");
+    }
+}
