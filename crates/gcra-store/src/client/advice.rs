@@ -1,7 +1,7 @@
 //! [`advice`]: what an operator can do about a [`Fault`].
 
 use crate::client::fault::Fault;
-use crate::config::{Config, Password};
+use crate::config::{Config, Password, Place};
 
 /// The permissions that a user of the store needs, in the words of `ACL SETUSER`.
 pub const PERMISSIONS: &str = "resetkeys ~{gcra:* resetchannels -@all +eval +evalsha +get +set \
@@ -37,6 +37,15 @@ pub(crate) fn advice(fault: &Fault, config: &Config) -> String {
             "; write a name in the address for which its certificate is valid".to_owned()
         }
         Fault::Replica => "; name its primary, or the sentinels".to_owned(),
+        Fault::Sentinel(name) => {
+            let scheme = if config.url.tls { "rediss" } else { "redis" };
+            let address = match &config.url.place {
+                Place::Single(address) => address.to_string(),
+                Place::Sentinel { .. } | Place::Cluster { .. } => "HOST:PORT".to_owned(),
+            };
+            let name = name.as_deref().unwrap_or("NAME-OF-THE-PRIMARY");
+            format!("; write {scheme}+sentinel://{address}/{name}")
+        }
         Fault::OutOfMemory => "; raise maxmemory".to_owned(),
         Fault::Slow { .. } => "; let requests wait longer (--store-wait, or wait in [store]), or \
                                use a store that is nearer"

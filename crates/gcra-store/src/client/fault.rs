@@ -32,6 +32,8 @@ pub enum Fault {
     },
     /// It is a replica, or has become one.
     Replica,
+    /// It is a sentinel, and not a server: the name of a primary that it knows.
+    Sentinel(Option<String>),
     /// It is reading its data set.
     Loading,
     /// It is out of memory (`maxmemory` with `noeviction`).
@@ -103,6 +105,7 @@ impl fmt::Display for Fault {
                 write!(f, "its replies take {takes:.1} ms, and may take {most} ms at most")
             }
             Self::Replica => f.write_str("it is a replica, not a primary"),
+            Self::Sentinel(_) => f.write_str("it is a sentinel, not a primary"),
             Self::Loading => f.write_str("it is reading its data set"),
             Self::OutOfMemory => f.write_str("it is out of memory"),
             Self::NotPermitted(why) => write!(f, "the user is not permitted to do this: {why}"),

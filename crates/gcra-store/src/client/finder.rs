@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::client::bucket::{TAGS, tag_text};
 use crate::client::connection::{ANSWER, Connection, Connector, LONG_ANSWER, fault_of, parts};
-use crate::client::fault::Fault;
+use crate::client::fault::{Fault, in_words};
 use crate::client::script::{self, By};
 use crate::config::{Address, Place};
 
@@ -242,8 +242,13 @@ impl Finder {
         let Value::Array(role) = connection.send_one(&["ROLE"], ANSWER, within).await? else {
             return Err(Fault::Other("no role".to_owned()));
         };
-        if role.first().and_then(text) != Some("master") {
-            return Err(Fault::Replica);
+        match role.first().and_then(text) {
+            Some("master") => {}
+            Some("sentinel") => {
+                let names = role.get(1).map_or(&[][..], parts);
+                return Err(Fault::Sentinel(names.first().and_then(text).map(in_words)));
+            }
+            _ => return Err(Fault::Replica),
         }
         let are = role.get(2).map_or(0, |replicas| parts(replicas).len());
         let are = u32::try_from(are).unwrap_or(u32::MAX);
