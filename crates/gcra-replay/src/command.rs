@@ -12,7 +12,7 @@ use std::time::Instant;
 use anyhow::{Context as _, bail};
 use gcra_text::output::{Output, WrongUsage, print};
 use gcra_text::visible::{Visible, visible_lines};
-use haproxy_log::{Format, Input, Options, Progress, ReadCounts};
+use haproxy_log::{Format, Input, Options, Progress, ReadCounts, Unknown};
 
 use crate::args::Replay;
 use crate::findings::Findings;
@@ -187,34 +187,49 @@ fn inputs(files: &[PathBuf], real: &[Option<PathBuf>]) -> anyhow::Result<Vec<Inp
 
 /// The format of the logs: the one that is written, or the one that the first log with lines has.
 fn format(command: &Replay, inputs: &[Input]) -> anyhow::Result<Format> {
-    if let Some(text) = &command.log_format {
-        return Ok(match &*text.to_ascii_lowercase() {
-            "" => {
-                let sentence = "--log-format is empty; write the log-format of haproxy.cfg, or \
-                                http, https, tcp, clf or json";
-                bail!(WrongUsage(sentence.to_owned()));
-            }
-            "http" => Format::http(),
-            "https" => Format::https(),
-            "tcp" => Format::tcp(),
-            "clf" => Format::clf(),
-            "json" => Format::json(),
-            _ => Format::compile(text)
-                .map_err(|error| WrongUsage(format!("--log-format: {error}")))?,
-        });
+    let written = command.log_format.as_deref();
+    match written.unwrap_or_default().to_ascii_lowercase().as_str() {
+        "" if written.is_some() => {
+            let sentence = "--log-format is empty; write the log-format of haproxy.cfg, or http, \
+                            https, tcp, clf or json";
+            bail!(WrongUsage(sentence.to_owned()));
+        }
+        "http" => return Ok(Format::http()),
+        "https" => return Ok(Format::https()),
+        "tcp" => return Ok(Format::tcp()),
+        "clf" => return Ok(Format::clf()),
+        "json" => return Ok(Format::json()),
+        _ => {}
     }
     let Some((name, sample)) = first_sample(inputs)? else {
         let names: Vec<_> = inputs.iter().map(Input::name).collect();
         bail!("{} has no lines", names.join(", "));
     };
+    if let Some(text) = written {
+        let format = Format::compile_for(text, &sample);
+        return Ok(format.map_err(|error| WrongUsage(format!("--log-format: {error}")))?);
+    }
     Format::guess(&sample).ok_or_else(|| {
         let line = sample.split(|byte| *byte == b'\n').find(|line| !line.trim_ascii().is_empty());
         let line = excerpt(line.unwrap_or_default());
-        WrongUsage(format!(
-            "the lines of {name} have none of the formats that replay knows (HAProxy's HTTP, \
-             HTTPS, TCP and CLF formats, that of the shipped configurations, and JSON): the first \
-             is '{line}'; write the log-format of haproxy.cfg with --log-format"
-        ))
+        WrongUsage(match Format::why_unknown(&sample) {
+            Unknown::Connections => format!(
+                "{name} has connections and no requests, such as '{line}'; write 'option httplog' \
+                 (or, with mode tcp, 'option tcplog') in haproxy.cfg, so that HAProxy logs each \
+                 request"
+            ),
+            Unknown::JsonWithoutDate => format!(
+                "no value in the JSON lines of {name} is a date that replay knows, such as \
+                 2026-11-22T21:39:33.123Z or %tr of HAProxy: the first is '{line}'; add the date \
+                 of the request to what writes these lines"
+            ),
+            _ => format!(
+                "the lines of {name} have none of the formats that replay knows (HAProxy's HTTP, \
+                 HTTPS, TCP and CLF formats, those of its ingress controller and of the shipped \
+                 configurations, and JSON): the first is '{line}'; write the log-format of \
+                 haproxy.cfg with --log-format"
+            ),
+        })
         .into()
     })
 }

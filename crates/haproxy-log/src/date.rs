@@ -132,10 +132,15 @@ impl Dates {
     }
 
     /// A date in any of the notations above, in that of ISO 8601 (`2026-11-22T21:39:33.123Z`; a
-    /// space may stand for the T), or as a number since 1970: seconds, with or without a fraction,
-    /// milliseconds, microseconds or nanoseconds, by its size.
+    /// space may stand for the T, and slashes for the hyphens; `20261122T213933.123Z`), in those
+    /// of RFC 1123 and of C (`Sun, 22 Nov 2026 21:39:33 GMT`, `Sun Nov 22 21:39:33 2026`), or as a
+    /// number since 1970: seconds, with or without a fraction, milliseconds, microseconds or
+    /// nanoseconds, by its size.
     pub(crate) fn any(&mut self, text: &[u8]) -> Option<i64> {
         let text = text.trim_ascii();
+        if text.first().is_some_and(u8::is_ascii_alphabetic) || text.get(2) == Some(&b' ') {
+            return self.with_words(text);
+        }
         match text.get(2) {
             Some(b'/') if text.len() == WITH_ZONE && text[20] == b' ' => self.with_zone(text),
             Some(b'/') => {
@@ -148,14 +153,15 @@ impl Dates {
                 };
                 Some(whole * SECOND + fraction - self.offset)
             }
-            _ if text.get(4) == Some(&b'-') => self.iso(text),
+            _ if matches!(text.get(4), Some(b'-' | b'/')) => self.iso(text),
+            _ if text.get(8) == Some(&b'T') => self.basic(text),
             _ => epoch(text),
         }
     }
 
     fn iso(&self, text: &[u8]) -> Option<i64> {
         let (date, rest) = text.split_at_checked(10)?;
-        if date[4] != b'-' || date[7] != b'-' {
+        if date[4] != date[7] {
             return None;
         }
         let date = [number(&date[..4])?, number(&date[5..7])?, number(&date[8..])?];
@@ -164,7 +170,45 @@ impl Dates {
             return None;
         }
         let (time, rest) = rest.split_at_checked(8)?;
-        let whole = seconds(date, time_of_day(time)?)?;
+        self.with_rest(seconds(date, time_of_day(time)?)?, rest)
+    }
+
+    /// `20261122T213933`, and what may follow the seconds.
+    fn basic(&self, text: &[u8]) -> Option<i64> {
+        let (whole, rest) = text.split_at_checked(15)?;
+        let part = |from: usize, to: usize| number(&whole[from..to]);
+        let date = [part(0, 4)?, part(4, 6)?, part(6, 8)?];
+        let time = [part(9, 11)?, part(11, 13)?, part(13, 15)?];
+        self.with_rest(seconds(date, time)?, rest)
+    }
+
+    /// `[Sun, ]22 Nov 2026 21:39:33[ GMT]` and `Sun Nov 22 21:39:33 2026`.
+    fn with_words(&self, text: &[u8]) -> Option<i64> {
+        let mut words = text.split(|&byte| byte == b' ').filter(|word| !word.is_empty());
+        let mut next = || words.next().unwrap_or_default();
+        let mut first = next();
+        if !first.first().is_some_and(u8::is_ascii_digit) {
+            first = next();
+        }
+        let (day, month, year, time) = match month(first) {
+            // In C the year is the last word.
+            Some(month) => {
+                let (day, time) = (next(), next());
+                (day, month, next(), time)
+            }
+            None => (first, month(next())?, next(), next()),
+        };
+        if year.len() != 4 || day.len() > 2 {
+            return None;
+        }
+        let whole = seconds([number(year)?, month, number(day)?], time_of_day(time)?)?;
+        let zone = next();
+        let zone: &[u8] = if matches!(zone, b"GMT" | b"UTC") { b"Z" } else { zone };
+        self.with_rest(whole, zone)
+    }
+
+    /// A date, and what stands behind its seconds: a fraction and a zone, or nothing.
+    fn with_rest(&self, whole: i64, rest: &[u8]) -> Option<i64> {
         let digits = match rest.split_first() {
             Some((b'.' | b',', rest)) => {
                 let end = rest.iter().position(|b| !b.is_ascii_digit()).unwrap_or(rest.len());
@@ -223,9 +267,25 @@ mod tests {
             "1795383573123",
             "1795383573123000",
             "1795383573123000999",
+            "2026/11/22 21:39:33.123",
+            "2026/11/22T21:39:33.123Z",
+            "20261122T213933.123Z",
+            "20261122T223933.123+0100",
         ] {
             assert_eq!(dates.any(text.as_bytes()), expected, "{text}");
         }
+        for text in [
+            "Sun, 22 Nov 2026 21:39:33 GMT",
+            "Sun, 22 Nov 2026 22:39:33 +0100",
+            "22 Nov 2026 21:39:33",
+            "Sun Nov 22 21:39:33 2026",
+            "20261122T213933Z",
+            "2026/11/22 21:39:33",
+        ] {
+            assert_eq!(dates.any(text.as_bytes()), expected.map(|at| at - 123_000), "{text}");
+        }
+        let first = expected.map(|at| at - 21 * 86_400 * SECOND - 123_000);
+        assert_eq!(dates.any(b"Sun Nov  1 21:39:33 2026"), first);
         assert_eq!(dates.with_milliseconds(b"22/Nov/2026:21:39:33.123"), expected);
         let whole = Some(1_795_383_573_000_000);
         assert_eq!(dates.with_zone(b"22/Nov/2026:21:39:33 +0000"), whole);
@@ -254,6 +314,14 @@ mod tests {
             "2026-11-22",
             "2026-11-22T21:39:33+1",
             "1795383573123000999999",
+            "2026-11/22 21:39:33",
+            "20261122T2139",
+            "20261131T213933Z",
+            "Sun, 22 Nov 26 21:39:33 GMT",
+            "Sun, 22 Nov 2026",
+            "Nov 22 21:39:33",
+            "Sun, 31 Nov 2026 21:39:33 GMT",
+            "Sun, 22 Nov 2026 21:39:33 PST",
             "-1",
         ] {
             assert_eq!(dates.any(text.as_bytes()), None, "{text}");

@@ -6,10 +6,11 @@ use std::sync::{Arc, OnceLock};
 use crate::compile::{Node, Source, Value, compile};
 use crate::format_error::FormatError;
 use crate::line::{Lines, Parsed, Values};
-use crate::part::{Decode, Part};
+use crate::part::{Decode, Part, is_request};
 use crate::scan::{SPANS, Scanner};
 use crate::selection::{Reader, Selection, Slot, TextReader};
 use crate::time::Time;
+use crate::word::readings;
 
 /// A format of log lines, compiled once.
 #[derive(Debug, Clone)]
@@ -55,9 +56,13 @@ impl Field {
 /// The log-formats that HAProxy has names for, and those of this project.
 const HTTP: &str = "%ci:%cp [%tr] %ft %b/%s %TR/%Tw/%Tc/%Tr/%Ta %ST %B %CC %CS %tsc \
                     %ac/%fc/%bc/%sc/%rc %sq/%bq %hr %hs %{+Q}r";
-/// The fields of the HTTPS format behind those of HTTP.
-const HTTPS_END: &str = "%[fc_err]/%[ssl_fc_err,hex]/%[ssl_c_err]/%[ssl_c_ca_err]/\
-                         %[ssl_fc_is_resumed] %[ssl_fc_sni]/%sslv/%sslc";
+const HTTPS: &str = "%ci:%cp [%tr] %ft %b/%s %TR/%Tw/%Tc/%Tr/%Ta %ST %B %CC %CS %tsc \
+                     %ac/%fc/%bc/%sc/%rc %sq/%bq %hr %hs %{+Q}r %[fc_err]/%[ssl_fc_err,hex]/\
+                     %[ssl_c_err]/%[ssl_c_ca_err]/%[ssl_fc_is_resumed] \
+                     %[ssl_fc_sni]/%sslv/%sslc";
+/// The default of HAProxy's ingress controller for Kubernetes. Its `txn.base` is the sample `base`.
+const INGRESS: &str = "%ci:%cp [%tr] %ft %b/%s %TR/%Tw/%Tc/%Tr/%Ta %ST %B %CC %CS %tsc \
+                       %ac/%fc/%bc/%sc/%rc %sq/%bq %hr %hs \"%HM %[var(txn.base)] %HV\"";
 const TCP: &str = "%ci:%cp [%t] %ft %b/%s %Tw/%Tc/%Tt %B %ts %ac/%fc/%bc/%sc/%rc %sq/%bq";
 const CLF: &str = "%{+Q}o %{-Q}ci - - [%trg] %r %ST %B \"\" \"\" %cp %ms %ft %b %s %TR %Tw %Tc \
                    %Tr %Ta %tsc %ac %fc %bc %sc %rc %sq %bq %CC %CS %hrl %hsl";
@@ -125,21 +130,59 @@ const OTHER_NAMES: &[(&str, &str)] = &[
     ("unique-id", "ID"),
 ];
 
+/// The variables of HAProxy 2.8 and later that have its formats.
+const VARIABLES: [(&str, &str); 5] = [
+    ("HAPROXY_HTTP_LOG_FMT", HTTP),
+    ("HAPROXY_HTTPS_LOG_FMT", HTTPS),
+    ("HAPROXY_TCP_LOG_FMT", TCP),
+    ("HAPROXY_HTTP_CLF_LOG_FMT", CLF),
+    ("HAPROXY_TCP_CLF_LOG_FMT", TCP_CLF),
+];
+
 /// How much of a sample is looked at.
 const SAMPLE_LINES: usize = 2000;
 
 impl Format {
     /// Compiles a log-format string of HAProxy 2.6 to 3.4, with quotes and backslashes of the
-    /// configuration file already taken away. A whole `log-format "..."` line is fine, too.
+    /// configuration file already taken away. A whole `log-format "..."` line is fine, too, and so
+    /// are the variables in which HAProxy has its own formats (`$HAPROXY_HTTP_LOG_FMT`).
     ///
     /// `%{+json}o` makes it a format of JSON objects, whose fields have the names in parentheses.
     ///
     /// # Errors
     /// The string is not a log-format, it has no date, two of its values have nothing between
-    /// them, or its lines are CBOR.
+    /// them, it has a variable that is not known, or its lines are CBOR.
     pub fn compile(log_format: &str) -> Result<Self, FormatError> {
-        let string = without_configuration(log_format);
-        Self::named("the given log-format", &string)
+        Self::compile_for(log_format, b"")
+    }
+
+    /// The same, where `sample` is the beginning of a log (see
+    /// [`Input::sample`](crate::Input::sample)). It says what the string means if it can be read
+    /// in two ways: as HAProxy reads its configuration, and with all quotes and backslashes.
+    ///
+    /// # Errors
+    /// See [`Format::compile`].
+    pub fn compile_for(log_format: &str, sample: &[u8]) -> Result<Self, FormatError> {
+        let mut tried: Vec<Result<Self, FormatError>> = Vec::new();
+        let mut best: Option<(usize, Self)> = None;
+        for reading in readings(log_format, &VARIABLES) {
+            let compiled = reading.and_then(|text| Self::named("the given log-format", &text));
+            if let Ok(format) = &compiled {
+                let fitting = format.fitting(sample);
+                if fitting > best.as_ref().map_or(0, |(most, _)| *most) {
+                    best = Some((fitting, format.clone()));
+                }
+            }
+            tried.push(compiled);
+        }
+        if let Some((_, format)) = best {
+            return Ok(format);
+        }
+        // A reading with a variable that is not known might have been the right one.
+        let of_variable =
+            |tried: &Result<_, FormatError>| matches!(tried, Err(error) if error.is_of_variable);
+        let place = tried.iter().position(of_variable).unwrap_or(0);
+        tried.swap_remove(place)
     }
 
     fn named(name: &str, string: &str) -> Result<Self, FormatError> {
@@ -194,7 +237,7 @@ impl Format {
 
     /// The HTTPS format, of `option httpslog`.
     pub fn https() -> Self {
-        Self::constant("the HTTPS format", &format!("{HTTP} {HTTPS_END}"))
+        Self::constant("the HTTPS format", HTTPS)
     }
 
     /// The default TCP format, of `option tcplog`.
@@ -231,6 +274,7 @@ impl Format {
             let [more, more_tcp] = [HTTP, TCP].map(|format| format!("{format} %[more]"));
             let others = [
                 Self::https(),
+                Self::constant("the format of HAProxy's ingress controller", INGRESS),
                 Self::tcp(),
                 Self::constant("the log-format of gcra-spoa for TCP", &shipped_tcp),
                 Self::clf(),
@@ -248,13 +292,7 @@ impl Format {
     pub fn guess(sample: &[u8]) -> Option<Self> {
         let mut best: Option<(usize, Self)> = None;
         for format in Self::known() {
-            let selection = format.select(&[]).ok()?;
-            let mut lines = Lines::new(&selection, 0);
-            let mut values = Values::default();
-            let fits = |line: &&[u8]| {
-                matches!(lines.parse(line, &mut values), Parsed::Entry { whole: true, .. })
-            };
-            let count = sample_lines(sample).filter(fits).count();
+            let count = format.fitting(sample);
             if count > best.as_ref().map_or(0, |(most, _)| *most) {
                 best = Some((count, format.clone()));
             }
@@ -263,6 +301,25 @@ impl Format {
             Some((_, format)) if matches!(format.inner.kind, Kind::Text { .. }) => Some(format),
             _ => Self::guess_json(sample),
         }
+    }
+
+    /// How many lines of a sample have this format as a whole.
+    fn fitting(&self, sample: &[u8]) -> usize {
+        // Where a line has a request, what stands in its place must be one.
+        let request = self.select(&["r"]).or_else(|_| self.select(&[]));
+        let Ok(selection) = request else { return 0 };
+        let is_text = matches!(self.inner.kind, Kind::Text { .. });
+        let has_request = is_text && !selection.names.is_empty();
+        let mut lines = Lines::new(&selection, 0);
+        let mut count = 0;
+        for line in sample_lines(sample) {
+            let mut values = Values::default();
+            let parsed = lines.parse(line, &mut values);
+            let is_entry = matches!(parsed, Parsed::Entry { whole: true, .. });
+            let is_request = !has_request || values.get(0).is_none_or(is_request);
+            count += usize::from(is_entry && is_request);
+        }
+        count
     }
 
     /// JSON, whose date has a usual name or is the first.
@@ -276,6 +333,23 @@ impl Format {
         let names = crate::line::json_names(sample_lines(sample));
         let kind = Kind::Json { times: vec![time.to_owned()] };
         Some(Self::new("JSON", names, kind, format!("the date \"{time}\"")))
+    }
+
+    /// Why [`Format::guess`] knows no format for a sample.
+    pub fn why_unknown(sample: &[u8]) -> Unknown {
+        let lines = || sample_lines(sample).filter(|line| !line.trim_ascii().is_empty());
+        let is_most = |count: usize| count > 0 && count * 2 > lines().count();
+        let is_connection = |line: &&[u8]| {
+            let connect = memchr::memmem::find(line, b"Connect from ");
+            connect.is_some_and(|at| memchr::memmem::find(&line[at..], b" to ").is_some())
+        };
+        if is_most(lines().filter(is_connection).count()) {
+            Unknown::Connections
+        } else if is_most(crate::line::json_objects(lines())) {
+            Unknown::JsonWithoutDate
+        } else {
+            Unknown::Other
+        }
     }
 
     /// The name of this format in a sentence: "the HTTP format".
@@ -378,7 +452,10 @@ fn find(values: &[Value], name: &str) -> Option<(usize, Part)> {
 
 /// The fields that can be taken from a value.
 fn derived(value: &Value) -> &'static [(&'static str, Part)] {
-    match value.source {
+    match &value.source {
+        Source::Expression(base) if ["base", "var(txn.base)"].contains(&base.as_str()) => {
+            &[("HPO", Part::PathOfBase), ("host", Part::HostOfBase)]
+        }
         Source::Alias("r") => &[
             ("HM", Part::Method),
             ("HU", Part::Uri),
@@ -413,36 +490,17 @@ fn sample_lines(sample: &[u8]) -> impl Iterator<Item = &[u8]> {
     whole.split(|&byte| byte == b'\n').take(SAMPLE_LINES)
 }
 
-/// A log-format string, also if it is given as a line of HAProxy's configuration.
-fn without_configuration(text: &str) -> String {
-    let trimmed = text.trim();
-    let line = trimmed.strip_prefix("log-format").filter(|rest| rest.starts_with([' ', '\t']));
-    let argument = line.unwrap_or(trimmed).trim();
-    for quote in ['"', '\''] {
-        let inside = argument.strip_prefix(quote).and_then(|rest| rest.strip_suffix(quote));
-        if let Some(inside) = inside
-            && (line.is_some() || !inside.contains(quote))
-        {
-            return if quote == '"' { without_backslashes(inside) } else { inside.to_owned() };
-        }
-    }
-    if line.is_some() || argument.contains("\\ ") || argument.contains("\\\"") {
-        return without_backslashes(argument);
-    }
-    argument.to_owned()
-}
-
-/// Takes away the backslashes that HAProxy's configuration needs.
-fn without_backslashes(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    let mut characters = text.chars();
-    while let Some(character) = characters.next() {
-        match character {
-            '\\' => out.extend(characters.next()),
-            other => out.push(other),
-        }
-    }
-    out
+/// Why no known format fits a log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Unknown {
+    /// Its lines are JSON objects, and no value in them is a date.
+    JsonWithoutDate,
+    /// It has connections and no requests ("Connect from ..."): what HAProxy logs without `option
+    /// httplog` and `log-format`.
+    Connections,
+    /// Anything else.
+    Other,
 }
 
 /// A format does not have a field.

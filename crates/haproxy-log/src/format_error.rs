@@ -6,11 +6,20 @@ use std::fmt;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FormatError {
     message: String,
+    /// It names a variable that is not known.
+    pub(crate) is_of_variable: bool,
 }
 
 impl FormatError {
     pub(crate) fn new(message: String) -> Self {
-        Self { message }
+        Self { message, is_of_variable: false }
+    }
+
+    pub(crate) fn unknown_variable(name: &str) -> Self {
+        let message = format!(
+            "the environment variable '{name}' is not known here: write its value in its place"
+        );
+        Self { message, is_of_variable: true }
     }
 }
 

@@ -10,6 +10,8 @@ use flate2::bufread::MultiGzDecoder;
 use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
+use crate::json_list::JsonList;
+
 /// A log: a file, or a stream such as standard input. gzip and zstd are recognized by their first
 /// bytes.
 pub struct Input {
@@ -179,14 +181,15 @@ fn decompress(mut raw: impl BufRead + Send + 'static) -> io::Result<Box<dyn Read
         }
     }
     if start.starts_with(b"\x1F\x8B") {
-        return Ok(Box::new(MultiGzDecoder::new(raw)));
+        return Ok(Box::new(JsonList::new(MultiGzDecoder::new(raw))));
     }
     let is_zstd = start.starts_with(b"\x28\xB5\x2F\xFD")
         || (start.len() >= 4 && start[0] & 0xF0 == 0x50 && start[1..4] == *b"\x2A\x4D\x18");
     if is_zstd {
-        return Ok(Box::new(Zstd { raw, decoder: FrameDecoder::new(), open: false }));
+        let text = Zstd { raw, decoder: FrameDecoder::new(), open: false };
+        return Ok(Box::new(JsonList::new(text)));
     }
-    Ok(Box::new(raw))
+    Ok(Box::new(JsonList::new(raw)))
 }
 
 /// The frames of a zstd file, one after the other.

@@ -90,6 +90,12 @@ fn is_absent(value: &[u8]) -> bool {
 /// Where messages can begin: after at most that many words.
 const PREFIX_WORDS: usize = 24;
 
+/// How many strings of a JSON object may be the line.
+const STRINGS: usize = 32;
+
+/// The shortest line of a request: an address, a date, and the spaces between them.
+const SHORTEST: usize = 20;
+
 #[derive(Debug)]
 pub(crate) struct Lines<'a> {
     selection: &'a Selection,
@@ -180,7 +186,7 @@ impl<'a> Lines<'a> {
         Parsed::Bad(classify(line, furthest))
     }
 
-    /// A line that is the string of a JSON object, as Docker and journald export it.
+    /// A line that is a string of a JSON object, as Docker, journald and others export it.
     fn wrapped(
         &mut self,
         reader: &TextReader,
@@ -188,32 +194,47 @@ impl<'a> Lines<'a> {
         values: &mut Values,
     ) -> Option<Parsed> {
         let brace = memchr(b'{', &line[..line.len().min(512)])?;
-        if line.get(brace + 1) != Some(&b'"') {
+        if line[brace + 1..].trim_ascii_start().first() != Some(&b'"') {
             return None;
         }
-        let mut inner = std::mem::take(&mut self.inner);
         let mut path = std::mem::take(&mut self.path);
-        inner.clear();
+        // The strings that are as long as a request, those with a usual name first.
+        let (mut strings, mut usual) = ([Span::NONE; STRINGS], 0);
+        let mut count = 0;
         let mut take = |name: &[u8], found: json::Found| {
-            if inner.is_empty() && matches!(name, b"log" | b"MESSAGE" | b"message" | b"msg") {
-                json::unescape(found.span.of(line).unwrap_or_default(), &mut inner);
+            let text = found.span.of(line).unwrap_or_default();
+            if count < STRINGS && text.len() >= SHORTEST && memchr(b' ', text).is_some() {
+                strings[count] = found.span;
+                count += 1;
+                if matches!(name, b"log" | b"MESSAGE" | b"message" | b"msg") {
+                    strings.swap(usual, count - 1);
+                    usual += 1;
+                }
             }
         };
         let is_json = json::walk(line, brace, &mut path, &mut take).is_ok();
         self.path = path;
-        let message = inner.trim_ascii();
+        if !is_json {
+            return None;
+        }
+        let mut inner = std::mem::take(&mut self.inner);
         let mut parsed = None;
-        if is_json && !message.is_empty() {
-            for from in word_starts(message) {
-                if let Ok(whole) = reader.scanner.scan(message, from, &mut self.spans) {
-                    parsed = Some(self.entry(reader, message, whole, values));
+        for span in &strings[..count] {
+            inner.clear();
+            json::unescape(span.of(line).unwrap_or_default(), &mut inner);
+            let message = inner.trim_ascii();
+            let mut is_it = |from| reader.scanner.scan(message, from, &mut self.spans).ok();
+            if let Some(whole) = word_starts(message).find_map(&mut is_it) {
+                let found = self.entry(reader, message, whole, values);
+                parsed = Some(found);
+                if matches!(found, Parsed::Entry { .. }) {
                     break;
                 }
             }
-            parsed = parsed.or_else(|| Some(bad(message)));
         }
         self.inner = inner;
-        parsed
+        let of_usual = strings[..usual].first().and_then(|span| span.of(line));
+        parsed.or_else(|| of_usual.map(bad))
     }
 
     /// The request whose spans were found.
@@ -350,6 +371,20 @@ pub(crate) fn json_dates<'a>(lines: impl Iterator<Item = &'a [u8]>) -> Vec<Strin
     let is_exact = counts.iter().any(|&(_, _, has_fraction)| has_fraction);
     counts.retain(|&(_, _, has_fraction)| has_fraction == is_exact);
     counts.into_iter().map(|(name, ..)| name).collect()
+}
+
+/// How many of these lines are JSON objects with a value.
+pub(crate) fn json_objects<'a>(lines: impl Iterator<Item = &'a [u8]>) -> usize {
+    let mut path = Vec::new();
+    let is_object = |line: &&[u8]| {
+        let line = line.trim_ascii();
+        let start = memchr(b'{', &line[..line.len().min(512)]);
+        let mut has_value = false;
+        let mut each = |_: &[u8], _| has_value = true;
+        let walked = start.map(|start| json::walk(line, start, &mut path, &mut each));
+        matches!(walked, Some(Ok(()))) && has_value
+    };
+    lines.filter(is_object).count()
 }
 
 /// Where a message can begin: at the first words of a line. A byte order mark in front of one is

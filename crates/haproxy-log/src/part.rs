@@ -28,6 +28,9 @@ pub(crate) enum Part {
     MarkedQueryOfUri,
     QueryOfUri,
     HostOfUri,
+    /// Of a host with the path behind it.
+    PathOfBase,
+    HostOfBase,
 }
 
 impl Part {
@@ -54,8 +57,19 @@ impl Part {
             Self::MarkedQueryOfUri => value.get(memchr(b'?', value)?..),
             Self::QueryOfUri => value.get(memchr(b'?', value)? + 1..),
             Self::HostOfUri => host(value),
+            Self::PathOfBase => value.get(memchr(b'/', value)?..),
+            Self::HostOfBase => Some(&value[..memchr(b'/', value).unwrap_or(value.len())]),
         }
     }
+}
+
+/// Whether a text can be a request line: its URI has a path or a scheme, is `*`, or is what
+/// CONNECT asks for.
+pub(crate) fn is_request(text: &[u8]) -> bool {
+    let uri = uri(text).unwrap_or_default();
+    matches!(uri, [b'/', ..] | b"*" | b"")
+        || after_scheme(uri).is_some()
+        || text.starts_with(b"CONNECT ")
 }
 
 /// The URI of `GET /path HTTP/1.1`. A request line that is cut off has no version.

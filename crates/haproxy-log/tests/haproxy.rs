@@ -317,6 +317,41 @@ fn every_name_of_a_log_format() {
     }
 }
 
+/// With the quotes, backslashes and variables that stand in the configuration.
+#[test]
+fn a_log_format_as_it_stands_in_the_configuration() {
+    let Some(program) = haproxy() else { return };
+    let version = Command::new(&program).arg("-v").output().unwrap().stdout;
+    let mut words = vec![
+        r#"%ci\ [%tr]\ 1\ %ST\ "%CC"\ "%{+Q}r"\ end"#,
+        r#""%ci:%cp [%tr] 2 "'%b/%s %ST %{+Q}r'"#,
+        r#""%ci\t%tr\t3\t%ST\x7c%HM %HU""#,
+        r#"'%ci [%tr] 4 "%r" \t $HOME \x41'"#,
+        r#""%ci [%tr] 5 \"%r\" 100%% \\ \$HOME \q ${NO_SUCH_VARIABLE-x}""#,
+        r#"%ci\ [%tr]\ 6\ \#\"\'\x41$HOME\ %{+Q}r"#,
+    ];
+    // They came with 2.8.
+    if !String::from_utf8(version).unwrap().contains("version 2.6") {
+        words.extend([
+            "\"$HAPROXY_HTTP_LOG_FMT 7\"",
+            "\"${HAPROXY_HTTPS_LOG_FMT} 8\"",
+            "\"${HAPROXY_HTTP_CLF_LOG_FMT} 9\"",
+        ]);
+    }
+    let frontends: Vec<_> = words.iter().map(|word| format!("log-format {word}")).collect();
+    let frontends: Vec<_> = frontends.iter().map(String::as_str).collect();
+    let haproxy = HaProxy::start(&program, "rfc3164", &frontends);
+    for (at, word) in words.iter().enumerate() {
+        haproxy.send(at, REQUEST);
+        let log = haproxy.lines(|line| line.contains("/a%20b"), at + 1);
+        let log = &log[at..];
+        let format = Format::compile_for(word, (log.join("\n") + "\n").as_bytes()).unwrap();
+        let (requests, counts) = fields(log, &format, &["ci", "method", "path"]);
+        assert_eq!(requests.len(), 1, "{word} {log:#?} {counts:#?}");
+        assert_eq!(requests[0].1, some(&["127.0.0.1", "GET", "/a%20b\"c"]), "{word} {log:#?}");
+    }
+}
+
 #[test]
 fn texts_that_clients_choose() {
     let Some(program) = haproxy() else { return };

@@ -3,7 +3,7 @@
 
 mod support;
 
-use haproxy_log::{BadKind, Format};
+use haproxy_log::{BadKind, Format, Unknown};
 use support::{all, one};
 
 const LINE: &str = "192.0.2.1:5321 [22/Nov/2026:21:39:33.123] fe~ be/s1 0/0/1/2/3 200 512 - - \
@@ -51,12 +51,46 @@ fn a_line_within_a_json_object() {
         ),
         format!("{{\"__CURSOR\":\"s=1\",\"PRIORITY\":\"6\",\"MESSAGE\":\"{escaped}\"}}"),
         format!("{{\"log\":\"<134>Nov 22 21:39:33 haproxy[12]: {escaped}\"}}"),
+        // Under any name, also beside other texts, and in another object.
+        format!("{{\"labels\":{{}},\"line\":\"{escaped}\"}}"),
+        format!("{{\"id\":\"a b c d e f g h i j k l m\",\"textPayload\":\"{escaped}\"}}"),
+        format!("{{\"result\":{{\"_raw\":\"<134>Nov 22 21:39:33 haproxy[12]: {escaped}\"}}}}"),
+        format!("{{\"message\":\"no line of a log at all\",\"event\":\"{escaped}\"}}"),
     ] {
         let (at, fields) = one(&Format::http(), &line, &["ci", "r"]);
         assert_eq!(at, AT);
         assert_eq!(fields[1].as_deref(), Some("GET /a/b?q=1 HTTP/1.1"));
         let guessed = Format::guess(format!("{line}\n").as_bytes()).unwrap();
         assert_eq!(guessed.name(), "the HTTP format");
+    }
+}
+
+/// In one line, in a line for each object, and in several for each.
+#[test]
+fn a_json_list_is_an_object_in_each_line() {
+    let object =
+        r#"{"time":"2026-11-22T21:39:33.123Z","ip":"192.0.2.1","a":"],\\\"[{","l":[1,2]}"#;
+    let wrapped = format!("{{\"line\":\"{}\"}}", LINE.replace('"', "\\\""));
+    for (object, name) in [(object, "ip"), (&wrapped, "ci")] {
+        let pretty = object.replace("\",\"", "\",\n    \"").replacen('{', "{\n    ", 1);
+        for list in [
+            format!("[{object},{object},{object}]"),
+            format!("[{object},\n{object},\n{object}\n]\n"),
+            format!("[\n{object},\n{object},\n{object}]\n"),
+            format!("[\r\n  {object}\r\n, {object}\r\n, {object}\r\n]\r\n"),
+            format!("\u{FEFF}[\n  {pretty},\n  {pretty},\n  {pretty}\n]\n"),
+        ] {
+            let input = haproxy_log::Input::stream("a log", std::io::Cursor::new(list.clone()));
+            let format = Format::guess(&input.sample().unwrap()).expect(&list);
+            let (requests, counts) = all(&format, list.as_bytes(), &[name]);
+            assert_eq!((requests.len(), counts.bad.len()), (3, 0), "{list}\n{counts:#?}");
+            assert_eq!(requests[2], (AT, vec![Some("192.0.2.1".to_owned())]));
+        }
+    }
+    // No list of objects.
+    for text in [format!("[pod/a/b] {LINE}\n"), format!("[{{x}}] {LINE}\n")] {
+        let (requests, _) = all(&Format::http(), text.as_bytes(), &[]);
+        assert_eq!(requests.len(), 1, "{text}");
     }
 }
 
@@ -261,6 +295,60 @@ fn a_log_format_may_be_given_as_in_the_configuration() {
     }
 }
 
+/// The string may have the quotes and backslashes of the configuration, or not: the lines say it.
+#[test]
+fn a_log_format_is_read_as_the_lines_need_it() {
+    let date = "22/Nov/2026:21:39:33.123";
+    let plain = format!("1.1.1.1 [{date}] 200 a \"GET / HTTP/1.1\"");
+    for (string, line) in [
+        (r#"%ci\ [%tr]\ %ST\ "%CC"\ %{+Q}r"#, &plain),
+        (r#""%ci [%tr] "'%ST %CC %{+Q}r'"#, &plain),
+        (r#"%ci [%tr] %ST %CC "%r""#, &plain),
+        (r"%ci [%tr] %ST %CC \x22%r\x22", &plain),
+        (r#""%ci [%tr] ${NO_SUCH-%ST} %CC \"%r\"""#, &plain),
+        (r#""%ci\t%tr\t%ST\x7c%r""#, &format!("1.1.1.1\t{date}\t200|GET / HTTP/1.1")),
+        (r"%ci\t%tr\t%r", &format!("1.1.1.1\t{date}\tGET / HTTP/1.1")),
+        (r"%ci\t%tr\t%r", &format!("1.1.1.1\\t{date}\\tGET / HTTP/1.1")),
+    ] {
+        let format = Format::compile_for(string, format!("{line}\n").as_bytes()).unwrap();
+        let (at, fields) = one(&format, line, &["ci", "path"]);
+        assert_eq!(at, AT, "{string}");
+        assert_eq!(fields, ["1.1.1.1", "/"].map(|text| Some(text.to_owned())), "{string}");
+    }
+    let line = format!("{LINE} end");
+    for string in [
+        "\"$HAPROXY_HTTP_LOG_FMT end\"",
+        "$HAPROXY_HTTP_LOG_FMT end",
+        "${HAPROXY_HTTP_LOG_FMT} end",
+        "log-format \"${HAPROXY_HTTP_LOG_FMT} ${TIER-end}\"",
+    ] {
+        let (_, fields) = one(&Format::compile(string).unwrap(), &line, &["path"]);
+        assert_eq!(fields, [Some("/a/b".to_owned())], "{string}");
+    }
+    let unknown = "the log-format cannot be used: the environment variable 'TIER' is not known \
+                   here: write its value in its place";
+    for string in ["\"${TIER} $HAPROXY_HTTP_LOG_FMT\"", "%ci [%tr] $TIER", "%ci [%tr] ${TIER}"] {
+        let error = Format::compile_for(string, format!("{plain}\n").as_bytes()).unwrap_err();
+        assert_eq!(error.to_string(), unknown, "{string}");
+    }
+}
+
+/// It has the host and the path in the place of a URI.
+#[test]
+fn the_format_of_the_ingress_controller() {
+    let line = LINE.replace("/a/b?q=1", "app.example.com/cart");
+    let format = Format::guess(format!("{line}\n{line}\n").as_bytes()).unwrap();
+    assert_eq!(format.name(), "the format of HAProxy's ingress controller");
+    let (_, fields) = one(&format, &line, &["method", "path", "host", "HV"]);
+    let expected = ["GET", "/cart", "app.example.com", "HTTP/1.1"];
+    assert_eq!(fields, expected.map(|text| Some(text.to_owned())));
+    for request in ["GET * HTTP/1.1", "GET http://a/b HTTP/1.1", "CONNECT a:443 HTTP/1.1"] {
+        let line = LINE.replace("GET /a/b?q=1 HTTP/1.1", request);
+        let format = Format::guess(format!("{line}\n").as_bytes()).unwrap();
+        assert_eq!(format.name(), "the HTTP format", "{request}");
+    }
+}
+
 #[test]
 fn a_weak_first_value_does_not_swallow_the_prefix() {
     let format = Format::compile("%[var(txn.name)] %HM %tr").unwrap();
@@ -398,6 +486,22 @@ fn the_format_is_guessed() {
     assert!(Format::guess(b"{\"port\":54321}\n").is_none());
     assert!(Format::guess(b"nothing\nof the kind\n").is_none());
     assert!(Format::guess(b"").is_none());
+}
+
+#[test]
+fn a_log_that_has_no_known_format_is_of_a_kind() {
+    for (line, kind) in [
+        ("Connect from 192.0.2.7:1 to 192.0.2.1:80 (www/HTTP)", Unknown::Connections),
+        (r#"{"log":"Connect from 192.0.2.7:1 to [::1]:80 (www/HTTP)"}"#, Unknown::Connections),
+        (r#"{"ip":"192.0.2.7","took":0.2}"#, Unknown::JsonWithoutDate),
+        ("Connect from home", Unknown::Other),
+        ("level=info msg={}", Unknown::Other),
+        ("", Unknown::Other),
+    ] {
+        let log = format!("Nov 22 21:39:33 h haproxy[1]: Proxy www started.\n{line}\n{line}\n");
+        assert_eq!(Format::why_unknown(log.as_bytes()), kind, "{line}");
+        assert!(Format::guess(log.as_bytes()).is_none(), "{line}");
+    }
 }
 
 #[test]
