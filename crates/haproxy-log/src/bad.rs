@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use memchr::memmem;
 
 use crate::compile::compile;
-use crate::scan::{Mismatch, Scanner};
+use crate::scan::{DATED, Mismatch, Scanner};
 
 /// Why a line is not a request that can be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -119,8 +119,7 @@ pub(crate) fn classify(line: &[u8], mismatch: Mismatch) -> BadKind {
     if memmem::find(start, b"<BADREQ>").is_some() {
         return BadKind::NoRequest;
     }
-    // The date is behind some of the parts.
-    if mismatch.ended && mismatch.parts >= 5 {
+    if mismatch.ended && mismatch.parts >= DATED {
         return BadKind::Truncated;
     }
     let mut from = 0;

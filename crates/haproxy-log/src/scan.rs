@@ -87,6 +87,9 @@ const DROPPED: u8 = u8::MAX;
 /// How many spans one selection can have.
 pub(crate) const SPANS: usize = DROPPED as usize;
 
+/// The date is before that part of a format, in those that have a name.
+pub(crate) const DATED: usize = 5;
+
 /// How often the bytes of a line may be looked at again, each time that a free text does not end
 /// where it seemed to. A line that needs more does not match.
 const FUEL: usize = 16;
@@ -175,7 +178,8 @@ impl Scanner {
     }
 
     /// Finds the kept values of a line, whose message begins at `from`. Returns whether the line
-    /// is whole: otherwise it ends within a string, and the values after that have no span.
+    /// is whole: otherwise it ends within a string or behind one in quotes, and the values after
+    /// that have no span.
     pub(crate) fn scan(
         &self,
         line: &[u8],
@@ -186,6 +190,8 @@ impl Scanner {
         let mut op = 0;
         // The last free text: its op, where it begins, and where it seems to end.
         let mut free: Option<(usize, usize, usize)> = None;
+        // The last text in quotes that is whole: mostly the request.
+        let mut closed = None;
         let mut fuel = line.len().saturating_mul(FUEL);
         loop {
             let step = match self.ops.get(op) {
@@ -243,6 +249,9 @@ impl Scanner {
                     match end {
                         Some(end) => {
                             set(spans, keep, Span::new(start, end));
+                            if quoted && after > 0 {
+                                closed = Some(op);
+                            }
                             let end = end + after;
                             if is_next(line, end, then) {
                                 at = end + 1;
@@ -270,8 +279,17 @@ impl Scanner {
                 Step::Ended | Step::Differs => {
                     let ended = matches!(step, Step::Ended) || at >= line.len();
                     let mismatch = Mismatch { ended, parts: op };
-                    (op, at) =
-                        self.retry(line, &mut free, at, &mut fuel, spans).ok_or(mismatch)?;
+                    match self.retry(line, &mut free, at, &mut fuel, spans) {
+                        Some(next) => (op, at) = next,
+                        // What follows the request is cut off.
+                        None => match closed.filter(|_| ended && op >= DATED) {
+                            Some(closed) => {
+                                self.forget_after(closed + 1, spans);
+                                return Ok(false);
+                            }
+                            None => return Err(mismatch),
+                        },
+                    }
                 }
             }
         }

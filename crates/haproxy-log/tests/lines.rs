@@ -180,6 +180,25 @@ fn a_line_that_ends_within_a_text_is_a_request() {
     }
 }
 
+/// What stands behind the request is cut off together with it, and has no wrong value.
+#[test]
+fn a_line_that_ends_behind_its_request_is_a_request() {
+    let line = "192.0.2.1:5321 [22/Nov/2026:21:39:33.123] fe be/s1 0/0/1/2/3 200 512 ---- \
+                1/1/0/0/0 0/0 \"GET /a HTTP/1.1\" blocked=1 policy=check reason=limit \
+                retry_after=60 err=-";
+    let format = Format::guess(format!("{line}\n").as_bytes()).unwrap();
+    let names = ["ci", "path", "var(txn.gcra.blocked)", "var(txn.gcra.policy)"];
+    let behind = line.rfind('"').unwrap() + 1;
+    for end in behind..line.len() - 1 {
+        let (requests, counts) = all(&format, &line.as_bytes()[..end], &names);
+        assert_eq!((counts.entries, counts.truncated), (1, 1), "{}", &line[..end]);
+        let expected = [Some("192.0.2.1".to_owned()), Some("/a".to_owned()), None, None];
+        assert_eq!(requests[0].1, expected, "{}", &line[..end]);
+    }
+    let (_, whole) = all(&format, line.as_bytes(), &names);
+    assert_eq!((whole.entries, whole.truncated), (1, 0));
+}
+
 #[test]
 fn the_request_date_is_made_from_what_there_is() {
     for (string, line, expected, words) in [
