@@ -3,8 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
-use std::io::Write as _;
-use std::net::{IpAddr, Ipv4Addr};
+use std::io::{Read as _, Write as _};
+use std::net::{IpAddr, Ipv4Addr, TcpStream};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -603,6 +603,19 @@ fn a_wrong_command_line_or_log_is_one_sentence() {
     for part in ["level=info msg=", "--log-format", "HTTP"] {
         assert!(said.contains(part), "{part}: {said}");
     }
+    let connect = "haproxy[1]: Connect from 192.0.2.7:1 to 192.0.2.1:80 (www/HTTP)\n";
+    fs::write(&other, connect.repeat(20)).unwrap();
+    let (said, status) = wrong(&["--rate", "1/s", &other]);
+    assert_eq!(status, 2);
+    assert!(said.contains("write 'option httplog'"), "{said}");
+    assert!(!said.contains("--log-format"), "{said}");
+    fs::write(&other, "{\"ip\":\"192.0.2.1\",\"took\":0.2}\n".repeat(20)).unwrap();
+    let (said, status) = wrong(&["--rate", "1/s", &other]);
+    assert_eq!(status, 2);
+    assert!(said.contains("is a date that replay knows"), "{said}");
+    let (said, status) = wrong(&["--rate", "1/s", "--log-format", "\"$TIER %ci %tr\"", &log]);
+    assert_eq!(status, 2);
+    assert!(said.contains("the environment variable 'TIER' is not known here"), "{said}");
     let (said, status) = wrong(&["--rate", "1/s", "--log-format", "tcp", &log]);
     assert_eq!(status, 2);
     assert!(said.contains("is a request in the TCP format"), "{said}");
@@ -798,7 +811,7 @@ fn a_message_may_be_sent_only_for_some_requests() {
     let all = lines.len() as u64;
     let both = report(&args);
     assert_eq!([by(&both, 0), by(&both, 1)], [all, all]);
-    assert!(both["notes"].to_string().contains("--message"), "{}", both["notes"]);
+    assert!(both["caution"].to_string().contains("--message"), "{}", both["caution"]);
     let with = |messages: [&str; 2]| {
         report(&[&args[..], &["--message", messages[0], "--message", messages[1]]].concat())
     };
@@ -806,6 +819,225 @@ fn a_message_may_be_sent_only_for_some_requests() {
     assert_eq!([by(&some, 0), by(&some, 1)], [all, 0]);
     let some = with(["by-key if none", "by-ip unless none"]);
     assert_eq!([by(&some, 0), by(&some, 1)], [0, all]);
+}
+
+/// What stands in a header is the address that HAProxy finds there, at each place of a list.
+#[test]
+fn the_client_in_a_captured_header_is_the_one_that_haproxy_finds() {
+    needs!(support::haproxy());
+    const HEADERS: [&str; 16] = [
+        "192.0.2.1, 203.0.113.1",
+        "192.0.2.2,203.0.113.2,198.51.100.2",
+        " 192.0.2.3 ,\t203.0.113.3 ",
+        "192.0.2.4:51234, 203.0.113.4:80",
+        "192.0.2.5, 2001:db8:5::1",
+        "2001:db8:6::1, 192.0.2.6",
+        "2001:db8:7::1",
+        "::ffff:192.0.2.8",
+        "010.000.002.009",
+        "192.0.2.10,",
+        ",192.0.2.11",
+        "192.0.2.12, unknown",
+        "unknown, 192.0.2.13",
+        "192.0.2.14;203.0.113.14",
+        "192.0.2.15 x, 192.0.2.256",
+        "\"a,b\", 192.0.2.16",
+    ];
+    let folder = directory();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let text = "global\n log stdout format raw local0\n nbthread 1\n\
+                defaults\n mode http\n timeout client 60s\n timeout server 60s\n \
+                timeout connect 60s\n\
+                frontend web\n log global\n bind \"${GCRA_HTTP}\"\n \
+                capture request header X-Forwarded-For len 200\n \
+                http-request set-var(txn.last) req.hdr_ip(x-forwarded-for,-1)\n \
+                http-request set-var(txn.first) req.hdr_ip(x-forwarded-for,1)\n \
+                http-request set-var(txn.second) req.hdr_ip(x-forwarded-for,2)\n \
+                log-format \"%ci [%tr] %hr %[var(txn.last)] %[var(txn.first)] \
+                %[var(txn.second)] %{+Q}r\"\n http-request return status 200\n";
+    fs::write(path("lists.cfg"), text).unwrap();
+    let haproxy = Haproxy::start(&path("lists.cfg"), &[]);
+    for header in HEADERS {
+        let mut stream = TcpStream::connect(haproxy.frontend).unwrap();
+        let ask = format!("GET / HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: {header}\r\n\r\n");
+        stream.write_all(ask.as_bytes()).unwrap();
+        assert!(stream.read(&mut [0; 1000]).unwrap() > 0, "{header}");
+    }
+    let of_requests = |haproxy: &Haproxy| {
+        let lines = haproxy.process.lines();
+        lines.into_iter().filter(|line| line.contains(" \"GET / ")).collect::<Vec<_>>()
+    };
+    if !haproxy.has_logged(HEADERS.len(), |haproxy| of_requests(haproxy).len()) {
+        return;
+    }
+    // Each line twice, so that each client is blocked and listed.
+    let log = of_requests(&haproxy).join("\n") + "\n";
+    fs::write(path("haproxy.log"), log.repeat(2)).unwrap();
+    let format = text.split("log-format ").nth(1).unwrap().lines().next().unwrap();
+    let by = |map: &str| {
+        let log = path("haproxy.log");
+        report(&["--rate", "1/d", "--burst", "1", "--map", map, "--log-format", format, &log])
+    };
+    for (ours, haproxys) in [
+        ("ip=hr.0,ip", "ip=var(txn.last),ip"),
+        ("ip=hr.0,ip,-1", "ip=var(txn.last),ip"),
+        ("ip=hr.0,ip,1", "ip=var(txn.first),ip"),
+        ("ip=hr.0,ip,2", "ip=var(txn.second),ip"),
+    ] {
+        let (ours, haproxys) = (by(ours), by(haproxys));
+        let clients = |report: &Value| -> BTreeSet<String> {
+            let listed = report["most_blocked"].as_array().unwrap();
+            listed.iter().map(|it| it["client"].as_str().unwrap().to_owned()).collect()
+        };
+        assert!(clients(&haproxys).len() > 5, "{haproxys}");
+        assert_eq!(clients(&ours), clients(&haproxys));
+        assert_eq!(ours["total"], haproxys["total"]);
+    }
+}
+
+/// The line of a shipped configuration, with what HAProxy says of the decision.
+fn decided_line(place: u64, decision: &str) -> String {
+    format!(
+        "192.0.2.{place}:4711 [21/Nov/2026:10:00:00.{place:03}] web app/srv1 0/0/0/1/1 200 99 \
+         ---- 1/1/0/0/0 0/0 \"GET /?k={place} HTTP/1.1\"{decision}\n"
+    )
+}
+
+#[test]
+fn requests_without_a_decision_are_counted_by_what_haproxy_says() {
+    let folder = directory();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let fields = |blocked: &str, err: &str| {
+        format!(" blocked={blocked} policy=- reason=- retry_after=- err={err}")
+    };
+    let mut log = String::new();
+    for (place, decision) in [
+        fields("0", "-"),
+        fields("1", "-"),
+        fields("-", "-"),
+        fields("-", "1"),
+        fields("-", "1"),
+        fields("-", "257"),
+        // The question about the response was lost; there was a decision.
+        fields("0", "1"),
+        // As in fingerprint.cfg.
+        fields("-", "2") + " fingerprint=t13d_1 x",
+        fields("-", "-") + " fingerprint=t13d_1 x",
+        // Cut off by HAProxy.
+        " blocked=- pol".to_owned(),
+        String::new(),
+    ]
+    .iter()
+    .enumerate()
+    {
+        log += &decided_line(place as u64 + 1, decision);
+    }
+    fs::write(path("haproxy.log"), &log).unwrap();
+    let (log, page) = (path("haproxy.log"), path("report.html"));
+    let args = ["--rate", "9/s", "--html", &page, &log];
+    let report = report(&args);
+    assert_eq!((&report["requests"], &report["truncated"]), (&11.into(), &2.into()));
+    let answers = &report["log_answers"];
+    assert_eq!(answers["blocked"], 1);
+    let undecided = &answers["undecided"];
+    assert_eq!((&undecided["requests"], &undecided["cut"]), (&4.into(), &2.into()));
+    let by_err: Vec<_> = undecided["by_err"].as_array().unwrap().iter().collect();
+    let of = |err: &Value| [err["err"].as_u64().unwrap(), err["requests"].as_u64().unwrap()];
+    assert_eq!(by_err.iter().map(|it| of(it)).collect::<Vec<_>>(), [[1, 2], [2, 1], [257, 1]]);
+    let text = String::from_utf8(replay(&args).stdout).unwrap();
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    for part in [
+        "It says of 4 requests (36.4 %) that HAProxy got no decision: 2 with err=1 (no answer \
+         within timeout processing), 1 with err=2",
+        "2 lines are cut before blocked= and err=",
+        "with 'len 8192' in its 'log' line",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    assert!(fs::read_to_string(&page).unwrap().contains("no answer within timeout processing"));
+    // A log without these fields.
+    let http = path("http.log");
+    fs::write(&http, line(1, "192.0.2.1", "")).unwrap();
+    let report = self::report(&["--rate", "9/s", &http]);
+    assert_eq!(report["log_answers"]["undecided"], Value::Null);
+}
+
+/// A log with a part of the requests, as `option dontlog-normal` makes it.
+#[test]
+fn a_log_without_a_good_answer_gets_a_note() {
+    let folder = directory();
+    let log = folder.path().join("haproxy.log").display().to_string();
+    for (status, is_noted) in [("503", true), ("429", true), ("200", false), ("304", false)] {
+        let lines: String =
+            (1..=4).map(|n| line(n, "192.0.2.1", "").replace(" 200 ", " 503 ")).collect();
+        let last = line(9, "192.0.2.1", "").replace(" 200 ", &format!(" {status} "));
+        fs::write(&log, lines + &last).unwrap();
+        let report = report(&["--rate", "9/s", &log]);
+        assert_eq!(notes(&report).contains("dontlog-normal"), is_noted, "{status}");
+    }
+}
+
+/// The fields of what collectors of logs export.
+#[test]
+fn logs_in_json_of_all_kinds_are_read() {
+    let folder = directory();
+    let log = folder.path().join("haproxy.log").display().to_string();
+    let own = |n: u64| line(n, &format!("192.0.2.{n}"), "").trim_end().replace('"', "\\\"");
+    let objects = |name: &str| -> Vec<String> {
+        (1..=4).map(|n| format!("{{\"{name}\":\"{}\",\"id\":{n}}}", own(n))).collect()
+    };
+    for name in ["line", "textPayload", "_raw", "event", "short_message", "content"] {
+        for text in [
+            objects(name).join("\n") + "\n",
+            format!("[{}]", objects(name).join(",")),
+            format!("[\n  {}\n]\n", objects(name).join(",\n  ")),
+        ] {
+            fs::write(&log, &text).unwrap();
+            let report = report(&["--rate", "9/s", &log]);
+            let found = (&report["requests"], &report["total"]["clients"]);
+            assert_eq!(found, (&4.into(), &4.into()), "{text}");
+        }
+    }
+    // A list of addresses, and dates as HAProxy's http_date writes them.
+    let lines: String = (1..=4)
+        .map(|n| {
+            format!(
+                "{{\"when\":\"Sat, 21 Nov 2026 10:00:0{n} GMT\",\"xff\":\"198.51.100.7, \
+                 192.0.2.{n}:4711\"}}\n"
+            )
+        })
+        .collect();
+    fs::write(&log, lines).unwrap();
+    let report = report(&["--rate", "9/s", "--map", "ip=xff,ip", &log]);
+    assert_eq!((&report["requests"], &report["total"]["clients"]), (&4.into(), &4.into()));
+}
+
+#[test]
+fn a_message_for_one_path_counts_its_requests_alone() {
+    let folder = directory();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let (log, file) = (path("haproxy.log"), path("new.toml"));
+    let lines: String = (1..=12)
+        .map(|n| {
+            let request = ["GET /login", "POST /login", "GET /a"][n as usize % 3];
+            line(n, "192.0.2.1", "").replace("GET /", request)
+        })
+        .collect();
+    fs::write(&log, lines).unwrap();
+    let text = "[policy.login]\nlimits = '1/d burst 1'\nkey = ['ip']\n\
+                [policy.all]\nlimits = '100/s'\nkey = ['ip']\n";
+    fs::write(&file, text).unwrap();
+    let all = report(&["--config", &file, &log]);
+    assert_eq!(all["total"]["blocked"], 11);
+    let caution = all["caution"].as_str().unwrap();
+    assert!(caution.contains("'NAME if path=/login method=POST'"), "{caution}");
+    let output = replay(&["--config", &file, &log]).stdout;
+    let text = String::from_utf8(output).unwrap();
+    let place = |part: &str| text.find(part).unwrap_or_else(|| panic!("{part}: {text}"));
+    assert!(place("each request counts as each") < place("allowed"), "{text}");
+    let messages = ["--message", "login if path=/login method=POST", "--message", "all"];
+    let right = report(&[&["--config", &file, &log][..], &messages].concat());
+    assert_eq!((&right["total"]["blocked"], &right["caution"]), (&3.into(), &Value::Null));
 }
 
 /// A terminal of 40 columns, and one that is wider than text is read well.

@@ -7,8 +7,8 @@ use gcra_policy::flags::{LimitFlags, parse_slots};
 use gcra_table::Slots;
 use gcra_text::duration;
 
-use crate::mapping::{WantedArg, WantedMessage};
 use crate::suggest::target::Target;
+use crate::wanted::{WantedArg, WantedMessage};
 
 /// Which logs to replay, and by which limits.
 #[derive(Debug, clap::Args)]
@@ -46,13 +46,14 @@ pub struct Replay {
     /// found by name
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
     pub(crate) captures: Vec<String>,
-    /// The spoe-message that HAProxy sends about each request: NAME, 'NAME if ARG' or 'NAME
-    /// unless ARG' [default: all messages of the file]
+    /// The spoe-message that HAProxy sends about each request: NAME, 'NAME if ARG', 'NAME unless
+    /// ARG' or 'NAME if ARG=VALUE' [default: all messages of the file]
     ///
-    /// The flag may be given several times.
+    /// The flag may be given several times. 'login if path=/login method=POST' is sent if both
+    /// hold, and path=/api/* is each path that begins so.
     #[arg(long, value_name = "NAME", value_parser = WantedMessage::parse)]
     pub(crate) message: Vec<WantedMessage>,
-    /// The log-format of haproxy.cfg, or http, https, tcp, clf or json [default: found by the
+    /// The log-format of haproxy.cfg as it stands there, or http, https, tcp, clf or json [default: found by the
     /// first lines]
     #[arg(long, value_name = "STRING")]
     pub(crate) log_format: Option<String>,
@@ -105,9 +106,10 @@ pub const REPLAY_HELP: &str = "\
 FIELD is a field of HAProxy's log-format, with or without '%': ci, HM, HU, hr.0
 (the first captured request header), a name of --captures, or the expression in
 %[...]; 'path' and 'method' are found in %r. In a JSON log it is a name. Behind
-it may be the converter ipmask(32,64), or the type ip, int or str. Instead of a
-field it can be a constant: str:gold, int64:1 or null:. Args that are not named
-are found by their names, and the report says how.
+it may be the converter ipmask(32,64), or the type ip, int or str. ip reads a header
+as req.hdr_ip does: the last address of a list, or with ip,1 the first. Instead
+of a field it can be a constant: str:gold, int64:1 or null:. Args that are not
+named are found by their names, and the report says how.
 
 Examples:
   gcra-spoa replay --rate 100/s --burst 20 /var/log/haproxy.log

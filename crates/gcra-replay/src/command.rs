@@ -106,13 +106,22 @@ pub fn run(command: &Replay) -> anyhow::Result<ExitCode> {
                 .to_owned(),
         );
     }
+    if answers.has_only_errors() {
+        described.note(
+            "no request of the log has a status of 2xx or 3xx: if it has only a part of the \
+             requests (option dontlog-normal, set-log-level silent), a limit that it suggests or \
+             tries is too low for all of them"
+                .to_owned(),
+        );
+    }
+    let log_answers = answers.found(counts.truncated);
     let findings = Findings {
         files: inputs.iter().map(|input| input.name().to_owned()).collect(),
         format: &format,
         counts,
         replaying: replaying.as_ref(),
         described,
-        log_answers: answers.found(),
+        log_answers,
         suggestions: suggesting.map(Suggesting::finish),
         seconds: started.elapsed().as_secs_f64(),
     };

@@ -69,6 +69,7 @@ impl Findings<'_> {
                 new: new.map(|new| new.name.clone()),
                 old: old.map(|old| old.name.clone()),
             },
+            caution: described.caution,
             notes,
             cannot_know: CANNOT_KNOW,
             lines: counts.lines,
@@ -140,7 +141,8 @@ impl Findings<'_> {
         }
         if self.counts.truncated > 0 {
             notes.push(format!(
-                "{} cut in the log, and args from what is missing have no value",
+                "{} cut in the log, and args from what is missing have no value; HAProxy keeps \
+                 them whole with 'len 8192' in its 'log' line",
                 Count(self.counts.truncated, "line is", "lines are")
             ));
         }

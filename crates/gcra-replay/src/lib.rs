@@ -1,5 +1,6 @@
 //! Replays the requests of HAProxy logs under limits.
 
+mod addresses;
 pub mod args;
 pub mod command;
 mod distinct;
@@ -18,4 +19,5 @@ mod tally;
 #[cfg(test)]
 mod tests;
 mod timeline;
+mod wanted;
 mod words;

@@ -1,5 +1,6 @@
 //! From the fields of a log line to the messages that HAProxy has sent about the request.
 
+use std::borrow::Cow;
 use std::iter;
 use std::net::IpAddr;
 use std::ops::Range;
@@ -13,7 +14,9 @@ use spop_agent::{BufferFull, Message, Value};
 use spop_codec::haproxy::NotifyWriter;
 use spop_codec::{Frame, FrameId, decode};
 
+use crate::addresses::address_at;
 use crate::report::Mapped;
+use crate::wanted::{WantedArg, WantedCondition, WantedMessage, WantedOnly};
 
 /// The message of an agent without a file, whose policy is for all messages.
 const ANY_MESSAGE: &str = "check";
@@ -50,20 +53,27 @@ struct Arg {
     name: String,
     source: Source,
     has_value: bool,
-    /// Whether a request had a string in the field that is not of the type.
+    /// Whether a request had a string in the field that is not of the type, and whether one of
+    /// them could be an address or a list of them.
     has_other_text: bool,
+    has_list: bool,
 }
 
 impl Arg {
     fn new(name: &str, source: Source) -> Self {
-        Self { name: name.to_owned(), source, has_value: false, has_other_text: false }
+        let (has_value, has_other_text, has_list) = (false, false, false);
+        Self { name: name.to_owned(), source, has_value, has_other_text, has_list }
     }
 
     /// Its name, and its value for a request with these values of fields.
     fn value<'a>(&'a mut self, values: &[Option<&'a [u8]>]) -> (&'a [u8], Value<'a>) {
         let value = self.source.value(values);
         if value == Value::Null {
-            self.has_other_text |= self.source.text(values).is_some();
+            // Once is enough to know it.
+            if let Some(text) = self.source.text(values).filter(|_| !self.has_list) {
+                self.has_other_text = true;
+                self.has_list = text.iter().any(|byte| b".:,".contains(byte));
+            }
         } else {
             self.has_value = true;
         }
@@ -91,67 +101,45 @@ enum Source {
 /// The type that HAProxy gives to a value.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Kind {
-    Address,
+    /// That at this place of a list: 1 is the first, -1 the last one.
+    Address(i8),
     AddressOrString,
     Integer,
     String,
 }
 
+/// The address of a field that has one. HAProxy, too, takes the last one of a list.
+const ADDRESS: Kind = Kind::Address(-1);
+
 /// One of the messages about each request.
 #[derive(Debug, PartialEq)]
 struct Asked {
     name: String,
-    /// An arg, and whether it has to have a value or none for the message to be sent.
-    only: Option<(Arg, bool)>,
+    /// The message is sent if all of these hold, or unless they do.
+    conditions: Vec<Condition>,
+    is_unless: bool,
     args: Vec<Arg>,
 }
 
-/// A message of `--message`: `NAME`, `NAME if ARG` or `NAME unless ARG`.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) struct WantedMessage {
-    name: String,
-    /// The arg, and whether it has to have a value.
-    only: Option<(String, bool)>,
+/// An arg has a value, or this one. A `*` at its end stands for any text.
+#[derive(Debug, PartialEq)]
+struct Condition {
+    arg: Arg,
+    value: Option<String>,
 }
 
-impl WantedMessage {
-    /// Reads it. The error is a sentence.
-    pub(crate) fn parse(text: &str) -> Result<Self, String> {
-        let words: Vec<_> = text.split_whitespace().collect();
-        let (name, only) = match words[..] {
-            [name] => (name, None),
-            [name, "if", arg] => (name, Some((arg.to_owned(), true))),
-            [name, "unless", arg] => (name, Some((arg.to_owned(), false))),
-            _ => {
-                return Err(format!(
-                    "'{text}' is not NAME, 'NAME if ARG' or 'NAME unless ARG', such as 'by-key \
-                     if key'"
-                ));
-            }
+impl Condition {
+    fn holds(&mut self, values: &[Option<&[u8]>]) -> bool {
+        let has_value = self.arg.value(values).1 != Value::Null;
+        let Some(wanted) = &self.value else { return has_value };
+        let text = match &self.arg.source {
+            Source::Constant(part) => Some(Cow::from(part.to_string().into_bytes())),
+            Source::Field { .. } => self.arg.source.text(values).map(Cow::from),
         };
-        Ok(Self { name: name.to_owned(), only })
-    }
-}
-
-/// An arg of `--map`, and where its value comes from: `ARG=SOURCE`.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) struct WantedArg {
-    name: String,
-    source: String,
-}
-
-impl WantedArg {
-    /// Reads it. The error is a sentence.
-    pub(crate) fn parse(text: &str) -> Result<Self, String> {
-        match text.split_once('=') {
-            Some((name, source)) if !name.is_empty() && !source.is_empty() => {
-                Ok(Self { name: name.to_owned(), source: source.to_owned() })
-            }
-            _ => Err(format!(
-                "'{text}' is not ARG=FIELD, such as ip=%ci or key=%hr.0; write the arg of the \
-                 message before the field of the log that gives its value"
-            )),
-        }
+        text.is_some_and(|text| match wanted.strip_suffix('*') {
+            Some(begin) => text.starts_with(begin.as_bytes()),
+            None => *text == *wanted.as_bytes(),
+        })
     }
 }
 
@@ -186,11 +174,7 @@ impl<'f> Fields<'f> {
 
     /// The field of the captured header with this name, or with the name in `req.hdr(NAME)`.
     fn captured(&self, name: &str) -> Option<String> {
-        let fetched = name.strip_prefix("req.").and_then(|rest| {
-            let (fetch, header) = rest.strip_suffix(')')?.split_once('(')?;
-            ["hdr", "fhdr", "hdr_ip"].contains(&fetch).then_some(header)
-        });
-        let header = fetched.unwrap_or(name);
+        let header = fetched(name).map_or(name, |(_, header, _)| header);
         let is_it = |capture: &String| is_same_header(capture, header);
         let field = format!("hr.{}", self.captures.iter().position(is_it)?);
         self.format.select(&[&field]).is_ok().then_some(field)
@@ -247,6 +231,8 @@ pub(crate) struct Written<'m> {
 pub(crate) struct Described {
     pub mapped: Vec<Mapped>,
     pub messages: Vec<String>,
+    /// What the numbers must not be read without.
+    pub(crate) caution: Option<String>,
     pub notes: Vec<String>,
 }
 
@@ -278,7 +264,10 @@ impl Mapping {
             }
         }
         let wanted: Vec<_> = match messages {
-            [] => known.into_iter().map(|name| WantedMessage { name, only: None }).collect(),
+            [] => known
+                .into_iter()
+                .map(|name| WantedMessage { name, only: WantedOnly::default() })
+                .collect(),
             messages => messages.to_vec(),
         };
         let mut asked = Vec::new();
@@ -303,9 +292,10 @@ impl Mapping {
         }
         if messages.is_empty() && asked.len() > 1 {
             let names: Vec<_> = asked.iter().map(|asked| asked.name.as_str()).collect();
-            described.note(format!(
-                "each request is asked about as each of the messages {}; if HAProxy sends only \
-                 some of them, name those with --message",
+            described.caution = Some(format!(
+                "each request counts as each of the messages {}; if HAProxy sends one of them \
+                 only for some requests, name all of them with --message, that one such as 'NAME if \
+                 path=/login method=POST'",
                 names.join(", ")
             ));
         }
@@ -358,12 +348,22 @@ impl Mapping {
     pub(crate) fn describe(&self, fields: &Fields<'_>, described: &mut Described) {
         let args = self.messages.iter().flat_map(Asked::all_args);
         let has_none = |arg: &&Arg| matches!(arg.source, Source::Field { .. }) && !arg.has_value;
-        for Arg { name, source, has_other_text, .. } in args.filter(has_none) {
+        for Arg { name, source, has_other_text, has_list, .. } in args.filter(has_none) {
             let field = source.in_words(fields);
             let (why, or) = match (has_other_text, source) {
-                (true, Source::Field { kind: Kind::Address, .. }) => (
+                (true, Source::Field { kind: Kind::Address(_), .. }) if *has_list => (
+                    format!(
+                        "the texts in '{field}' are no addresses, and no lists whose last value is \
+                         one"
+                    ),
+                    String::new(),
+                ),
+                (true, Source::Field { kind: Kind::Address(_), .. }) => (
                     format!("the texts in '{field}' are no addresses"),
-                    format!(", or --map {name}={field},str"),
+                    match ADDRESS_FIELDS.contains(&field.as_str()) {
+                        true => String::new(),
+                        false => format!(", or --map {name}={field},str"),
+                    },
                 ),
                 (true, _) => (format!("the texts in '{field}' are no integers"), String::new()),
                 (false, _) => (format!("no line has a value in '{field}'"), String::new()),
@@ -392,10 +392,10 @@ fn write_messages(
     frame: &mut [u8],
 ) -> Result<usize, BufferFull> {
     let mut writer = NotifyWriter::new(frame, FrameId { stream: 1, frame: 1 })?;
-    for Asked { name, only, args } in messages {
-        if let Some((arg, has_value)) = only
-            && (arg.value(values).1 != Value::Null) != *has_value
-        {
+    for Asked { name, conditions, is_unless, args } in messages {
+        let mut hold = true;
+        conditions.iter_mut().for_each(|condition| hold &= condition.holds(values));
+        if !conditions.is_empty() && hold == *is_unless {
             continue;
         }
         writer.message(name.as_bytes())?;
@@ -447,12 +447,14 @@ impl Kind {
                 let integer = text.and_then(|text| text.trim_start_matches('+').parse().ok());
                 integer.map_or(Value::Null, Value::Int64)
             }
-            Self::AddressOrString => match Self::Address.value(bytes, mask) {
+            // A list is a string: it may be a key, too.
+            Self::AddressOrString if bytes.contains(&b',') => Value::String(bytes),
+            Self::AddressOrString => match ADDRESS.value(bytes, mask) {
                 Value::Null => Value::String(bytes),
                 address => address,
             },
             // HAProxy has no address where the string is none, as for a client on a Unix socket.
-            Self::Address => match (address(bytes), mask) {
+            Self::Address(place) => match (address_at(bytes, place), mask) {
                 // ipmask() makes an IPv4 address of one that is mapped into IPv6.
                 (Some(ip), Some((v4, v6))) => match ip.to_canonical() {
                     IpAddr::V4(ip) => Value::Ipv4(network_v4(ip, v4)),
@@ -463,12 +465,6 @@ impl Kind {
             },
         }
     }
-}
-
-fn address(bytes: &[u8]) -> Option<IpAddr> {
-    let inner = bytes.strip_prefix(b"[").and_then(|rest| rest.strip_suffix(b"]"));
-    let bytes = inner.unwrap_or(bytes);
-    str::from_utf8(bytes).ok()?.parse().ok()
 }
 
 /// The messages that the policies are for, each once, in the order of the file.
@@ -596,19 +592,17 @@ impl Asked {
                 }
             }
         }
-        let only = match only {
-            None => None,
-            Some((name, has_value)) => {
-                let source = source(name, fields)?.ok_or_else(|| {
-                    format!(
-                        "no field of {format} gives the arg '{name}' of --message; write --map \
-                         {name}=FIELD, where FIELD is one of {known}"
-                    )
-                })?;
-                Some((Arg::new(name, source), *has_value))
-            }
-        };
-        let asked = Self { name: name.clone(), only, args };
+        let mut conditions = Vec::with_capacity(only.conditions.len());
+        for WantedCondition { arg, value } in &only.conditions {
+            let source = source(arg, fields)?.ok_or_else(|| {
+                format!(
+                    "no field of {format} gives the arg '{arg}' of --message; write --map \
+                     {arg}=FIELD, where FIELD is one of {known}"
+                )
+            })?;
+            conditions.push(Condition { arg: Arg::new(arg, source), value: value.clone() });
+        }
+        let asked = Self { name: name.clone(), conditions, is_unless: only.is_unless, args };
         for arg in asked.all_args() {
             let mapped = Mapped { arg: arg.name.clone(), field: arg.source.in_words(fields) };
             if !described.mapped.contains(&mapped) {
@@ -619,7 +613,7 @@ impl Asked {
     }
 
     fn all_args(&self) -> impl Iterator<Item = &Arg> {
-        self.args.iter().chain(self.only.iter().map(|(arg, _)| arg))
+        self.args.iter().chain(self.conditions.iter().map(|condition| &condition.arg))
     }
 }
 
@@ -662,7 +656,7 @@ fn guessed(
     let place = fields.select(&field);
     // The shipped configurations for agents without a file cut addresses, because the agent does
     // not group them then.
-    let mask = (kind == Kind::Address && !is_by_file).then_some((32, 64));
+    let mask = (kind == ADDRESS && !is_by_file).then_some((32, 64));
     Some(Source::Field { place, kind, mask })
 }
 
@@ -695,11 +689,18 @@ fn written(
     })?;
     let place = fields.select(&field);
     let (mut kind, mut mask) = (kind_of(arg, &field, needed), None);
+    let is_of_header = field.starts_with("hr.");
+    if let Some(("hdr_ip", _, place)) = fetched(bare_name(parts[0])).filter(|_| is_of_header) {
+        kind = place.and_then(is_place).map_or(ADDRESS, Kind::Address);
+    }
     for converter in converters {
         match *converter {
-            "ip" | "addr" => kind = Kind::Address,
+            "ip" | "addr" => kind = ADDRESS,
             "int" => kind = Kind::Integer,
             "str" => kind = Kind::String,
+            place if matches!(kind, Kind::Address(_)) && is_place(place).is_some() => {
+                kind = is_place(place).map_or(kind, Kind::Address);
+            }
             other => {
                 let inner = other.strip_prefix("ipmask(").and_then(|it| it.strip_suffix(')'));
                 let numbers = inner.map(|inner| inner.split_once(',').unwrap_or((inner, "128")));
@@ -710,14 +711,34 @@ fn written(
                 let Some(prefixes) = prefixes else {
                     return Err(format!(
                         "'{other}' in --map {arg}={text} is not a converter that replay knows; \
-                         write ipmask(32,64), ip, int or str"
+                         write ipmask(32,64), ip, int or str, or behind ip the place in a list, \
+                         such as ip,1 for the first address and ip,-1 for the last one"
                     ));
                 };
-                (kind, mask) = (Kind::Address, Some(prefixes));
+                if !matches!(kind, Kind::Address(_)) {
+                    kind = ADDRESS;
+                }
+                mask = Some(prefixes);
             }
         }
     }
     Ok(Source::Field { place, kind, mask })
+}
+
+/// The parts of `req.hdr_ip(x-forwarded-for,-1)`: fetch, header and place.
+fn fetched(name: &str) -> Option<(&str, &str, Option<&str>)> {
+    let (fetch, inside) = name.strip_prefix("req.")?.strip_suffix(')')?.split_once('(')?;
+    let (header, place) = match inside.split_once(',') {
+        Some((header, place)) => (header, Some(place)),
+        None => (inside, None),
+    };
+    let is_known = ["hdr", "fhdr", "hdr_ip"].contains(&fetch) && !inside.contains('(');
+    is_known.then_some((fetch, header, place))
+}
+
+/// The place of an address in a list, as HAProxy knows it: from -10 to -1, and from 1 on.
+fn is_place(text: &str) -> Option<i8> {
+    text.trim().parse().ok().filter(|place| *place >= -10 && *place != 0)
 }
 
 /// `ci` of `%ci`, `%{+Q}ci` and `ci`, and `src` of `%[src]`.
@@ -750,10 +771,10 @@ fn kind_of(arg: &str, field: &str, needed: Option<&Needed<'_>>) -> Kind {
         needed.policy.is_for_addresses() && needed.policy.key.args.len() <= 1 && !needed.is_cost
     });
     match () {
-        () if is_of(&ADDRESS_FIELDS) => Kind::Address,
+        () if is_of(&ADDRESS_FIELDS) => ADDRESS,
         () if needed.is_some_and(|needed| needed.is_cost) => Kind::Integer,
         () if is_of(&INTEGER_FIELDS) => Kind::Integer,
-        () if ADDRESSES.contains(&arg) => Kind::Address,
+        () if ADDRESSES.contains(&arg) => ADDRESS,
         // A captured header may be an API key, although the policy has a prefix for addresses.
         () if for_addresses => Kind::AddressOrString,
         () => Kind::String,

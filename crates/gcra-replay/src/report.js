@@ -235,6 +235,7 @@ function headline() {
     ),
   );
 
+  if (report.caution) main.append(html("p", {class: "caution"}, sentence(report.caution)));
   if (isOnlySuggested) return;
   const {against} = report;
   const facts = [["requests decided", decided]];
@@ -762,6 +763,20 @@ function theLog() {
           answers.blocked === null
             ? ""
             : `; blocked by the agent then: ${number(answers.blocked)}`,
+        ]),
+      answers?.undecided &&
+        entry("Without a decision then", [
+          withShare(
+            number(answers.undecided.requests),
+            answers.undecided.requests,
+            report.requests,
+          ),
+          answers.undecided.by_err.map(
+            ({err, requests: n, why}) => `; err=${err}: ${number(n)} (${why})`,
+          ),
+          answers.undecided.cut
+            ? `; not known of ${count(answers.undecided.cut, "line that is", "lines that are")} cut`
+            : "",
         ]),
     ),
     report.mapping.length > 0 &&

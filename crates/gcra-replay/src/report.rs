@@ -18,6 +18,8 @@ pub(crate) struct Report {
     pub(crate) mapping: Vec<Mapped>,
     pub messages: Vec<String>,
     pub configuration: Configuration,
+    /// What the numbers must not be read without.
+    pub(crate) caution: Option<String>,
     pub notes: Vec<String>,
     pub(crate) cannot_know: [&'static str; 4],
     pub lines: u64,
@@ -100,7 +102,8 @@ pub(crate) struct NewlyBlocked {
     pub requests: u64,
 }
 
-/// How often the log has these answers, and how often it says that the agent blocked.
+/// How often the log has these answers, how often it says that the agent blocked, and how often
+/// that there was no decision.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct LogAnswers {
     #[serde(rename = "429")]
@@ -109,6 +112,25 @@ pub(crate) struct LogAnswers {
     pub(crate) forbidden: u64,
     /// `None` if the log has no field with the variable `blocked`.
     pub blocked: Option<u64>,
+    /// `None` if the log does not have the fields with the variables `blocked` and `err`.
+    pub undecided: Option<Undecided>,
+}
+
+/// The requests about which HAProxy got no decision, by what the log says.
+#[derive(Debug, Default, Serialize)]
+pub(crate) struct Undecided {
+    pub requests: u64,
+    pub(crate) by_err: Vec<OfErr>,
+    /// Requests whose line is cut before these fields, so that it does not say.
+    pub cut: u64,
+}
+
+/// The requests without a decision that have one number in `err`, and what it means.
+#[derive(Debug, Serialize)]
+pub(crate) struct OfErr {
+    pub err: u32,
+    pub requests: u64,
+    pub why: &'static str,
 }
 
 #[derive(Debug, Serialize)]

@@ -12,9 +12,10 @@ use haproxy_log::Format;
 use proptest::prelude::*;
 
 use super::engine::Engine;
-use super::mapping::{Described, Fields, Mapping, WantedArg, WantedMessage};
+use super::mapping::{Described, Fields, Mapping};
 use super::side::flags_of;
 use super::tally::{LogTally, decide_request};
+use super::wanted::{WantedArg, WantedMessage};
 
 fn policies(text: &str) -> Policies {
     document::parse(Path::new("new.toml"), text).unwrap()
@@ -79,6 +80,15 @@ fn an_arg_can_be_a_field_a_constant_or_nothing() {
         ("ip=%[src],ipmask(32,64)", "192.0.2.1", "192.0.2.1"),
         ("ip=hr.0,str", "192.0.2.1", "str:192.0.2.1"),
         ("ip=hr.0,int", "17", "int64:17"),
+        // As `req.hdr_ip` reads a header.
+        ("ip=hr.0,ip", "192.0.2.1, 203.0.113.7", "203.0.113.7"),
+        ("ip=hr.0,ip,-1", "192.0.2.1, [2001:db8::1]:443 ", "2001:db8::1"),
+        ("ip=hr.0,ip,1", "192.0.2.1:80, 203.0.113.7", "192.0.2.1"),
+        ("ip=hr.0,ip,1", "unknown, 203.0.113.7", "null:"),
+        ("ip=hr.0,ip,-2,ipmask(24,48)", "192.0.2.1, 203.0.113.7", "192.0.2.0"),
+        ("ip=req.hdr_ip(host)", "192.0.2.1, 203.0.113.7", "203.0.113.7"),
+        ("ip=req.hdr_ip(Host,1),ipmask(24,48)", "192.0.2.1, 203.0.113.7", "192.0.2.0"),
+        ("ip=hr.0,str", "192.0.2.1, 203.0.113.7", "str:192.0.2.1, 203.0.113.7"),
         ("ip=%{+Q}ci", "192.0.2.1", "192.0.2.1"),
         ("ip=str:gold", "", "gold"),
         ("ip=null:", "", "null:"),
@@ -108,6 +118,11 @@ fn what_cannot_be_mapped_is_a_sentence() {
     assert!(error(&["ip=nothing"]).contains("has no field 'nothing' for --map ip=nothing"));
     assert!(error(&["ip=ci,upper"]).contains("'upper' in --map ip=ci,upper is not a converter"));
     assert!(error(&["ip=ci,ipmask(33)"]).contains("write ipmask(32,64)"));
+    for place in ["0", "-11", "x"] {
+        let map = format!("ip=hr.0,ip,{place}");
+        let said = error(&[&map]);
+        assert!(said.contains("ip,1 for the first address and ip,-1 for the last"), "{said}");
+    }
     let (_, described, _) = mapping(IP, &["user=hr.0"]).unwrap();
     assert_eq!(described.notes, ["no policy uses the arg 'user' of --map"]);
     let text = IP.replace("key", "cost = 'price'\nkey");
@@ -116,8 +131,75 @@ fn what_cannot_be_mapped_is_a_sentence() {
     for text in ["", "ip", "ip=", "=ci"] {
         assert!(WantedArg::parse(text).unwrap_err().contains("is not ARG=FIELD"), "{text}");
     }
-    for text in ["", "a if", "a when b", "a if b c"] {
+    for text in ["", "a if", "a when b", "a if b c", "a if path /login", "a if =b", "a if b="] {
         assert!(WantedMessage::parse(text).unwrap_err().contains("'NAME if ARG'"), "{text}");
+    }
+}
+
+/// What `--message` says of an arg, by the values of its fields.
+#[test]
+fn a_message_is_sent_where_its_conditions_hold() {
+    let format = Format::http();
+    let text = "[policy.login]\nlimits = '2/s'\nkey = ['ip']\n";
+    for (message, sent) in [
+        ("login", [true, true, true, true]),
+        ("login if path=/login", [true, true, false, false]),
+        ("login if path=/login method=POST", [true, false, false, false]),
+        ("login unless path=/login method=POST", [false, true, true, true]),
+        ("login if path=/log*", [true, true, true, false]),
+        ("login if method=post", [false; 4]),
+        ("login if path", [true, true, true, false]),
+        ("login unless path", [false, false, false, true]),
+        ("login if plan=gold", [true; 4]),
+        ("login if plan=silver", [false; 4]),
+    ] {
+        let (mut fields, mut described) = (Fields::new(&format, &[]), Described::default());
+        let args = ["plan=str:gold"].map(|arg| WantedArg::parse(arg).unwrap());
+        let messages = [WantedMessage::parse(message).unwrap()];
+        let policies = policies(text);
+        let mut mapping =
+            Mapping::new(&policies, &messages, &args, &mut fields, &mut described).unwrap();
+        let found = [
+            ("POST", Some("/login")),
+            ("GET", Some("/login")),
+            ("POST", Some("/login/")),
+            ("POST", None),
+        ]
+        .map(|(method, path)| {
+            let value = |field: &String| match field.as_str() {
+                "path" | "HPO" => path.map(str::as_bytes),
+                "HM" => Some(method.as_bytes()),
+                _ => Some(&b"192.0.2.1"[..]),
+            };
+            let values: Vec<_> = fields.selected.iter().map(value).collect();
+            mapping.clear();
+            mapping.write(&values);
+            !mapping.written().messages.is_empty()
+        });
+        assert_eq!(found, sent, "{message}: {:?}", fields.selected);
+    }
+}
+
+/// A hint must not lead to another client for each list of addresses.
+#[test]
+fn a_hint_does_not_make_strings_of_addresses() {
+    for (arg, value, hint) in [
+        ("ip=hr.0,ip", "192.0.2.1, unknown", None),
+        ("ip=hr.0,ip", "a line of a log, from 192.0.2.1", None),
+        ("ip=%ci", "unix", None),
+        ("ip=hr.0", "customer-7", Some("or --map ip=hr.0,str")),
+    ] {
+        let format = Format::http();
+        let (mut fields, mut described) = (Fields::new(&format, &[]), Described::default());
+        let args = [WantedArg::parse(arg).unwrap()];
+        let mut mapping =
+            Mapping::new(&policies(IP), &[], &args, &mut fields, &mut described).unwrap();
+        mapping.write(&[Some(value.as_bytes())]);
+        mapping.describe(&fields, &mut described);
+        let [note] = &described.notes[..] else { panic!("{:?}", described.notes) };
+        assert!(note.contains("are no addresses"), "{note}");
+        assert_eq!(note.contains(",str"), hint.is_some(), "{note}");
+        assert!(note.contains(hint.unwrap_or_default()), "{note}");
     }
 }
 

@@ -8,7 +8,7 @@ use gcra_text::count::Count;
 use gcra_text::duration::{Left, Utc};
 
 use crate::page::Page;
-use crate::report::{Against, BlockedClient, PolicyReport, Report, Timeline};
+use crate::report::{Against, BlockedClient, PolicyReport, Report, Timeline, Undecided};
 use crate::suggest::grid::f64_from;
 use crate::tally::Totals;
 
@@ -29,6 +29,10 @@ impl Report {
         self.log(&mut page);
         if self.configuration.new.is_some() {
             page.blank();
+            if let Some(caution) = &self.caution {
+                page.item("Note: ", caution);
+                page.blank();
+            }
             self.totals(&mut page);
             for policy in &self.policies {
                 page.blank();
@@ -136,6 +140,34 @@ impl Report {
                 );
             }
             page.item("", &format!("{said}."));
+            if let Some(undecided) = &answers.undecided {
+                self.undecided(undecided, page);
+            }
+        }
+    }
+
+    /// How many requests had no decision, by what the log says.
+    fn undecided(&self, undecided: &Undecided, page: &mut Page) {
+        let Undecided { requests, by_err, cut } = undecided;
+        if *requests > 0 {
+            let each: Vec<_> = by_err
+                .iter()
+                .map(|it| format!("{} with err={} ({})", Grouped(it.requests), it.err, it.why))
+                .collect();
+            let said = format!(
+                "It says of {} ({}) that HAProxy got no decision: {}.",
+                Count(Grouped(*requests), "request", "requests"),
+                share(*requests, self.requests),
+                each.join(", ")
+            );
+            page.item("", &said);
+        }
+        if *cut > 0 {
+            let said = format!(
+                "{} before blocked= and err=, so it is not known whether there was a decision.",
+                Count(Grouped(*cut), "line is cut", "lines are cut")
+            );
+            page.item("", &said);
         }
     }
 
