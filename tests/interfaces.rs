@@ -519,7 +519,13 @@ fn json() {
     });
     let log = log.to_str().unwrap();
     let replay = ["replay", log, "--config", &new, "--against", &old, "--suggest", "key=ip"];
-    repeated(&mut groups, "replay", &[replay.to_vec()]);
+    // A log with the log-format of the shipped configurations, and two messages.
+    let [decided, two] = ["decided.log", "two.toml"].map(|name| other.path().join(name));
+    fs::write(&decided, decided_log()).unwrap();
+    let text = ["a", "b"].map(|name| format!("[policy.{name}]\nlimits='1/m'\nkey=['ip']\n"));
+    fs::write(&two, text.concat()).unwrap();
+    let [decided, two] = [&decided, &two].map(|path| path.to_str().unwrap());
+    repeated(&mut groups, "replay", &[replay.to_vec(), vec!["replay", decided, "--config", two]]);
 
     let once = |groups: &mut Groups, name: &str, args: &[&str]| {
         groups.add(&format!("gcra-spoa {name} --json"), &Fields::of(&run_json(args).0));
@@ -549,6 +555,13 @@ fn log_to_replay() -> String {
     };
     let busy = (0..40).map(|second| line(second, 1));
     busy.chain((2..30).map(|client| line(50, client))).chain(["nothing\n".to_owned()]).collect()
+}
+
+/// A log whose lines say what HAProxy got from an agent: nothing.
+fn decided_log() -> String {
+    "192.0.2.1:4711 [21/Nov/2026:00:00:00.000] web app/srv1 0/0/0/1/1 200 99 ---- 1/1/0/0/0 0/0 \
+     \"GET / HTTP/1.1\" blocked=- policy=- reason=- retry_after=- err=1\n"
+        .repeat(3)
 }
 
 #[test]

@@ -106,10 +106,10 @@ pub const REPLAY_HELP: &str = "\
 FIELD is a field of HAProxy's log-format, with or without '%': ci, HM, HU, hr.0
 (the first captured request header), a name of --captures, or the expression in
 %[...]; 'path' and 'method' are found in %r. In a JSON log it is a name. Behind
-it may be the converter ipmask(32,64), or the type ip, int or str. ip reads a header
-as req.hdr_ip does: the last address of a list, or with ip,1 the first. Instead
-of a field it can be a constant: str:gold, int64:1 or null:. Args that are not
-named are found by their names, and the report says how.
+it may be the converter ipmask(32,64), or the type ip, int or str. ip reads a
+header as req.hdr_ip does: the last address of a list, or with ip,1 the first.
+Instead of a field it can be a constant: str:gold, int64:1 or null:. Args that
+are not named are found by their names, and the report says how.
 
 Examples:
   gcra-spoa replay --rate 100/s --burst 20 /var/log/haproxy.log
