@@ -294,8 +294,8 @@ impl Mapping {
             let names: Vec<_> = asked.iter().map(|asked| asked.name.as_str()).collect();
             described.caution = Some(format!(
                 "each request counts as each of the messages {}; if HAProxy sends one of them \
-                 only for some requests, name all of them with --message, that one such as 'NAME if \
-                 path=/login method=POST'",
+                 only for some requests, write --message 'NAME if path=/login method=POST' for \
+                 that one, and --message NAME for the others",
                 names.join(", ")
             ));
         }

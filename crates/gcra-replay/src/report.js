@@ -755,7 +755,7 @@ function theLog() {
       entry("Bad lines", number(sum(bad.map((one) => one.count)))),
       entry("Too late to be sorted", number(report.late)),
       report.truncated
-        ? entry("Cut short", `${count(report.truncated, "line", "lines")} (their last field)`)
+        ? entry("Cut short", `${count(report.truncated, "line", "lines")} (their last fields)`)
         : null,
       answers &&
         entry("Answers in the log", [
