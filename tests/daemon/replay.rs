@@ -462,6 +462,21 @@ fn flags_group_addresses_as_the_shipped_configuration_does() {
     assert_eq!(report["configuration"]["new"], "--rate 10/s --burst 5");
 }
 
+/// Behind a proxy, `%ci` is the address of the proxy, and the shipped configuration logs both.
+#[test]
+fn the_client_behind_a_proxy_is_the_one_that_the_log_names() {
+    let folder = directory();
+    let log = folder.path().join("haproxy.log").display().to_string();
+    let decision = "blocked=0 policy=- reason=- retry_after=- err=-";
+    let of = |n: u64| decided_line(1, &format!(" client=192.0.2.{n} {decision}"));
+    let lines = [1, 2, 3, 3].map(of).concat();
+    fs::write(&log, lines).unwrap();
+    let report = report(&["--rate", "1/d", "--burst", "1", &log]);
+    assert_eq!(report["mapping"][0]["field"], "var(txn.client),ipmask(32,64)");
+    let total = &report["total"];
+    assert_eq!((&total["clients"], &total["blocked"]), (&3.into(), &1.into()));
+}
+
 /// Each `log-format` of the shipped configurations is found by its lines.
 #[test]
 fn the_formats_of_all_shipped_configurations_are_known() {

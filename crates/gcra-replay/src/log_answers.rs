@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use crate::mapping::Fields;
-use crate::report::{LogAnswers, OfErr, Undecided};
+use crate::report::{LogAnswers, OfErr, WithoutDecision};
 
 /// The most numbers in `err` that are counted. HAProxy has fewer.
 const MOST_ERRS: usize = 300;
@@ -81,7 +81,7 @@ impl AnswersOfLog {
         if self.blocked.is_some() && self.err.is_some() {
             let by_err = self.undecided.iter();
             let by_err = by_err.map(|(&err, &requests)| OfErr { err, requests, why: why(err) });
-            self.counts.undecided = Some(Undecided {
+            self.counts.undecided = Some(WithoutDecision {
                 requests: self.undecided.values().sum(),
                 by_err: by_err.collect(),
                 cut: cut.min(self.silent),

@@ -649,7 +649,9 @@ fn guessed(
     fields: &mut Fields<'_>,
 ) -> Option<Source> {
     let exact = || fields.known.contains(&arg).then(|| arg.to_owned());
-    let address = || fields.find("ci").filter(|_| ADDRESSES.contains(&arg));
+    // Behind a proxy, the shipped configuration and those like it log the client beside %ci.
+    let client = || fields.find("var(txn.client)").or_else(|| fields.find("ci"));
+    let address = || ADDRESSES.contains(&arg).then(client).flatten();
     let found = fields.captured(arg).or_else(exact).or_else(address);
     let field = found.or_else(|| fields.find(arg))?;
     let kind = kind_of(arg, &field, needed);

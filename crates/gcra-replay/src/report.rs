@@ -113,12 +113,12 @@ pub(crate) struct LogAnswers {
     /// `None` if the log has no field with the variable `blocked`.
     pub blocked: Option<u64>,
     /// `None` if the log does not have the fields with the variables `blocked` and `err`.
-    pub undecided: Option<Undecided>,
+    pub undecided: Option<WithoutDecision>,
 }
 
 /// The requests about which HAProxy got no decision, by what the log says.
 #[derive(Debug, Default, Serialize)]
-pub(crate) struct Undecided {
+pub(crate) struct WithoutDecision {
     pub requests: u64,
     pub(crate) by_err: Vec<OfErr>,
     /// Requests whose line is cut before these fields, so that it does not say.

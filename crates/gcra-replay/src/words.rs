@@ -8,7 +8,7 @@ use gcra_text::count::Count;
 use gcra_text::duration::{Left, Utc};
 
 use crate::page::Page;
-use crate::report::{Against, BlockedClient, PolicyReport, Report, Timeline, Undecided};
+use crate::report::{Against, BlockedClient, PolicyReport, Report, Timeline, WithoutDecision};
 use crate::suggest::grid::f64_from;
 use crate::tally::Totals;
 
@@ -147,8 +147,8 @@ impl Report {
     }
 
     /// How many requests had no decision, by what the log says.
-    fn undecided(&self, undecided: &Undecided, page: &mut Page) {
-        let Undecided { requests, by_err, cut } = undecided;
+    fn undecided(&self, undecided: &WithoutDecision, page: &mut Page) {
+        let WithoutDecision { requests, by_err, cut } = undecided;
         if *requests > 0 {
             let each: Vec<_> = by_err
                 .iter()

@@ -8,18 +8,21 @@ pub(crate) struct JsonList<R> {
     state: State,
 }
 
-#[derive(Clone, Copy)]
 enum State {
     /// Nothing was read yet.
     Begin,
     Lines,
-    List {
-        /// How many objects and lists are open, with the outermost.
-        depth: u32,
-        in_string: bool,
-        /// The next byte of the string belongs to a backslash.
-        is_escaped: bool,
-    },
+    List(Place),
+}
+
+/// A place in a list.
+#[derive(Default)]
+struct Place {
+    /// How many objects and lists are open, with the outermost.
+    depth: u32,
+    in_string: bool,
+    /// The next byte of the string belongs to a backslash.
+    is_escaped: bool,
 }
 
 impl<R: Read> JsonList<R> {
@@ -35,15 +38,11 @@ impl<R: Read> Read for JsonList<R> {
         if let State::Begin = self.state
             && count > 0
         {
-            self.state = match is_list(bytes) {
-                true => State::List { depth: 0, in_string: false, is_escaped: false },
-                false => State::Lines,
-            };
+            let is_list = is_list(bytes);
+            self.state = if is_list { State::List(Place::default()) } else { State::Lines };
         }
-        if let State::List { depth, in_string, is_escaped } = &mut self.state {
-            for byte in bytes {
-                *byte = of_line(*byte, depth, in_string, is_escaped);
-            }
+        if let State::List(place) = &mut self.state {
+            bytes.iter_mut().for_each(|byte| *byte = place.in_lines(*byte));
         }
         Ok(count)
     }
@@ -57,24 +56,27 @@ fn is_list(bytes: &[u8]) -> bool {
     matches!(object.map(<[u8]>::trim_ascii_start), Some([b'"', ..]))
 }
 
-/// What a byte is in the lines: one ends where a comma stands between objects, and nowhere else.
-fn of_line(byte: u8, depth: &mut u32, in_string: &mut bool, is_escaped: &mut bool) -> u8 {
-    if *in_string {
-        *in_string = *is_escaped || byte != b'"';
-        *is_escaped = !*is_escaped && byte == b'\\';
-        return byte;
-    }
-    let outside = *depth <= 1;
-    match byte {
-        b'"' => *in_string = true,
-        b'[' | b'{' => *depth += 1,
-        b']' | b'}' => *depth = depth.saturating_sub(1),
-        _ => {}
-    }
-    match byte {
-        b',' if outside => b'\n',
-        b'[' | b']' if outside => b' ',
-        b'\n' | b'\r' => b' ',
-        other => other,
+impl Place {
+    /// What the next byte is in the lines: a line ends where a comma stands between objects, and
+    /// nowhere else.
+    fn in_lines(&mut self, byte: u8) -> u8 {
+        if self.in_string {
+            self.in_string = self.is_escaped || byte != b'"';
+            self.is_escaped = !self.is_escaped && byte == b'\\';
+            return byte;
+        }
+        let is_between = self.depth <= 1;
+        match byte {
+            b'"' => self.in_string = true,
+            b'[' | b'{' => self.depth += 1,
+            b']' | b'}' => self.depth = self.depth.saturating_sub(1),
+            _ => {}
+        }
+        match byte {
+            b',' if is_between => b'\n',
+            b'[' | b']' if is_between => b' ',
+            b'\n' | b'\r' => b' ',
+            other => other,
+        }
     }
 }
