@@ -620,10 +620,12 @@ fn a_wrong_command_line_or_log_is_one_sentence() {
     }
     let connect = "haproxy[1]: Connect from 192.0.2.7:1 to 192.0.2.1:80 (www/HTTP)\n";
     fs::write(&other, connect.repeat(20)).unwrap();
-    let (said, status) = wrong(&["--rate", "1/s", &other]);
-    assert_eq!(status, 2);
-    assert!(said.contains("write 'option httplog'"), "{said}");
-    assert!(!said.contains("--log-format"), "{said}");
+    for flags in [&[][..], &["--log-format", "http"]] {
+        let (said, status) = wrong(&[&["--rate", "1/s", &other], flags].concat());
+        assert_eq!(status, 2);
+        assert!(said.contains("write 'option httplog'"), "{said}");
+        assert!(!said.contains("log-format"), "{said}");
+    }
     fs::write(&other, "{\"ip\":\"192.0.2.1\",\"took\":0.2}\n".repeat(20)).unwrap();
     let (said, status) = wrong(&["--rate", "1/s", &other]);
     assert_eq!(status, 2);

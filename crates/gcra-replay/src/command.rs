@@ -194,6 +194,10 @@ fn inputs(files: &[PathBuf], real: &[Option<PathBuf>]) -> anyhow::Result<Vec<Inp
     Ok(files.iter().map(input).collect())
 }
 
+/// What to do about a log with lines such as "Connect from 192.0.2.7:1 to 192.0.2.1:80".
+const HTTPLOG: &str = "write 'option httplog' (or, with mode tcp, 'option tcplog') in \
+                       haproxy.cfg, so that HAProxy logs each request";
+
 /// The format of the logs: the one that is written, or the one that the first log with lines has.
 fn format(command: &Replay, inputs: &[Input]) -> anyhow::Result<Format> {
     let written = command.log_format.as_deref();
@@ -222,11 +226,9 @@ fn format(command: &Replay, inputs: &[Input]) -> anyhow::Result<Format> {
         let line = sample.split(|byte| *byte == b'\n').find(|line| !line.trim_ascii().is_empty());
         let line = excerpt(line.unwrap_or_default());
         WrongUsage(match Format::why_unknown(&sample) {
-            Unknown::Connections => format!(
-                "{name} has connections and no requests, such as '{line}'; write 'option httplog' \
-                 (or, with mode tcp, 'option tcplog') in haproxy.cfg, so that HAProxy logs each \
-                 request"
-            ),
+            Unknown::Connections => {
+                format!("{name} has connections and no requests, such as '{line}'; {HTTPLOG}")
+            }
             Unknown::JsonWithoutDate => format!(
                 "no value in the JSON lines of {name} is a date that replay knows, such as \
                  2026-11-22T21:39:33.123Z or %tr of HAProxy: the first is '{line}'; add the date \
@@ -289,9 +291,10 @@ fn no_requests(
             bad.line,
             excerpt(bad.excerpt.as_bytes()),
             bad.kind,
-            match command.log_format {
-                Some(_) => "compare it with the log-format of haproxy.cfg",
-                None => "write the log-format of haproxy.cfg with --log-format",
+            match (Format::why_unknown(bad.excerpt.as_bytes()), &command.log_format) {
+                (Unknown::Connections, _) => HTTPLOG,
+                (_, Some(_)) => "compare it with the log-format of haproxy.cfg",
+                (_, None) => "write the log-format of haproxy.cfg with --log-format",
             }
         ))
         .into(),
