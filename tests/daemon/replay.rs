@@ -979,6 +979,34 @@ fn requests_without_a_decision_are_counted_by_what_haproxy_says() {
     assert_eq!(report["log_answers"]["undecided"], Value::Null);
 }
 
+/// What a real HAProxy logs whose agents are gone.
+#[test]
+fn a_real_haproxy_without_agents_logs_requests_without_a_decision() {
+    needs!(support::haproxy());
+    let agents = [("GCRA_AGENT1", "127.0.0.1:1"), ("GCRA_AGENT2", "127.0.0.1:1")];
+    let haproxy = Haproxy::start("haproxy.cfg", &agents);
+    let mut client = Client::from(haproxy.frontend, IpAddr::V4(Ipv4Addr::LOCALHOST));
+    for _ in 0..20 {
+        assert_eq!(client.get("/").unwrap().status, 200);
+    }
+    let of_requests = |haproxy: &Haproxy| {
+        let lines = haproxy.process.lines();
+        lines.into_iter().filter(|line| line.contains(" blocked=")).collect::<Vec<_>>()
+    };
+    if !haproxy.has_logged(20, |haproxy| of_requests(haproxy).len()) {
+        return;
+    }
+    let folder = directory();
+    let log = folder.path().join("haproxy.log");
+    fs::write(&log, haproxy.process.lines().join("\n") + "\n").unwrap();
+    let report = report(&["--rate", "2/s", log.to_str().unwrap()]);
+    assert_eq!(report["requests"], 20, "{}", report["bad"]);
+    let undecided = &report["log_answers"]["undecided"];
+    assert_eq!((&undecided["requests"], &undecided["cut"]), (&20.into(), &0.into()));
+    let kinds = report["bad"].as_array().unwrap().iter().map(|bad| &bad["kind"]);
+    assert!(kinds.into_iter().all(|kind| kind == "not a request"), "{}", report["bad"]);
+}
+
 /// A log with a part of the requests, as `option dontlog-normal` makes it.
 #[test]
 fn a_log_without_a_good_answer_gets_a_note() {

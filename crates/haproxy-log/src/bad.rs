@@ -80,7 +80,7 @@ pub(crate) fn excerpt(line: &[u8]) -> String {
 }
 
 /// Messages of HAProxy that are not about one request.
-const MESSAGES: [&str; 16] = [
+const MESSAGES: [&str; 17] = [
     "SSL handshake",
     "Connection closed",
     "Connection error",
@@ -91,6 +91,7 @@ const MESSAGES: [&str; 16] = [
     "Server ",
     "Backup Server ",
     "Health check for ",
+    "SPOE: [",
     "backend ",
     "[NOTICE]",
     "[WARNING]",
@@ -99,7 +100,7 @@ const MESSAGES: [&str; 16] = [
     "New worker",
 ];
 
-static FINDERS: LazyLock<[memmem::Finder<'static>; 16]> =
+static FINDERS: LazyLock<[memmem::Finder<'static>; 17]> =
     LazyLock::new(|| MESSAGES.map(memmem::Finder::new));
 
 /// The start of each format that has a name, and of a line of the error log.

@@ -134,6 +134,7 @@ fn lines_that_are_not_requests_are_counted_by_kind() {
         "Nov 22 21:39:33 host haproxy[12]: Connect from 10.0.0.1:1 to 10.0.0.2:80 (fe/HTTP)",
         "192.0.2.1:5321 [22/Nov/2026:21:39:33.123] fe/1: SSL handshake failure",
         "Nov 22 21:39:33 host sshd[99]: Accepted publickey for root",
+        "SPOE: [gcra] <EVENT:on-frontend-http-request> sid=46 st=257 0 47/24",
         &LINE.replace("GET /a/b?q=1 HTTP/1.1", "<BADREQ>"),
         "192.0.2.1:5321 [22/Nov/2026:21:39:33.123] fe be/s1 0/0/3 512 -- 1/1/0/0/0 0/0",
         &LINE.replace("22/Nov/2026:21", "99/Nov/2026:21"),
@@ -147,19 +148,19 @@ fn lines_that_are_not_requests_are_counted_by_kind() {
     ]
     .join("\n");
     let (requests, counts) = all(&Format::http(), log.as_bytes(), &["ci"]);
-    assert_eq!((counts.lines, counts.entries, requests.len()), (15, 1, 1));
+    assert_eq!((counts.lines, counts.entries, requests.len()), (16, 1, 1));
     let bad: Vec<(BadKind, u64, u64)> =
         counts.bad.iter().map(|bad| (bad.kind, bad.count, bad.line)).collect();
     assert_eq!(
         bad,
         [
-            (BadKind::NotARequest, 5, 1),
-            (BadKind::NoRequest, 1, 6),
-            (BadKind::OtherFormat, 1, 7),
-            (BadKind::Date, 1, 8),
-            (BadKind::TooLong, 1, 9),
-            (BadKind::Truncated, 1, 10),
-            (BadKind::Unknown, 2, 13),
+            (BadKind::NotARequest, 6, 1),
+            (BadKind::NoRequest, 1, 7),
+            (BadKind::OtherFormat, 1, 8),
+            (BadKind::Date, 1, 9),
+            (BadKind::TooLong, 1, 10),
+            (BadKind::Truncated, 1, 11),
+            (BadKind::Unknown, 2, 14),
         ]
     );
     assert_eq!(counts.bad[6].excerpt, "not a line of a log");
