@@ -10,7 +10,8 @@ use libfuzzer_sys::fuzz_target;
 fuzz_target!(|input: &[u8]| {
     let first = input.split(|&byte| byte == b'\n').next().unwrap_or_default();
     let log = input.get(first.len() + 1..).unwrap_or_default();
-    let given = std::str::from_utf8(first).ok().and_then(|text| Format::compile_for(text, log).ok());
+    let text = std::str::from_utf8(first).ok();
+    let given = text.and_then(|text| Format::compile_for(text, log).ok());
     for format in given.into_iter().chain(Format::guess(log)).chain([Format::json()]) {
         let names: Vec<&str> = format.fields().iter().map(|field| field.name()).collect();
         // A format of more fields than a selection can have is refused.

@@ -53,8 +53,8 @@ pub struct Replay {
     /// hold, and path=/api/* is each path that begins so.
     #[arg(long, value_name = "NAME", value_parser = WantedMessage::parse)]
     pub(crate) message: Vec<WantedMessage>,
-    /// The log-format of haproxy.cfg as it stands there, or http, https, tcp, clf or json [default: found by the
-    /// first lines]
+    /// The log-format of haproxy.cfg as it stands there, or http, https, tcp, clf or json
+    /// [default: found by the first lines]
     #[arg(long, value_name = "STRING")]
     pub(crate) log_format: Option<String>,
     /// The time zone of dates that name none, such as +01:00 [default: UTC]

@@ -1,4 +1,4 @@
-//! What a log itself shows: the answers to requests that were blocked, and the requests about which
+//! The answers of a log itself: those to requests that were blocked, and the requests about which
 //! HAProxy got no decision.
 
 use std::collections::BTreeMap;

@@ -353,8 +353,7 @@ impl Mapping {
             let (why, or) = match (has_other_text, source) {
                 (true, Source::Field { kind: Kind::Address(_), .. }) if *has_list => (
                     format!(
-                        "the texts in '{field}' are no addresses, and no lists whose last value is \
-                         one"
+                        "the texts in '{field}' are no addresses, and no lists with one at the end"
                     ),
                     String::new(),
                 ),

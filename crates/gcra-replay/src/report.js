@@ -775,7 +775,7 @@ function theLog() {
             ({err, requests: n, why}) => `; err=${err}: ${number(n)} (${why})`,
           ),
           answers.undecided.cut
-            ? `; not known of ${count(answers.undecided.cut, "line that is", "lines that are")} cut`
+            ? `; not known of ${count(answers.undecided.cut, "cut line", "cut lines")}`
             : "",
         ]),
     ),

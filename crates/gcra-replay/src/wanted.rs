@@ -1,4 +1,4 @@
-//! What the command line says about the messages of HAProxy and their args.
+//! The messages of HAProxy and their args, as the command line names them.
 
 /// A message of `--message`: `NAME`, `NAME if CONDITION` or `NAME unless CONDITION`. Several
 /// conditions with values may stand behind each other.

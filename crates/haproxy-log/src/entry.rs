@@ -33,9 +33,9 @@ pub struct ReadCounts {
     /// Requests that lay too far behind later ones. They were not passed to `each`: to count them
     /// later than they came would make bursts that never were.
     pub late: u64,
-    /// Requests whose line ends within a string, or behind one in quotes, as HAProxy cuts lines off
-    /// that are longer than `len` of its `log` directive. They are among `entries`; values that are cut off are
-    /// absent.
+    /// Requests whose line ends within a string, or behind one in quotes, as HAProxy cuts lines
+    /// that are longer than `len` of its `log` directive. They are among `entries`; values that
+    /// are cut off are absent.
     pub truncated: u64,
     /// A window for which no request would have been late, as far as the memory reaches. `None`:
     /// none was late.

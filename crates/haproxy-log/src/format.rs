@@ -60,7 +60,7 @@ const HTTPS: &str = "%ci:%cp [%tr] %ft %b/%s %TR/%Tw/%Tc/%Tr/%Ta %ST %B %CC %CS 
                      %ac/%fc/%bc/%sc/%rc %sq/%bq %hr %hs %{+Q}r %[fc_err]/%[ssl_fc_err,hex]/\
                      %[ssl_c_err]/%[ssl_c_ca_err]/%[ssl_fc_is_resumed] \
                      %[ssl_fc_sni]/%sslv/%sslc";
-/// The default of HAProxy's ingress controller for Kubernetes. Its `txn.base` is the sample `base`.
+/// The default of HAProxy's ingress controller for Kubernetes. `txn.base` is the sample `base`.
 const INGRESS: &str = "%ci:%cp [%tr] %ft %b/%s %TR/%Tw/%Tc/%Tr/%Ta %ST %B %CC %CS %tsc \
                        %ac/%fc/%bc/%sc/%rc %sq/%bq %hr %hs \"%HM %[var(txn.base)] %HV\"";
 const TCP: &str = "%ci:%cp [%t] %ft %b/%s %Tw/%Tc/%Tt %B %ts %ac/%fc/%bc/%sc/%rc %sq/%bq";

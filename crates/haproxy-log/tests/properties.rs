@@ -193,7 +193,9 @@ proptest! {
 proptest! {
     /// Whatever stands for a log-format is one, or is refused.
     #[test]
-    fn any_text_can_be_given_as_a_log_format(text in r#"([%\\\\'"${}x \[\]-]|\\\\x|%ci|%tr|\PC){0,30}"#) {
+    fn any_text_can_be_given_as_a_log_format(
+        text in r#"([%\\\\'"${}x \[\]-]|\\\\x|%ci|%tr|\PC){0,30}"#,
+    ) {
         let _ = Format::compile_for(&text, text.as_bytes());
     }
 }
