@@ -62,8 +62,7 @@ async fn a_server_with_a_password_and_a_sentinel_with_another() {
         )
     );
     let wrong = said(config(&sentinel.url()), Kind::Wrong).await;
-    let cure =
-        format!("it is a sentinel, not a primary; write redis+sentinel://{address}/store");
+    let cure = format!("it is a sentinel, not a primary; write redis+sentinel://{address}/store");
     assert!(wrong.ends_with(&cure), "{wrong}");
     let secret = ["ACL", "SETUSER", "default", "resetpass", ">secret"];
     sentinel.say(&secret);
