@@ -439,6 +439,20 @@ impl Haproxy {
     }
 
     pub fn start_on(config: &str, ip: IpAddr, environment: &[(&str, &str)]) -> Self {
+        Self::start_patient(&haproxy_binary(), config, ip, environment)
+    }
+
+    /// The same with another HAProxy than the one to test with.
+    pub fn start_program(program: &Path, config: &str, environment: &[(&str, &str)]) -> Self {
+        Self::start_patient(program, config, Ipv4Addr::LOCALHOST.into(), environment)
+    }
+
+    fn start_patient(
+        program: &Path,
+        config: &str,
+        ip: IpAddr,
+        environment: &[(&str, &str)],
+    ) -> Self {
         let directory = directory();
         let copies = directory.path().join("haproxy");
         fs::create_dir(&copies).unwrap();
@@ -451,16 +465,19 @@ impl Haproxy {
                 fs::write(copies.join(path.file_name().unwrap()), text).unwrap();
             }
         }
-        Self::start_in(directory, &copies.join(config.file_name().unwrap()), ip, environment)
+        let config = copies.join(config.file_name().unwrap());
+        Self::start_in(program, directory, &config, ip, environment)
     }
 
     /// The same with the times that users get.
     pub fn start_as_shipped(config: &str, environment: &[(&str, &str)]) -> Self {
         let config = haproxy_folder().join(config);
-        Self::start_in(directory(), &config, Ipv4Addr::LOCALHOST.into(), environment)
+        let ip = Ipv4Addr::LOCALHOST.into();
+        Self::start_in(&haproxy_binary(), directory(), &config, ip, environment)
     }
 
     fn start_in(
+        program: &Path,
         directory: TempDir,
         config: &Path,
         ip: IpAddr,
@@ -477,7 +494,7 @@ impl Haproxy {
         // Another program can take the port before HAProxy does, but not five times in a row.
         for attempt in 1.. {
             let frontend = free_port(ip);
-            let mut command = Command::new(haproxy_binary());
+            let mut command = Command::new(program);
             command.arg("-db").arg("-f").arg(config).arg("-f").arg(&statistics);
             for name in ["GCRA_HTTP", "GCRA_TCP", "HTTP_ADDR"] {
                 command.env(name, frontend.to_string());

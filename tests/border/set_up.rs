@@ -1,0 +1,309 @@
+//! A set-up: HAProxy with some configuration, an agent, and the application behind them.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+
+use crate::application::Application;
+use crate::request::{Answer, Way};
+use crate::row::{Row, Step};
+use crate::support::{
+    self, Agent, Haproxy, directory, haproxy_folder, needs, parse_version, wait_until,
+};
+
+/// What stands in the shipped files in place of an application.
+const ANSWERS: [&str; 2] = ["Hello from your application.", "Hello from your files."];
+const SERVER: &str = "    server app1 \"${GCRA_APP-127.0.0.1:8000}\"";
+const BIND: &str = "bind \"${GCRA_HTTP-:8080}\"";
+
+/// A configuration that rows are tried against.
+#[derive(Debug)]
+pub(crate) struct SetUp {
+    cfg: File,
+    /// What it names: the `.conf`, maps.
+    files: Vec<File>,
+    policies: Option<String>,
+    args: Vec<String>,
+    since: (u32, u32),
+    balancer: bool,
+}
+
+#[derive(Clone, Debug)]
+struct File {
+    name: String,
+    text: String,
+}
+
+impl File {
+    fn shipped(name: &str) -> Self {
+        let text = fs::read_to_string(haproxy_folder().join(name));
+        Self { name: name.to_owned(), text: text.unwrap_or_else(|it| panic!("{name}: {it}")) }
+    }
+
+    fn change(&mut self, from: &str, to: &str) {
+        assert!(self.text.contains(from), "{} has no '{from}'", self.name);
+        self.text = self.text.replace(from, to);
+    }
+}
+
+impl SetUp {
+    /// A `.cfg` of `haproxy/`, with the `.conf` and the maps of that folder. The application's
+    /// server stands where the file has an answer of HAProxy's.
+    pub(crate) fn shipped(name: &str) -> Self {
+        let mut set_up = Self::of(name, File::shipped(name).text);
+        for entry in fs::read_dir(haproxy_folder()).unwrap() {
+            let name = entry.unwrap().file_name().into_string().unwrap();
+            if name.ends_with(".conf") || name.ends_with(".map") {
+                set_up.files.push(File::shipped(&name));
+            }
+        }
+        set_up
+    }
+
+    /// Any other text of a `.cfg`: of blocks of a document, or what a program has printed. It binds
+    /// to `"${GCRA_HTTP-:8080}"`, asks the agents at `"${GCRA_AGENT1-127.0.0.1:9000}"` and
+    /// `GCRA_AGENT2`, and its application is `"${GCRA_APP-127.0.0.1:8000}"`, as in the shipped
+    /// files. [`file`](Self::file) adds the `.conf`.
+    pub(crate) fn of(name: &str, cfg: String) -> Self {
+        let has_answer = |line: &str| ANSWERS.iter().any(|answer| line.contains(answer));
+        let mut text = String::new();
+        for line in cfg.lines() {
+            let is_answer = line.trim_start().starts_with("http-request return status 200");
+            text.push_str(if is_answer && has_answer(line) { SERVER } else { line });
+            text.push('\n');
+        }
+        Self {
+            cfg: File { name: name.to_owned(), text },
+            files: Vec::new(),
+            policies: None,
+            args: Vec::new(),
+            since: (2, 6),
+            balancer: false,
+        }
+    }
+
+    /// A file beside the `.cfg`, in place of a shipped one of that name.
+    pub(crate) fn file(mut self, name: &str, text: &str) -> Self {
+        self.files.retain(|file| file.name != name);
+        self.files.push(File { name: name.to_owned(), text: text.to_owned() });
+        self
+    }
+
+    /// What the agent is started with, such as `--rate 3/d`.
+    pub(crate) fn agent(mut self, args: &str) -> Self {
+        self.args.extend(args.split(' ').map(ToOwned::to_owned));
+        self
+    }
+
+    /// The agent has these policies.
+    pub(crate) fn policies(mut self, text: &str) -> Self {
+        self.policies = Some(text.to_owned());
+        self
+    }
+
+    /// The agent has the policies of a shipped file, with other numbers: none that come back while
+    /// a test runs.
+    pub(crate) fn shipped_policies(self, name: &str, changes: &[(&str, &str)]) -> Self {
+        let mut file = File::shipped(name);
+        changes.iter().for_each(|(from, to)| file.change(from, to));
+        self.policies(&file.text)
+    }
+
+    /// Another text in the `.cfg`.
+    pub(crate) fn change(mut self, from: &str, to: &str) -> Self {
+        self.cfg.change(from, to);
+        self
+    }
+
+    /// Another text in the `.conf`, or another file beside the `.cfg`.
+    pub(crate) fn change_in(mut self, name: &str, from: &str, to: &str) -> Self {
+        let file = self.files.iter_mut().find(|file| file.name == name);
+        file.unwrap_or_else(|| panic!("there is no {name}")).change(from, to);
+        self
+    }
+
+    /// It needs this version of HAProxy.
+    pub(crate) fn since(mut self, version: (u32, u32)) -> Self {
+        self.since = version;
+        self
+    }
+
+    /// Clients come through a balancer that speaks the PROXY protocol, so they can have any
+    /// address.
+    pub(crate) fn behind_a_balancer(self) -> Self {
+        let mut set_up = self.change(BIND, &format!("{BIND} accept-proxy"));
+        set_up.balancer = true;
+        set_up
+    }
+
+    /// Tries all rows, with each HAProxy. Panics with a list of all that went another way.
+    pub(crate) fn check(&self, rows: &[Row]) {
+        needs!(support::haproxy());
+        let programs: Vec<_> =
+            programs().into_iter().filter(|(_, version)| *version >= self.since).collect();
+        if programs.is_empty() {
+            let (major, minor) = self.since;
+            return support::skip(&format!("it needs HAProxy {major}.{minor}"));
+        }
+        let complaints: String = thread::scope(|scope| {
+            let tried = programs.iter().map(|it| scope.spawn(|| self.check_with(it, rows)));
+            let tried: Vec<_> = tried.collect();
+            tried.into_iter().map(|it| it.join().expect("a HAProxy")).collect()
+        });
+        assert!(complaints.is_empty(), "{}\n{complaints}", self.cfg.name);
+    }
+
+    fn check_with(&self, (program, (major, minor)): &Program, rows: &[Row]) -> String {
+        let running = Running::start(self, program);
+        let mut complaints = String::new();
+        for (id, row) in (1..).zip(rows) {
+            if let Err(complaint) = running.try_row(id, row) {
+                let name = &row.name;
+                writeln!(complaints, "* HAProxy {major}.{minor}, {name}: {complaint}").unwrap();
+            }
+        }
+        complaints
+    }
+}
+
+/// A HAProxy to test with, and its version.
+type Program = (PathBuf, (u32, u32));
+
+fn programs() -> Vec<Program> {
+    let mut programs = vec![support::haproxy_binary()];
+    let fetched = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("haproxy/3.4/haproxy");
+    if std::env::var_os("HAPROXY").is_none() && fetched.is_file() {
+        programs.push(fetched);
+    }
+    let mut with_versions: Vec<Program> = Vec::new();
+    for program in programs {
+        let output = Command::new(&program).arg("-v").output().expect("HAProxy");
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let version = text.split(' ').nth(2).and_then(parse_version);
+        let version = version.unwrap_or_else(|| panic!("what version is '{text}'?"));
+        if with_versions.iter().all(|(_, other)| *other != version) {
+            with_versions.push((program, version));
+        }
+    }
+    with_versions
+}
+
+struct Running {
+    haproxy: Haproxy,
+    application: Application,
+    balancer: bool,
+    _agent: Agent,
+    _folder: tempfile::TempDir,
+}
+
+impl Running {
+    fn start(set_up: &SetUp, program: &Path) -> Self {
+        let folder = directory();
+        let files = folder.path().join("files");
+        fs::create_dir(&files).unwrap();
+        for file in set_up.files.iter().chain([&set_up.cfg]) {
+            fs::write(files.join(&file.name), &file.text).unwrap();
+        }
+        let mut args: Vec<_> = set_up.args.iter().map(String::as_str).collect();
+        let policies = folder.path().join("policies.toml");
+        if let Some(text) = &set_up.policies {
+            fs::write(&policies, text).unwrap();
+            args.extend(["--config", policies.to_str().unwrap()]);
+        }
+        let socket = folder.path().join("agent.sock");
+        let is_unix = set_up.cfg.text.contains("GCRA_SOCKET");
+        let listen =
+            if is_unix { format!("unix:{}", socket.display()) } else { "127.0.0.1:0".to_owned() };
+        let agent = Agent::start_at(&folder.path().join("table"), &listen, &args);
+        let application = Application::start();
+        let application_address = application.address.to_string();
+        let environment = [
+            ("GCRA_AGENT1", agent.address.as_str()),
+            ("GCRA_AGENT2", agent.address.as_str()),
+            ("GCRA_SOCKET", socket.to_str().unwrap()),
+            ("GCRA_APP", application_address.as_str()),
+        ];
+        let cfg = files.join(&set_up.cfg.name);
+        let haproxy = Haproxy::start_program(program, cfg.to_str().unwrap(), &environment);
+        haproxy.wait_for("gcra-agents", "agent1", "UP");
+        Self { haproxy, application, balancer: set_up.balancer, _agent: agent, _folder: folder }
+    }
+
+    /// Goes through a row. `Err` says which request went another way.
+    fn try_row(&self, id: usize, row: &Row) -> Result<(), String> {
+        let address = format!("127.20.{}.{}", id / 200, id % 200 + 1);
+        let mut way = Way {
+            server: self.haproxy.frontend,
+            source: address.parse().expect("an address"),
+            balancer: self.balancer,
+        };
+        let mut n = 0;
+        let mut fill = |text: &str| {
+            n += 1;
+            text.replace("{id}", &id.to_string()).replace("{n}", &n.to_string())
+        };
+        let mut answer = Answer { status: None, body: String::new() };
+        for step in &row.steps {
+            match step {
+                Step::From(address) => way.source = ip(&fill(address)),
+                Step::Ask { request, statuses } => {
+                    let mut got = Vec::new();
+                    let mut sent = String::new();
+                    for _ in statuses {
+                        sent = fill(request);
+                        answer = way.ask(&sent);
+                        let status = answer.status.map(|status| status.to_string());
+                        got.push(status.unwrap_or_else(|| "-".to_owned()));
+                    }
+                    let mut both = got.iter().zip(statuses);
+                    if !both.all(|(got, wanted)| wanted.split('|').any(|wanted| wanted == got)) {
+                        let (got, wanted) = (got.join(" "), statuses.join(" "));
+                        return Err(format!("{sent:.200?} got {got}, not {wanted}"));
+                    }
+                }
+                Step::Sees(text) if !answer.body.contains(&fill(text)) => {
+                    return Err(format!("the application did not see '{text}': {}", answer.body));
+                }
+                Step::SeesNo(text) if answer.body.contains(&fill(text)) => {
+                    return Err(format!("the application saw '{text}': {}", answer.body));
+                }
+                Step::Sees(_) | Step::SeesNo(_) => {}
+                Step::Leave { request, times } => {
+                    for _ in 0..*times {
+                        way.leave(&fill(request), || ());
+                    }
+                    self.wait_for_the_last_response();
+                }
+                Step::LeaveLater { request, times } => {
+                    for _ in 0..*times {
+                        let before = self.application.got();
+                        way.leave(&fill(request), || {
+                            wait_until("the application has the request", || {
+                                self.application.got() > before
+                            });
+                        });
+                    }
+                    self.wait_for_the_last_response();
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until HAProxy has no client any more: what has to be charged was charged then.
+    fn wait_for_the_last_response(&self) {
+        wait_until("HAProxy has no client", || {
+            let text = self.haproxy.say("show stat\n");
+            let frontends = text.lines().filter(|line| line.contains(",FRONTEND,"));
+            let clients = frontends.filter_map(|line| line.split(',').nth(4)?.parse::<u32>().ok());
+            clients.sum::<u32>() == 0
+        });
+    }
+}
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap_or_else(|_| panic!("'{text}' is no address"))
+}
