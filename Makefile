@@ -27,6 +27,7 @@ demo-cluster: haproxy valkey ## three hosts that share a limit, and a store that
 # the last line says so.
 test: ## all tests with the installed HAProxy: 6 minutes from a fresh clone
 	@tests/install-haproxy.sh || :
+	@tests/get-haproxy.sh 3.4 $(TARGET)/haproxy/3.4 || :
 	@tests/get-promtool.sh $(TARGET)/promtool || :
 	@tests/get-valkey.sh $(TARGET)/valkey || :
 	@tests/install.sh strace strace || :

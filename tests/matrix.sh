@@ -25,6 +25,7 @@ for version in ${HAPROXY_VERSIONS:-2.6 2.8 3.0 3.2 3.4}; do
     # shellcheck disable=SC2086 # several arguments, or none
     tests/run --workspace --locked --test daemon --test asks_less -- end_to_end:: settle:: live:: \
         ask_less:: real_haproxy $more
+    tests/run --workspace --locked --test border
     tests/vtest/run "${CARGO_TARGET_DIR:-target}/debug/gcra-spoa"
     summary="$summary
     ok  HAProxy $exact ($(($(date +%s) - began)) s)"
