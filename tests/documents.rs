@@ -122,10 +122,11 @@ fn write_configuration(folder: &Path, frontend: &str, messages: &str) -> PathBuf
 /// A frontend, rules of one, or a backend, with all that they need: an origin that refuses a
 /// wrong password, and the agents as in the shipped file.
 fn haproxy_cfg(block: &str) -> String {
-    let mut config = "global\n    default-path config\n    log stdout format raw local0 info\n\
+    let mut config =
+        "global\n    default-path config\n    log stdout len 8192 format raw local0 info\n\
                       defaults\n    mode http\n    log global\n    timeout connect 5s\n    \
                       timeout client 30s\n    timeout server 30s\n"
-        .to_owned();
+            .to_owned();
     if block.contains("frontend web\n") {
         config.push_str(&block.replace("bind :8080", "bind \"${GCRA_HTTP-:8080}\""));
     } else {
@@ -398,9 +399,9 @@ fn the_address_in_a_header_counts_if_the_proxy_has_written_it() {
     // Past the CDN, a client is its own address, whatever it writes.
     assert_eq!(passing(2, |number| format!("203.0.113.{}", 20 + number)), 5);
     assert_eq!(passing(2, |_| String::new()), 0);
-    // Without an address in the header all count as the CDN.
-    assert_eq!(passing(1, |_| "unknown".to_owned()), 5);
-    assert_eq!(passing(1, |_| String::new()), 0);
+    // Without the header all count as the CDN, and with one that has no address nothing passes.
+    assert_eq!(passing(1, |_| "unknown".to_owned()), 0);
+    assert_eq!(passing(1, |_| String::new()), 5);
 }
 
 #[test]

@@ -93,7 +93,7 @@ fn prepare(folder: &Path, name: &str, threads: usize) -> String {
     fs::write(folder.join("spoe-ask-less.conf"), shipped("spoe-ask-less.conf")).unwrap();
     let decided = "{ var(txn.gcra.blocked) -m bool }\n";
     let after = "    http-request deny status 503 if !{ var(txn.gcra.blocked) -m found }\n";
-    let text = shipped(name).replace("log stdout format raw local0 info\n", "");
+    let text = shipped(name).replace("log stdout len 8192 format raw local0 info\n", "");
     // On a busy machine an agent is not DOWN at once.
     let text = text.replace("timeout check 300ms", "timeout check 5s");
     let (before, rest) = text.rsplit_once(decided).unwrap();

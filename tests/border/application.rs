@@ -3,7 +3,7 @@
 //! name the method and the path, and a path may be spelled in any way.
 
 use std::collections::BTreeMap;
-use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{self, BufReader, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -153,7 +153,8 @@ fn meant(target: &str) -> String {
     let decoded = decoded(path).to_lowercase().replace('\\', "/");
     let mut parts = Vec::new();
     for part in decoded.split('/') {
-        let part = part.split([';', '\0']).next().unwrap_or("").trim();
+        let part = part.split([';', '\0', '?', '#']).next().unwrap_or("");
+        let part = part.trim_matches(|c: char| c.is_ascii_whitespace() || c.is_ascii_control());
         match part {
             "" | "." => {}
             ".." => drop(parts.pop()),

@@ -1,13 +1,13 @@
 //! A row: a sentence, and requests with the statuses that they must get.
 
 /// What one client does, in order.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Row {
     pub(crate) name: String,
     pub(crate) steps: Vec<Step>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Step {
     /// Sends the request as often as there are statuses, each on a connection of its own.
     Ask { request: String, statuses: Vec<String> },
@@ -15,10 +15,16 @@ pub(crate) enum Step {
     Sees(String),
     /// The last answer does not have this text.
     SeesNo(String),
+    /// Each of these requests is refused, or the application does not see this text.
+    NoneSees { requests: Vec<String>, text: String },
     /// Sends the request and closes the connection at once, so often.
     Leave { request: String, times: usize },
     /// Sends the request and closes the connection when the application has it, so often.
     LeaveLater { request: String, times: usize },
+    /// Of all requests of this row at most so many have reached the application.
+    Reached(usize),
+    /// From here on the client has these options of TLS, by their number.
+    Over(usize),
     /// From here on the client has this address.
     From(String),
 }
@@ -74,6 +80,13 @@ impl Row {
         self
     }
 
+    /// Each of these requests is refused, or is something else to the application: it does not see
+    /// this.
+    pub(crate) fn none_sees(mut self, requests: Vec<String>, text: &str) -> Self {
+        self.steps.push(Step::NoneSees { requests, text: text.to_owned() });
+        self
+    }
+
     /// Sends a request and leaves at once, so often.
     pub(crate) fn leave(mut self, request: &str, times: usize) -> Self {
         self.steps.push(Step::Leave { request: request.to_owned(), times });
@@ -83,6 +96,19 @@ impl Row {
     /// Sends a request and leaves while the application works on it, so often.
     pub(crate) fn leave_later(mut self, request: &str, times: usize) -> Self {
         self.steps.push(Step::LeaveLater { request: request.to_owned(), times });
+        self
+    }
+
+    /// At most so many requests of this row have reached the application.
+    pub(crate) fn reached(mut self, most: usize) -> Self {
+        self.steps.push(Step::Reached(most));
+        self
+    }
+
+    /// The client has other options of TLS from here on, of those that
+    /// [`SetUp::over_tls`](super::set_up::SetUp::over_tls) names.
+    pub(crate) fn over(mut self, number: usize) -> Self {
+        self.steps.push(Step::Over(number));
         self
     }
 

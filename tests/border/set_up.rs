@@ -9,18 +9,22 @@ use std::thread;
 
 use crate::application::Application;
 use crate::request::{Answer, Way};
-use crate::row::{Row, Step};
+use crate::row::{Row, Step, attempt};
 use crate::support::{
-    self, Agent, Haproxy, directory, haproxy_folder, needs, parse_version, wait_until,
+    self, Agent, Haproxy, certificate, directory, haproxy_folder, needs, parse_version, wait_until,
 };
 
 /// What stands in the shipped files in place of an application.
 const ANSWERS: [&str; 2] = ["Hello from your application.", "Hello from your files."];
 const SERVER: &str = "    server app1 \"${GCRA_APP-127.0.0.1:8000}\"";
+/// A HAProxy that speaks TLS for a client.
+const TLS_CLIENT: &str = "defaults\n    mode tcp\n    timeout connect 60s\n    timeout client \
+                          60s\n    timeout server 60s\nlisten client\n    bind \
+                          \"${GCRA_HTTP}\"\n";
 const BIND: &str = "bind \"${GCRA_HTTP-:8080}\"";
 
 /// A configuration that rows are tried against.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct SetUp {
     cfg: File,
     /// What it names: the `.conf`, maps.
@@ -29,6 +33,7 @@ pub(crate) struct SetUp {
     args: Vec<String>,
     since: (u32, u32),
     balancer: bool,
+    tls: Vec<String>,
 }
 
 #[derive(Clone, Debug)]
@@ -63,8 +68,8 @@ impl SetUp {
         set_up
     }
 
-    /// Any other text of a `.cfg`: of blocks of a document, or what a program has printed. It binds
-    /// to `"${GCRA_HTTP-:8080}"`, asks the agents at `"${GCRA_AGENT1-127.0.0.1:9000}"` and
+    /// Any other text of a `.cfg`: of blocks of a document, or what a program has printed. It
+    /// binds to `"${GCRA_HTTP-:8080}"`, asks the agents at `"${GCRA_AGENT1-127.0.0.1:9000}"` and
     /// `GCRA_AGENT2`, and its application is `"${GCRA_APP-127.0.0.1:8000}"`, as in the shipped
     /// files. [`file`](Self::file) adds the `.conf`.
     pub(crate) fn of(name: &str, cfg: String) -> Self {
@@ -82,6 +87,7 @@ impl SetUp {
             args: Vec::new(),
             since: (2, 6),
             balancer: false,
+            tls: Vec::new(),
         }
     }
 
@@ -139,9 +145,21 @@ impl SetUp {
         set_up
     }
 
+    /// Clients use TLS, by one of these options of a HAProxy: the file binds with
+    /// `crt "${GCRA_CERT-server.pem}"`.
+    pub(crate) fn over_tls(self, options: &[&str]) -> Self {
+        // A HAProxy for each speaks it for the client, whose address must be known all the same.
+        let mut set_up = self.change("alpn http/1.1", "alpn http/1.1 accept-proxy");
+        set_up.tls = options.iter().map(|it| (*it).to_owned()).collect();
+        set_up
+    }
+
     /// Tries all rows, with each HAProxy. Panics with a list of all that went another way.
     pub(crate) fn check(&self, rows: &[Row]) {
         needs!(support::haproxy());
+        if !self.tls.is_empty() {
+            needs!(support::openssl());
+        }
         let programs: Vec<_> =
             programs().into_iter().filter(|(_, version)| *version >= self.since).collect();
         if programs.is_empty() {
@@ -157,16 +175,51 @@ impl SetUp {
     }
 
     fn check_with(&self, (program, (major, minor)): &Program, rows: &[Row]) -> String {
-        let running = Running::start(self, program);
         let mut complaints = String::new();
-        for (id, row) in (1..).zip(rows) {
-            if let Err(complaint) = running.try_row(id, row) {
-                let name = &row.name;
+        let mut complain = |name: &str, tried: Result<(), String>| {
+            if let Err(complaint) = tried {
                 writeln!(complaints, "* HAProxy {major}.{minor}, {name}: {complaint}").unwrap();
             }
+        };
+        let running = Running::start(self, program);
+        for (id, row) in (1..).zip(rows) {
+            complain(&row.name, running.try_row(id, row));
+        }
+        drop(running);
+        if let Some(closed) = self.failing_closed() {
+            let mut running = Running::start(&closed, program);
+            for (id, row) in (1..).zip(rows) {
+                complain(&format!("failing closed, {}", row.name), running.try_row(id, row));
+            }
+            running.kill_agent();
+            complain("without an agent", running.try_row(rows.len() + 1, &undecided(rows)));
         }
         complaints
     }
+
+    /// The same with the rule that denies what was not decided: the file has it as a comment.
+    fn failing_closed(&self) -> Option<Self> {
+        let rules = ["http-request deny status 503", "tcp-request content reject unless"];
+        let is_rule = |line: &str| rules.iter().any(|rule| line.trim_start().starts_with(rule));
+        let mut closed = self.clone();
+        let lines = self.cfg.text.lines().map(|line| match line.trim_start().strip_prefix("# ") {
+            Some(rule) if is_rule(rule) => rule,
+            _ => line,
+        });
+        closed.cfg.text = lines.flat_map(|line| [line, "\n"]).collect();
+        closed.cfg.text.lines().any(is_rule).then_some(closed)
+    }
+}
+
+/// Where no agent answers, the first request of the rows is denied. The files that ask less let 7
+/// of them pass.
+fn undecided(rows: &[Row]) -> Row {
+    let first = rows.iter().flat_map(|row| &row.steps).find_map(|step| match step {
+        Step::Ask { request, .. } => Some(request.clone()),
+        _ => None,
+    });
+    let statuses = "200|503|- ".repeat(7) + "503|-";
+    attempt("the agent is away").ask(first.expect("a request"), &statuses)
 }
 
 /// A HAProxy to test with, and its version.
@@ -195,7 +248,8 @@ struct Running {
     haproxy: Haproxy,
     application: Application,
     balancer: bool,
-    _agent: Agent,
+    tls: Vec<Haproxy>,
+    agent: Option<Agent>,
     _folder: tempfile::TempDir,
 }
 
@@ -220,26 +274,47 @@ impl Running {
         let agent = Agent::start_at(&folder.path().join("table"), &listen, &args);
         let application = Application::start();
         let application_address = application.address.to_string();
-        let environment = [
+        let mut environment = vec![
             ("GCRA_AGENT1", agent.address.as_str()),
             ("GCRA_AGENT2", agent.address.as_str()),
             ("GCRA_SOCKET", socket.to_str().unwrap()),
             ("GCRA_APP", application_address.as_str()),
         ];
+        let certificate = (!set_up.tls.is_empty()).then(|| certificate(folder.path()));
+        environment.extend(certificate.iter().map(|it| ("GCRA_CERT", it.to_str().unwrap())));
         let cfg = files.join(&set_up.cfg.name);
         let haproxy = Haproxy::start_program(program, cfg.to_str().unwrap(), &environment);
         haproxy.wait_for("gcra-agents", "agent1", "UP");
-        Self { haproxy, application, balancer: set_up.balancer, _agent: agent, _folder: folder }
+        let web = haproxy.frontend.to_string();
+        let tls = set_up.tls.iter().map(|options| {
+            let file = folder.path().join("client.cfg");
+            let server = format!("server web \"${{WEB}}\" ssl verify none send-proxy {options}");
+            fs::write(&file, format!("{TLS_CLIENT}    {server}\n")).unwrap();
+            Haproxy::start_program(program, file.to_str().unwrap(), &[("WEB", &web)])
+        });
+        let (tls, balancer) = (tls.collect(), set_up.balancer);
+        Self { haproxy, application, balancer, tls, agent: Some(agent), _folder: folder }
+    }
+
+    fn kill_agent(&mut self) {
+        drop(self.agent.take());
+        let text = self.haproxy.say("show stat\n");
+        for line in text.lines().filter(|line| line.starts_with("gcra-agents,agent")) {
+            let server = line.split(',').nth(1).expect("a server");
+            self.haproxy.wait_for("gcra-agents", server, "DOWN");
+        }
     }
 
     /// Goes through a row. `Err` says which request went another way.
     fn try_row(&self, id: usize, row: &Row) -> Result<(), String> {
-        let address = format!("127.20.{}.{}", id / 200, id % 200 + 1);
+        // No two rows share a /24.
+        let address = format!("127.{}.{}.1", 20 + id / 250, id % 250);
         let mut way = Way {
-            server: self.haproxy.frontend,
+            server: self.tls.first().unwrap_or(&self.haproxy).frontend,
             source: address.parse().expect("an address"),
             balancer: self.balancer,
         };
+        let got_before = self.application.got();
         let mut n = 0;
         let mut fill = |text: &str| {
             n += 1;
@@ -248,6 +323,13 @@ impl Running {
         let mut answer = Answer { status: None, body: String::new() };
         for step in &row.steps {
             match step {
+                Step::Reached(most) => {
+                    let reached = self.application.got() - got_before;
+                    if reached > *most {
+                        return Err(format!("{reached} reached the application, not {most}"));
+                    }
+                }
+                Step::Over(number) => way.server = self.tls[*number].frontend,
                 Step::From(address) => way.source = ip(&fill(address)),
                 Step::Ask { request, statuses } => {
                     let mut got = Vec::new();
@@ -271,13 +353,23 @@ impl Running {
                     return Err(format!("the application saw '{text}': {}", answer.body));
                 }
                 Step::Sees(_) | Step::SeesNo(_) => {}
+                Step::NoneSees { requests, text } => {
+                    for request in requests {
+                        let Answer { status, body } = way.ask(&fill(request));
+                        if status.is_some_and(|it| it < 400) && body.contains(text) {
+                            return Err(format!("{request:?} got {status:?}: {body}"));
+                        }
+                    }
+                }
                 Step::Leave { request, times } => {
+                    let before = self.clients().1;
                     for _ in 0..*times {
                         way.leave(&fill(request), || ());
                     }
-                    self.wait_for_the_last_response();
+                    self.wait_until_gone(before + times);
                 }
                 Step::LeaveLater { request, times } => {
+                    let clients = self.clients().1;
                     for _ in 0..*times {
                         let before = self.application.got();
                         way.leave(&fill(request), || {
@@ -286,20 +378,28 @@ impl Running {
                             });
                         });
                     }
-                    self.wait_for_the_last_response();
+                    self.wait_until_gone(clients + times);
                 }
             }
         }
         Ok(())
     }
 
-    /// Waits until HAProxy has no client any more: what has to be charged was charged then.
-    fn wait_for_the_last_response(&self) {
-        wait_until("HAProxy has no client", || {
-            let text = self.haproxy.say("show stat\n");
-            let frontends = text.lines().filter(|line| line.contains(",FRONTEND,"));
-            let clients = frontends.filter_map(|line| line.split(',').nth(4)?.parse::<u32>().ok());
-            clients.sum::<u32>() == 0
+    /// How many clients the first frontend has, and how many it has had.
+    fn clients(&self) -> (usize, usize) {
+        let text = self.haproxy.say("show stat\n");
+        let frontend = text.lines().find(|line| line.contains(",FRONTEND,"));
+        let number =
+            |at| frontend.and_then(|it| it.split(',').nth(at)).and_then(|it| it.parse().ok());
+        (number(4).expect("scur"), number(7).expect("stot"))
+    }
+
+    /// Waits until so many clients have come, and all have gone: then all was charged that had to
+    /// be.
+    fn wait_until_gone(&self, come: usize) {
+        wait_until("all clients have gone", || {
+            let (now, ever) = self.clients();
+            now == 0 && ever >= come
         });
     }
 }

@@ -12,10 +12,11 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::end_to_end::{certificate, openssl, tls_client};
+use crate::end_to_end::tls_client;
 use crate::support;
 use crate::support::{
-    Agent, Client, Haproxy, Tally, directory, free_port, haproxy_folder, needs, patient,
+    Agent, Client, Haproxy, Tally, certificate, directory, free_port, haproxy_folder, needs,
+    openssl, patient,
 };
 
 const RATE: [&str; 6] = ["--rate", "100/s", "--burst", "20", "--cost", "cost"];

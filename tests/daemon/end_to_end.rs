@@ -10,8 +10,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use crate::support;
 use crate::support::valkey::{Server, valkey};
 use crate::support::{
-    Agent, Client, Haproxy, Tally, directory, free_port, haproxy_binary, haproxy_folder, needs,
-    two_agents, wait_until,
+    Agent, Client, Haproxy, Tally, certificate, directory, free_port, haproxy_binary,
+    haproxy_folder, needs, openssl, two_agents, wait_until,
 };
 
 const RATE: [&str; 4] = ["--rate", "100/s", "--burst", "20"];
@@ -623,24 +623,6 @@ fn the_limit_of_a_customer_is_what_its_token_says() {
     }
     let mut without = Client::new(haproxy.frontend);
     assert_eq!(without.get("/").unwrap().status, 401);
-}
-
-pub(crate) fn openssl() -> Result<(), String> {
-    let run = Command::new("openssl").arg("version").output();
-    run.map(drop).map_err(|_| "openssl is not installed".into())
-}
-
-/// A file with a certificate and its key.
-pub(crate) fn certificate(directory: &Path) -> PathBuf {
-    let [pem, key] = ["certificate.pem", "certificate.key"].map(|name| directory.join(name));
-    let make = "req -x509 -newkey rsa:2048 -nodes -subj /CN=localhost";
-    let mut openssl = Command::new("openssl");
-    openssl.args(make.split(' ')).arg("-keyout").arg(&key).arg("-out").arg(&pem);
-    let run = openssl.output().unwrap();
-    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
-    let both = std::fs::read_to_string(&pem).unwrap() + &std::fs::read_to_string(&key).unwrap();
-    std::fs::write(&pem, both).unwrap();
-    pem
 }
 
 /// The file of a HAProxy that passes on what it gets to the address in `WEB`, over TLS.

@@ -94,6 +94,25 @@ pub fn promtool() -> Result<(), String> {
     find_promtool().map(drop).ok_or_else(|| "there is no promtool".into())
 }
 
+/// Whether certificates can be made.
+pub fn openssl() -> Result<(), String> {
+    let run = Command::new("openssl").arg("version").output();
+    run.map(drop).map_err(|_| "openssl is not installed".into())
+}
+
+/// A file with a certificate and its key.
+pub fn certificate(directory: &Path) -> PathBuf {
+    let [pem, key] = ["certificate.pem", "certificate.key"].map(|name| directory.join(name));
+    let make = "req -x509 -newkey rsa:2048 -nodes -subj /CN=localhost";
+    let mut openssl = Command::new("openssl");
+    openssl.args(make.split(' ')).arg("-keyout").arg(&key).arg("-out").arg(&pem);
+    let run = openssl.output().unwrap();
+    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+    let both = fs::read_to_string(&pem).unwrap() + &fs::read_to_string(&key).unwrap();
+    fs::write(&pem, both).unwrap();
+    pem
+}
+
 /// A directory of its own for a table, sockets and lists: in memory, if there is enough of it. A
 /// container often has a /dev/shm of 64 MiB.
 pub fn directory() -> TempDir {
