@@ -23,7 +23,7 @@ mod support;
 
 use std::fs;
 
-use support::haproxy_folder;
+use support::{Client, Haproxy, haproxy_folder, needs, wait_until};
 
 /// The files with the set-ups.
 const SOURCES: [&str; 3] =
@@ -40,4 +40,28 @@ fn every_shipped_file_is_a_set_up() {
         }
     }
     assert!(missing.is_empty(), "without honest requests and attempts: {missing:?}");
+}
+
+#[test]
+fn a_long_url_does_not_cut_the_decision_off_the_log() {
+    for entry in fs::read_dir(haproxy_folder()).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|it| it == "cfg") {
+            let text = fs::read_to_string(&path).unwrap();
+            assert!(text.contains("log stdout len 8192 "), "{}", path.display());
+        }
+    }
+    needs!(support::haproxy());
+    // There is no agent.
+    let nobody = [("GCRA_AGENT1", "127.0.0.1:1"), ("GCRA_AGENT2", "127.0.0.1:1")];
+    let haproxy = Haproxy::start_as_shipped("haproxy.cfg", &nobody);
+    let url = format!("/{}", "x".repeat(4000));
+    assert_eq!(Client::new(haproxy.frontend).get(&url).unwrap().status, 200);
+    let mut said = None;
+    wait_until("the request is logged", || {
+        said = haproxy.process.lines().into_iter().find(|line| line.contains("GET /xxx"));
+        said.is_some()
+    });
+    let said = said.unwrap();
+    assert!(said.contains(" blocked=- ") && said.contains(" err="), "{said}");
 }
