@@ -127,8 +127,14 @@ impl Rules {
             let order = ["http-request", "use_backend", "default_backend"];
             for kind in order {
                 for line in lines.iter().filter(|line| line.split(' ').next() == Some(kind)) {
-                    // The operator's own choice among applications.
-                    if line.starts_with("use_backend static if { path_beg ") {
+                    // The operator's own choice among applications; and about what a client has
+                    // written: a request that is refused for it counts for nothing.
+                    let others = [
+                        "use_backend static if { path_beg ",
+                        "http-request deny status 40",
+                        "http-request del-header ",
+                    ];
+                    if others.iter().any(|begin| line.starts_with(begin)) {
                         continue;
                     }
                     let to = line.split(' ').nth(1).filter(|_| kind != "http-request");

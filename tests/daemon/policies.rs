@@ -539,16 +539,12 @@ fn haproxy_for(followed: &Followed) -> Haproxy {
 pub(crate) fn haproxy_with(followed: &Followed, edit: impl Fn(&str) -> String) -> Haproxy {
     let output = followed.command("check", &["--print-haproxy"]);
     let printed = String::from_utf8(output.stdout).unwrap();
-    let [_, spoe, frontend, backend] = printed.split("# ---- ").collect::<Vec<_>>()[..] else {
-        panic!("{printed}")
-    };
     let folder = followed.directory.path();
-    let body = |part: &str| part.split_once('\n').unwrap().1.to_owned();
-    let spoe = edit(&edited(&body(spoe), folder));
+    let Printed { spoe, defaults, frontend, backend } = Printed::of(&printed);
+    let spoe = edit(&edited(&spoe, folder));
     fs::write(folder.join("spoe-gcra.conf"), support::patient(&spoe)).unwrap();
-    let frontend =
-        body(frontend).replace("spoe-gcra.conf", folder.join("spoe-gcra.conf").to_str().unwrap());
-    let backend = body(backend);
+    let conf = folder.join("spoe-gcra.conf");
+    let frontend = edited_rules(&frontend).replace("spoe-gcra.conf", conf.to_str().unwrap());
     // The values that were measured for the shipped file are right for this one, too.
     let shipped = fs::read_to_string(support::haproxy_folder().join("haproxy.cfg")).unwrap();
     for line in backend.lines().filter(|line| !line.starts_with("    server ")) {
@@ -561,7 +557,7 @@ pub(crate) fn haproxy_with(followed: &Followed, edit: impl Fn(&str) -> String) -
     let backend = backend.replace("127.0.0.1:9000", agent).replace("127.0.0.1:9001", agent);
     let config = format!(
         "defaults\n    mode http\n    timeout connect 1s\n    timeout client 10s\n    timeout \
-         server 10s\n\
+         server 10s\n{defaults}\
          frontend web\n    bind \"${{GCRA_HTTP}}\"\n{frontend}    \
          http-request return status 200\n{backend}"
     );
@@ -570,6 +566,36 @@ pub(crate) fn haproxy_with(followed: &Followed, edit: impl Fn(&str) -> String) -
     let haproxy = Haproxy::start(file.to_str().unwrap(), &[]);
     haproxy.wait_for("gcra-agents", "agent1", "UP");
     haproxy
+}
+
+/// What is printed, by the place where it belongs.
+struct Printed {
+    spoe: String,
+    defaults: String,
+    frontend: String,
+    backend: String,
+}
+
+impl Printed {
+    fn of(printed: &str) -> Self {
+        let part = |heading: &str| {
+            let parts = printed.split("# ---- ").filter(|part| part.starts_with(heading));
+            parts.map(|part| part.split_once('\n').unwrap().1.to_owned()).collect()
+        };
+        Self {
+            spoe: part("spoe-gcra.conf: "),
+            defaults: part("haproxy.cfg: in the section 'defaults'"),
+            frontend: part("haproxy.cfg: in the frontend"),
+            backend: part("haproxy.cfg: the agents"),
+        }
+    }
+}
+
+/// The printed rules as an operator edits them: a constant is no value that a client writes.
+fn edited_rules(frontend: &str) -> String {
+    frontend
+        .replace(" unless EDIT-THIS", " unless TRUE")
+        .replace(") EDIT-THIS\n", ") str(known)\n")
 }
 
 /// The printed messages as an operator edits them: each is sent for every request, an arg that
@@ -595,14 +621,15 @@ fn judged_by_haproxy(config: &str) -> [Result<(), String>; 2] {
     let mut check = Command::new(support::agent_binary());
     check.arg("check").arg("--print-haproxy").arg("--config").arg(path.join("gcra-spoa.toml"));
     let printed = String::from_utf8(check.output().unwrap().stdout).unwrap();
-    let (spoe, rest) = printed.split_once("\n# ---- haproxy.cfg").unwrap();
+    let Printed { spoe, defaults, frontend, backend } = Printed::of(&printed);
     let haproxy = format!(
         "global\n    default-path config\n    log stdout format raw local0\ndefaults\n    mode \
          http\n    log global\n    timeout connect 1s\n    timeout client 10s\n    timeout server \
-         10s\nfrontend web\n    bind 127.0.0.1:8080\n#{rest}"
+         10s\n{defaults}frontend web\n    bind 127.0.0.1:8080\n{frontend}{backend}"
     );
-    let after = haproxy.replace(") EDIT-THIS\n", ") str(known)\n");
-    [(spoe.to_owned(), haproxy), (edited(spoe, path), after)].map(|(spoe, haproxy)| {
+    let after = edited_rules(&haproxy);
+    let spoe_after = edited(&spoe, path);
+    [(spoe, haproxy), (spoe_after, after)].map(|(spoe, haproxy)| {
         fs::write(path.join("haproxy.cfg"), haproxy).unwrap();
         fs::write(path.join("spoe-gcra.conf"), spoe + "\n").unwrap();
         let mut command = Command::new(support::haproxy_binary());

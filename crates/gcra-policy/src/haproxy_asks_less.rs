@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use spop_codec::Scope;
 
-use crate::haproxy_config::{EDIT, name, sample, spoe_agent};
+use crate::haproxy_args::{EDIT, KnownArg};
+use crate::haproxy_config::{name, spoe_agent};
 use crate::limit::{Limit, Rule};
 use crate::policies::Policies;
 use crate::policy::{Policy, Price};
@@ -77,18 +78,19 @@ impl Policies {
         let numbers = numbers.map_err(|why| {
             format!("HAProxy cannot ask less about policy '{}': {why}", policy.name)
         })?;
+        let client = self.client(policy);
         Ok(format!(
             "# ---- spoe-ask-less.conf: what HAProxy asks\n{}\n# ---- ask-less.cfg: the rest, a \
              whole file\n{}",
-            self.asks(policy, &numbers),
-            policy.file(&numbers)
+            self.asks(policy, &client, &numbers),
+            policy.file(&client, &numbers)
         ))
     }
 
-    fn asks(&self, policy: &Policy, numbers: &Numbers) -> String {
+    fn asks(&self, policy: &Policy, client: &Client, numbers: &Numbers) -> String {
         let processing = self.processing_ms();
         let message = name(policy);
-        let Client { arg, asked, .. } = policy.client();
+        let Client { arg, asked, .. } = client;
         let cost = match (&policy.price, numbers.together) {
             (Price::Cost(cost), Some(_)) => format!(" {}=var(txn.cost)", text(cost)),
             (_, Some(_)) => " cost=var(txn.cost)".to_owned(),
@@ -104,6 +106,28 @@ spoe-message {message}
             spoe_agent(&format!("groups {message}"), processing),
         )
     }
+
+    fn client(&self, policy: &Policy) -> Client {
+        let Policy { key, .. } = policy;
+        let arg = key.names().next().map_or("ip".to_owned(), text);
+        let asked = self.sample(&arg).unwrap_or_else(|| EDIT.to_owned());
+        if asked == "src" {
+            let both = format!("src,ipmask({},{})", key.ipv4_prefix, key.ipv6_prefix);
+            return Client {
+                arg,
+                asked: both.clone(),
+                tracked: both,
+                is_address: true,
+                rules: String::new(),
+            };
+        }
+        // A hash has one length and one type, whatever the sample has: a stick table of addresses
+        // would not track strings, or count those together that look like the same address.
+        let lower = if key.lowercase { ",lower" } else { "" };
+        let found = KnownArg::named(&arg).map_or_else(|| EDIT.to_owned(), KnownArg::text);
+        let tracked = format!("{found}{lower},sha2(256)");
+        Client { arg, asked, tracked, is_address: false, rules: self.rules_about_args(false) }
+    }
 }
 
 /// How HAProxy finds the client of a request.
@@ -115,6 +139,8 @@ struct Client {
     tracked: String,
     /// Whether a connection has one client.
     is_address: bool,
+    /// The rules about the arg, above the one that tracks.
+    rules: String,
 }
 
 impl Policy {
@@ -166,23 +192,9 @@ impl Policy {
         Ok(())
     }
 
-    fn client(&self) -> Client {
-        let arg = self.key.names().next().map_or("ip".to_owned(), text);
-        let found = sample(&arg).unwrap_or(EDIT);
-        if found == "src" {
-            let both = format!("src,ipmask({},{})", self.key.ipv4_prefix, self.key.ipv6_prefix);
-            return Client { arg, asked: both.clone(), tracked: both, is_address: true };
-        }
-        // A hash has one length and one type, whatever the sample has: a stick table of addresses
-        // would not track strings, or count those together that look like the same address.
-        let lower = if self.key.lowercase { ",lower" } else { "" };
-        let tracked = format!("{found}{lower},sha2(256)");
-        Client { arg, asked: found.to_owned(), tracked, is_address: false }
-    }
-
     /// The comment above the rule that tracks a client which only its requests name.
     fn notes_on(&self, client: &Client, together: Option<u32>) -> String {
-        let mut notes = String::new();
+        let mut notes = client.rules.clone();
         if client.asked == EDIT {
             notes.push_str(&commented(
                 "    #",
@@ -209,7 +221,7 @@ impl Policy {
     }
 
     /// The shipped file that fits, with this policy's numbers.
-    fn file(&self, numbers: &Numbers) -> String {
+    fn file(&self, client: &Client, numbers: &Numbers) -> String {
         let shipped = match (numbers.together, numbers.remember_ms) {
             (Some(_), Some(_)) => BOTH,
             (Some(_), None) => COUNTING,
@@ -234,11 +246,10 @@ impl Policy {
             put("gpc_rate(1,5ms)", &format!("gpc_rate(1,{ms}ms)"));
         }
         let track = "tcp-request connection track-sc0 src,ipmask(32,64) table";
-        let client = self.client();
         if client.is_address {
             put("src,ipmask(32,64)", &client.tracked);
         } else {
-            let (notes, tracked) = (self.notes_on(&client, numbers.together), &client.tracked);
+            let (notes, tracked) = (self.notes_on(client, numbers.together), &client.tracked);
             put(
                 &format!("    {track}"),
                 &format!("{notes}    http-request track-sc0 {tracked} table"),
@@ -253,7 +264,8 @@ impl Policy {
             let (shipped, seconds) = ("in a second.\\n\" hdr Retry-After 1 ", numbers.retry_after);
             put(shipped, &format!("in {seconds} seconds.\\n\" hdr Retry-After {seconds} "));
         }
-        let head: String = self.head(numbers).iter().map(|it| commented("#", it)).collect();
+        let head: String =
+            self.head(client, numbers).iter().map(|it| commented("#", it)).collect();
         format!("{head}\nglobal\n{rules}")
     }
 
@@ -273,7 +285,7 @@ impl Policy {
     }
 
     /// The paragraphs at the top of the file.
-    fn head(&self, numbers: &Numbers) -> Vec<String> {
+    fn head(&self, client: &Client, numbers: &Numbers) -> Vec<String> {
         let remembered =
             numbers.remember_ms.map(|ms| format!("in the last {ms} to {} ms", 2 * ms));
         let asks = match (numbers.together, remembered) {
@@ -323,7 +335,7 @@ impl Policy {
                 self.lower_rates()
             ),
         };
-        let old = if self.client().is_address {
+        let old = if client.is_address {
             ""
         } else {
             " At a reload more than that may pass; the comment on 'track-sc0' says how many."

@@ -10,14 +10,12 @@ use std::time::Duration;
 use spop_codec::{Scope, VarName};
 
 use crate::answers::Var;
+use crate::haproxy_args::{API_KEY, EDIT, KnownArg};
 use crate::limit::Limit;
 use crate::policies::Policies;
 use crate::policy::{Policy, When};
 use crate::settle::{RESERVED, Settle};
 use crate::words::text;
-
-/// Stands for what the operator has to write: to HAProxy an ACL or a sample that does not exist.
-pub(crate) const EDIT: &str = "EDIT-THIS";
 
 /// The fields of the usual HTTP log line, as in the shipped files.
 const HTTP_LOG: &str = "%ci:%cp [%tr] %ft %b/%s %TR/%Tw/%Tc/%Tr/%Ta %ST %B %tsc \
@@ -25,8 +23,12 @@ const HTTP_LOG: &str = "%ci:%cp [%tr] %ft %b/%s %TR/%Tw/%Tc/%Tr/%Ta %ST %B %tsc 
 
 const MAPS: &str = "/etc/haproxy/";
 
-/// The header that usually has an API key.
-const API_KEY: &str = "req.fhdr(x-api-key)";
+/// For policies that responses charge.
+const NO_ABORT: &str = "
+# ---- haproxy.cfg: in the section 'defaults'
+    # HAProxy 3.4 drops the response of a client that has gone, and nothing would be charged.
+    no option abortonclose
+";
 
 const BACKEND: &str = "
 # ---- haproxy.cfg: the agents, at the addresses of their --listen
@@ -102,10 +104,8 @@ impl Policies {
             }
         }
         let mut names: Vec<_> = messages.iter().map(Message::name).collect();
-        let mut sections: String = messages
-            .iter()
-            .map(|message| message.section(messages.len() == 1, self.answers.scope))
-            .collect();
+        let mut sections: String =
+            messages.iter().map(|message| message.section(self, messages.len() == 1)).collect();
         for policy in self.without_trials() {
             if let Some(settle) = policy.settle()
                 && let name = text(&settle.message)
@@ -141,8 +141,8 @@ impl Policies {
         let mut has_cost = false;
         for policy in settled {
             for name in request_args(policy) {
-                let arg = match sample(&name) {
-                    Some("src") => format!("{name}=src"),
+                let arg = match self.sample(&name) {
+                    Some(sample) if sample == "src" => format!("{name}=src"),
                     _ => format!("{name}=var({})", kept(&name)),
                 };
                 if !args.contains(&arg) {
@@ -181,13 +181,9 @@ impl Policies {
         let mut lines = String::new();
         for policy in self.without_trials().filter(|policy| policy.settle().is_some()) {
             for name in request_args(policy) {
-                let sample = sample(&name);
-                let line = format!(
-                    "    http-request set-var({}) {}\n",
-                    kept(&name),
-                    sample.unwrap_or(EDIT)
-                );
-                if sample != Some("src") && !lines.contains(&line) {
+                let sample = self.sample(&name).unwrap_or_else(|| EDIT.to_owned());
+                let line = format!("    http-request set-var({}) {sample}\n", kept(&name));
+                if sample != "src" && !lines.contains(&line) {
                     lines.push_str(&line);
                 }
             }
@@ -223,10 +219,17 @@ impl Policies {
         let mut lines = "
 # ---- haproxy.cfg: in the frontend, which has 'mode http' and logs
     # HAProxy looks for the file in the directory that it is started in, unless you write its whole
-    # path or 'default-path config' in the section 'global'.
+    # path or 'default-path config' in the section 'global'. Below this line it has forgotten that:
+    # write the whole path of each file.
     filter spoe engine gcra config spoe-gcra.conf
 "
         .to_owned();
+        if self.without_trials().any(|policy| policy.settle().is_some()) {
+            lines.insert_str(0, NO_ABORT);
+        }
+        let messages = self.list.iter().map(name);
+        let several = messages.clone().any(|message| Some(message) != messages.clone().next());
+        lines.push_str(&self.rules_about_args(several));
         lines.push_str(&self.kept_for_responses());
         // Variables of the scope `req` are gone when there is a response.
         let outlives_the_request = self.answers.scope != Scope::Request;
@@ -338,7 +341,9 @@ impl Policies {
         let blocked = self.blocked();
         let _ = writeln!(
             lines,
-            "    log-format \"{HTTP_LOG} blocked=%[var({blocked})]{fields} \
+            "    # A long URL cuts off the end of the line, unless 'log' has a 'len': log \
+             /dev/log len 8192 local0\n    \
+             log-format \"{HTTP_LOG} blocked=%[var({blocked})]{fields} \
              err=%[var(txn.gcra.err)]\""
         );
         lines
@@ -390,8 +395,9 @@ impl Message<'_> {
 
     /// The section of the message. `is_only` says that there is no other message, so that it is
     /// for every request.
-    fn section(&self, is_only: bool, scope: Scope) -> String {
-        let (args, comments) = self.args(scope);
+    fn section(&self, all: &Policies, is_only: bool) -> String {
+        let scope = all.answers.scope;
+        let (args, comments) = self.args(all);
         let mut lines = spoe_message(&self.name(), &args, &comments);
         let is_response = scope == Scope::Response;
         let event = if is_response { "on-http-response" } else { "on-frontend-http-request" };
@@ -404,22 +410,23 @@ impl Message<'_> {
         if is_only {
             let _ = writeln!(lines, "    event {event}");
         } else {
+            let path = KnownArg::named("path").map(KnownArg::text).unwrap_or_default();
             let _ = writeln!(
                 lines,
-                "    # Which requests does it count? For example those with {{ path -m beg /login \
-                 }}. For every
-    # request, leave out the condition, from 'if' on.
-    event {event} if {EDIT}"
+                "    # Which requests does it count? For every request, leave out the condition, \
+                 from 'if' on. For\n    # those of a login, however the path is spelled, \
+                 write:\n    \
+                 # {{ {path} -m beg /login }}\n    event {event} if {EDIT}"
             );
         }
         lines
     }
 
     /// The args, each with a sample, and comments about them.
-    fn args(&self, scope: Scope) -> (Vec<String>, Vec<String>) {
+    fn args(&self, all: &Policies) -> (Vec<String>, Vec<String>) {
         // Of the request, only its address is known when the response arrives.
-        let known =
-            |arg: &str| sample(arg).filter(|sample| scope != Scope::Response || *sample == "src");
+        let is_response = all.answers.scope == Scope::Response;
+        let known = |arg: &str| all.sample(arg).filter(|sample| !is_response || sample == "src");
         let (mut args, mut comments) = (Vec::new(), Vec::new());
         let mut names: Vec<String> = Vec::new();
         let mut is_new = |name: &str| {
@@ -442,7 +449,7 @@ impl Message<'_> {
         let without_trials = || self.policies.iter().filter(|policy| !policy.is_trial);
         for key in without_trials().flat_map(|policy| &policy.key.args) {
             let name = text(&key.name);
-            if sample(&name) == Some(API_KEY) && !key.has_fallback() {
+            if KnownArg::named(&name).is_some_and(KnownArg::is_api_key) && !key.has_fallback() {
                 comments.push(format!(
                     "{name}: a request without this header gets no decision, unless the policy \
                      has an 'else' in its key"
@@ -451,24 +458,23 @@ impl Message<'_> {
         }
         comments.dedup();
         for name in &keys {
-            if known(name).is_none() {
-                comments.push(format!(
-                    "{name}: write its sample, for example req.fhdr(x-{name}) for a header"
-                ));
-            }
-            args.push(format!("{name}={}", known(name).unwrap_or(EDIT)));
+            comments.extend(all.remarks(name));
+            args.push(format!("{name}={}", known(name).unwrap_or_else(|| EDIT.to_owned())));
         }
         let whens: Vec<_> = without_trials().filter_map(|policy| policy.when.as_ref()).collect();
         // A map tells API keys apart if there are any, else values of the key's first arg.
-        let has_api_key = keys.iter().any(|key| known(key) == Some(API_KEY));
-        let first = keys.first().map_or(EDIT, |key| known(key).unwrap_or(EDIT));
-        let client = if has_api_key { API_KEY } else { first };
+        let whole = |key: &String| known(key).and(KnownArg::named(key)).map(KnownArg::text);
+        let texts: Vec<_> = keys.iter().map(whole).collect();
+        let api_key = texts.iter().flatten().find(|text| *text == API_KEY);
+        let first = texts.first().and_then(Option::as_ref);
+        let client = api_key.or(first).map_or(EDIT, String::as_str);
         for When { arg, .. } in &whens {
             let name = text(arg);
             if !is_new(&name) {
                 continue;
             }
             if let Some(sample) = known(&name) {
+                comments.extend(all.remarks(&name));
                 args.push(format!("{name}={sample}"));
                 continue;
             }
@@ -544,17 +550,4 @@ fn in_map(arg: &str, client: &str, default: &str) -> (String, String, String) {
 fn printable(value: &str) -> String {
     let shown = |c: char| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c };
     value.chars().map(shown).collect()
-}
-
-/// The sample that the name of an arg usually stands for.
-pub(crate) fn sample(arg: &str) -> Option<&'static str> {
-    Some(match arg {
-        "ip" | "src" | "client" => "src",
-        "path" => "path",
-        "url" => "url",
-        "method" => "method",
-        "host" => "req.hdr(host),field(1,:),lower",
-        "key" | "api_key" | "apikey" => API_KEY,
-        _ => return None,
-    })
 }

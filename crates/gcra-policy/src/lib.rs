@@ -13,6 +13,7 @@ pub mod calendar;
 mod digest;
 pub mod file;
 pub mod flags;
+mod haproxy_args;
 mod haproxy_asks_less;
 mod haproxy_config;
 pub mod key;

@@ -104,9 +104,10 @@ fn haproxy_tracks_what_the_policy_counts() {
         "limits = \"10/s burst 20\"\nipv4_prefix = 24\nipv6_prefix = 48\nkey = [\"ip\"]";
     assert_has(&printed(settings), &["connection track-sc0 src,ipmask(24,48) table clients\n"]);
     let settings = "limits = \"10/s burst 20\"\nlowercase = true\nkey = [\"host\"]";
-    let track = "http-request track-sc0 req.hdr(host),field(1,:),lower,lower,sha2(256) table \
-                 clients\n";
-    assert_has(&printed(settings), &[track, "type binary len 32 size 1m"]);
+    let track = "http-request track-sc0 req.hdr(host),host_only,regsub('[.]+$',),lower,lower,\
+                 sha2(256) table clients\n";
+    let rule = "    http-request deny status 400 unless { req.fhdr(host) -m reg ";
+    assert_has(&printed(settings), &[track, rule, "type binary len 32 size 1m"]);
 }
 
 /// Whatever the operator writes for it, a stick table of addresses would not track its strings.

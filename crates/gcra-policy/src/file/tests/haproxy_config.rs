@@ -2,6 +2,12 @@
 
 use crate::file::tests::{SETTLED, api, good, parse};
 
+const HOST: &str = "req.hdr(host),host_only,regsub('[.]+$',),lower,sha2(256),hex";
+const PATH: &str = concat!(
+    "path,url_dec,lower,regsub([[:space:][:cntrl:]],,g),regsub('[;?#][^/]*',,g),",
+    r#"regsub('/[./]*/',/,g),'regsub("(.)[./]+$","\1")',sha2(256),hex"#
+);
+
 #[test]
 fn the_args_for_haproxy_are_those_of_all_policies_of_a_message() {
     let policies = parse(
@@ -23,8 +29,8 @@ fn the_args_for_haproxy_are_also_those_of_trials() {
     );
     let printed = policies.for_haproxy();
     let args = printed.lines().find_map(|line| line.trim().strip_prefix("args ")).unwrap();
-    let host = "host=req.hdr(host),field(1,:),lower";
-    assert_eq!(args, format!("ip=src {host} path=path plan=src,map_ip(/etc/haproxy/plans.map)"));
+    let plan = "plan=src,map_ip(/etc/haproxy/plans.map)";
+    assert_eq!(args, format!("ip=src host={HOST} path={PATH} {plan}"));
     assert!(printed.contains("# plan: create /etc/haproxy/plans.map, "), "{printed}");
 }
 
@@ -46,14 +52,18 @@ limits = "5/m"
 "#,
     )
     .for_haproxy();
+    let args = format!(
+        "    args ip=src path={PATH} plan=src,map_ip(/etc/haproxy/plans.map,api) n=int(1)"
+    );
     for line in [
         "    messages api login",
         "    # plan: create /etc/haproxy/plans.map, with a line for each address ('ADDRESS \
          gold'); the others are 'api'",
         "    # n: int(1) charges each request one cell",
-        "    args ip=src path=path plan=src,map_ip(/etc/haproxy/plans.map,api) n=int(1)",
+        &args,
+        "    http-request deny status 400 unless { path,url_dec -m beg / }\n",
         "    event on-frontend-http-request if EDIT-THIS",
-        "leave out the condition, from 'if' on.",
+        "For every request, leave out the condition, from 'if' on.",
         "    args ip=src\n",
         "http-after-response set-header RateLimit %[var(txn.gcra.ratelimit)]",
         "hdr Retry-After \"%[var(txn.gcra.retry_after)]\" if { var(txn.gcra.blocked) -m bool }",
@@ -103,7 +113,8 @@ fn a_plan_belongs_to_an_api_key() {
          'else' in its key\n",
         "    # policy 'free' has no 'key', so all args are its key but those of its 'when' \
          and 'cost'\n",
-        "    args ip=src key=req.fhdr(x-api-key) plan=req.fhdr(x-api-key),map(/etc/haproxy/plans.\
+        "    args ip=src key=req.fhdr(x-api-key),sha2(256),hex \
+         plan=req.fhdr(x-api-key),map(/etc/haproxy/plans.\
          map,free)\n    event on-frontend-http-request\n",
     ] {
         assert!(text.contains(line), "{line} is not in\n{text}");
@@ -131,13 +142,20 @@ fn both_messages_of_a_settled_policy_are_printed_for_haproxy() {
     let printed = good(tokens).for_haproxy();
     for lines in [
         "    messages llm llm-usage\n",
-        "spoe-message llm\n    args key=req.fhdr(x-api-key) ip=src\n    event \
+        "spoe-message llm\n    # key: a key that a client sends elsewhere, in the query or \
+         a cookie, is not counted. Each key that a client invents has a limit of its own: deny \
+         keys that are not valid, or add a policy by address\n    # ip: a client can own an IPv6 \
+         /48, with 65536 limits of its own: a second limit with ipv6_prefix = 48 holds it\n    \
+         args key=req.fhdr(x-api-key),sha2(256),hex ip=src\n    event \
          on-frontend-http-request\n",
         "spoe-message llm-usage\n    # tokens: write its sample, for example res.fhdr(x-tokens) \
          for a header of the response\n    args key=var(txn.request_key) ip=src tokens=EDIT-THIS \
          reserved=var(txn.gcra.reserved)\n    # Each response to a request that was decided.\n    \
          event on-http-response if { var(txn.gcra.blocked) -m found }\n",
-        "    http-request set-var(txn.request_key) req.fhdr(x-api-key)\n",
+        "    http-request set-var(txn.request_key) req.fhdr(x-api-key),sha2(256),hex\n",
+        "in the section 'defaults'\n    # HAProxy 3.4 drops the response of a client that has \
+         gone, \
+         and nothing would be charged.\n    no option abortonclose\n",
     ] {
         assert!(printed.contains(lines), "{lines}\n{printed}");
     }
@@ -147,4 +165,67 @@ fn both_messages_of_a_settled_policy_are_printed_for_haproxy() {
                  var(txn.gcra.blocked) -m found } EDIT-THIS\n";
     assert!(printed.contains(lines), "{printed}");
     assert!(!printed.contains("set-var"), "{printed}");
+}
+
+/// What a client writes is hashed, of one spelling, and there once. Where the file compares a
+/// text, the text is sent, and its length has a bound.
+#[test]
+fn what_a_client_writes_is_printed_with_rules() {
+    let printed = |settings: &str| good(&api(settings)).for_haproxy();
+    let one_copy = "    http-request deny status 400 if { req.fhdr_cnt(x-api-key) gt 1 } or {";
+    let names = "    http-request del-header [^A-Za-z0-9-] -m reg\n";
+    let needed = "    http-request deny status 401 unless { req.fhdr(x-api-key) -m len gt 0 }\n";
+    let long = "-m len gt 4000 }\n";
+    let key = "key=req.fhdr(x-api-key)";
+    for (settings, arg, rules, absent) in [
+        ("key = [\"key\"]", "key,sha2(256),hex", &[one_copy, names, needed][..], long),
+        ("key = [\"key\", \"else ip\"]", "key,sha2(256),hex", &[one_copy, names], needed),
+        ("key = [\"key\"]\nlowercase = true", "key", &[one_copy, names, long], "sha2"),
+        ("key = [\"key\"]\noverrides = { a = \"9/s\" }", "key", &[one_copy, names, long], "sha2"),
+        ("key = [\"ip\"]\nwhen = { key = \"a\" }", "key", &[one_copy, names, long], "sha2"),
+        (
+            "key = [\"ip\"]\noverrides = { \"192.0.2.1\" = \"9/s\" }",
+            "ip=src",
+            &[],
+            "deny status 40",
+        ),
+        ("key = [\"host\"]\nlowercase = true", HOST, &["unless { req.fhdr(host) -m reg ^("], long),
+        ("key = [\"path\"]", PATH, &["-m sub /.. \\\\ } or { path -m sub %00 }\n"], names),
+        ("key = [\"url\"]", "url=pathq,sha2(256),hex", &["unless { path -m beg / }\n"], long),
+        ("key = [\"method\"]", "method=method\n", &["status 405 unless { method GET "], long),
+        (
+            "key = [\"user\"]",
+            "user=EDIT-THIS",
+            &[
+                "    # Of a header: { req.fhdr_cnt(x-user) eq 1 } !{ req.fhdr(x-user) -m reg \
+                 [^!-~]|, }\n    # Of a cookie: { req.cook_cnt(user) eq 1 } { \
+                 req.cook(user),url_dec \
+                 -m found }\n",
+                "http-request deny status 400 unless EDIT-THIS\n",
+                names,
+            ],
+            "-m len le",
+        ),
+        (
+            "key = [\"user\", \"else ip\"]\nlowercase = true",
+            "    # Of a header: req.fhdr(x-user)\n",
+            &["[^!-~]|, } { req.fhdr(x-user) -m len le 4000 } or { req.fhdr_cnt(x-user) eq 0 }\n"],
+            "sha2",
+        ),
+    ] {
+        let text = printed(&format!("limits = \"1/s\"\n{settings}"));
+        let arg = match arg {
+            "key" => format!("{key}\n"),
+            _ => arg.replace("key,", &format!("{key},")),
+        };
+        assert!(text.contains(&arg), "{arg}\n{text}");
+        for rule in rules {
+            assert!(text.contains(rule), "{settings}: {rule}\n{text}");
+        }
+        assert!(!text.contains(absent), "{settings}: {absent}\n{text}");
+    }
+    // With several messages not each request has a key, and the path may choose among them.
+    let both = "[policy.a]\nlimits = \"1/s\"\nkey = [\"key\"]\n[policy.b]\nlimits = \"1/s\"\n";
+    let text = good(both).for_haproxy();
+    assert!(text.contains("{ path,url_dec -m beg / }") && !text.contains(needed), "{text}");
 }

@@ -190,8 +190,8 @@ fn a_limit_with_a_key_or_an_arg_in_words() {
     }
     let haproxy = policies.for_haproxy();
     let args = haproxy.lines().find(|line| line.contains("plan="));
-    let sample =
-        "    args key=req.fhdr(x-api-key) plan=req.fhdr(x-api-key),map(/etc/haproxy/plans.map)";
+    let sample = "    args key=req.fhdr(x-api-key),sha2(256),hex \
+                  plan=req.fhdr(x-api-key),map(/etc/haproxy/plans.map)";
     assert_eq!(args, Some(sample), "{haproxy}");
 }
 
