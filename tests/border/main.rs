@@ -15,6 +15,7 @@ mod application;
 mod common;
 mod keys;
 mod paths;
+mod printed;
 mod request;
 mod row;
 mod set_up;
