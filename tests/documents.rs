@@ -9,90 +9,20 @@
 
 mod support;
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use support::documents::{Recipe, haproxy_cfg, recipes, spoe_conf};
 use support::log_sentences::{Level, Sentence, first_words, sentences_of_the_log, words};
 use support::valkey::{Server, valkey};
 use support::{
-    Agent, Client, Haproxy, agent_binary, directory, haproxy_binary, haproxy_folder, needs,
+    Agent, Client, Haproxy, agent_binary, directory, haproxy_binary, haproxy_folder, needs, root,
     wait_until,
 };
 use tempfile::TempDir;
-
-/// A fenced block of a document.
-struct Block {
-    /// The heading above it.
-    section: String,
-    language: String,
-    text: String,
-    /// For messages: the document, and the line of the block's first line.
-    place: String,
-}
-
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-}
-
-/// The fenced blocks of a document, in order.
-fn blocks(document: &str) -> Vec<Block> {
-    let text = fs::read_to_string(root().join(document)).unwrap();
-    let (mut blocks, mut section): (Vec<Block>, String) = (Vec::new(), String::new());
-    let mut inside = false;
-    for (number, line) in (1..).zip(text.lines()) {
-        if let Some(language) = line.strip_prefix("```") {
-            inside = !inside;
-            if inside {
-                blocks.push(Block {
-                    section: section.clone(),
-                    language: language.to_owned(),
-                    text: String::new(),
-                    place: format!("{document}:{}", number + 1),
-                });
-            }
-        } else if inside {
-            let block = blocks.last_mut().unwrap();
-            block.text.push_str(line);
-            block.text.push('\n');
-        } else if line.starts_with('#') {
-            section = line.trim_start_matches(['#', ' ']).to_owned();
-        }
-    }
-    assert!(!inside, "{document} ends within a block");
-    blocks
-}
-
-/// The blocks between two headings, ready to be run.
-#[derive(Default)]
-struct Recipe {
-    /// Each a complete file of policies.
-    policies: Vec<String>,
-    messages: String,
-    /// Each a configuration of its own.
-    frontends: Vec<String>,
-    place: String,
-}
-
-fn recipes(document: &str) -> BTreeMap<String, Recipe> {
-    let mut recipes: BTreeMap<String, Recipe> = BTreeMap::new();
-    for block in blocks(document) {
-        let recipe = recipes.entry(block.section).or_default();
-        recipe.place.clone_from(&block.place);
-        match &block.language[..] {
-            "toml" => recipe.policies.push(block.text),
-            "spoe" => recipe.messages.push_str(&block.text),
-            "haproxy" => recipe.frontends.push(block.text),
-            // Configurations of other programs, and what an operator types.
-            "nginx" | "yaml" | "console" => {}
-            other => panic!("{}: what is '{other}'?", block.place),
-        }
-    }
-    recipes
-}
 
 /// The documents with configurations.
 fn documents() -> Vec<String> {
@@ -106,72 +36,17 @@ fn documents() -> Vec<String> {
 
 /// Writes a complete haproxy.cfg around a block, and the spoe-gcra.conf beside it. Returns the
 /// path of the former.
-fn write_configuration(folder: &Path, frontend: &str, messages: &str) -> PathBuf {
+fn write_configuration(folder: &Path, recipe: &Recipe, frontend: &str) -> PathBuf {
     fs::write(folder.join("offices.lst"), "127.0.0.9\n").unwrap();
     fs::write(folder.join("countries.map"), "127.0.0.0/8 XX\n").unwrap();
     let in_folder =
         |text: String| text.replace("/etc/haproxy/", &format!("{}/", folder.display()));
-    fs::write(folder.join("spoe-gcra.conf"), in_folder(spoe_conf(messages))).unwrap();
+    fs::write(folder.join("spoe-gcra.conf"), in_folder(spoe_conf(&recipe.messages))).unwrap();
     let shipped = root().join("haproxy/spoe-policies.conf");
     fs::copy(shipped, folder.join("spoe-policies.conf")).unwrap();
     let file = folder.join("haproxy.cfg");
-    fs::write(&file, in_folder(haproxy_cfg(frontend))).unwrap();
+    fs::write(&file, in_folder(haproxy_cfg(&recipe.defaults, frontend))).unwrap();
     file
-}
-
-/// A frontend, rules of one, or a backend, with all that they need: an origin that refuses a
-/// wrong password, and the agents as in the shipped file.
-fn haproxy_cfg(block: &str) -> String {
-    let mut config =
-        "global\n    default-path config\n    log stdout len 8192 format raw local0 info\n\
-                      defaults\n    mode http\n    log global\n    timeout connect 5s\n    \
-                      timeout client 30s\n    timeout server 30s\n"
-            .to_owned();
-    if block.contains("frontend web\n") {
-        config.push_str(&block.replace("bind :8080", "bind \"${GCRA_HTTP-:8080}\""));
-    } else {
-        let (rules, backends) = if block.starts_with(' ') { (block, "") } else { ("", block) };
-        config.push_str(&format!(
-            "frontend web\n    bind \"${{GCRA_HTTP-:8080}}\"\n    \
-             filter spoe engine gcra config spoe-gcra.conf\n{rules}    default_backend app\n\
-             {backends}"
-        ));
-    }
-    if !block.starts_with("backend app\n") {
-        config.push_str("backend app\n    server origin \"unix@${ORIGIN-/tmp/origin}\"\n");
-    }
-    config.push_str(
-        "frontend origin\n    bind \"unix@${ORIGIN-/tmp/origin}\"\n    \
-         http-request return status 401 if { req.hdr(x-password) -m str wrong }\n    \
-         http-request return status 200\n",
-    );
-    let shipped = fs::read_to_string(root().join("haproxy/haproxy.cfg")).unwrap();
-    config.push_str(&shipped[shipped.find("backend gcra-agents").unwrap()..]);
-    config
-}
-
-/// The shipped spoe-gcra.conf with these messages, or with its own if there are none.
-fn spoe_conf(messages: &str) -> String {
-    let shipped = fs::read_to_string(root().join("haproxy/spoe-gcra.conf")).unwrap();
-    if messages.is_empty() {
-        return shipped;
-    }
-    let (agent, _) = shipped.split_once("spoe-message ").unwrap();
-    let names = |keyword: &str, text: &str| {
-        let sections = messages.split(keyword).skip(1).filter(|section| section.contains(text));
-        sections.map(|section| section.lines().next().unwrap()).collect::<Vec<_>>().join(" ")
-    };
-    // A message without an event is in a group.
-    let lists = [
-        ("messages", names("spoe-message ", "\n    event ")),
-        ("groups", names("spoe-group ", "")),
-    ];
-    let lists: String = lists
-        .iter()
-        .filter(|(_, names)| !names.is_empty())
-        .map(|(keyword, names)| format!("    {keyword} {names}\n"))
-        .collect();
-    format!("{}{messages}", agent.replace("    messages check\n", &lists))
 }
 
 #[test]
@@ -187,12 +62,12 @@ fn every_configuration_in_the_documents_is_valid() {
             let output = check.arg("check").arg("--config").arg(file).output().unwrap();
             assert!(output.status.success(), "above {}: {output:?}", recipe.place);
         }
-        let mut frontends = recipe.frontends;
+        let mut frontends = recipe.frontends.clone();
         if frontends.is_empty() && !recipe.messages.is_empty() {
             frontends.push(String::new());
         }
         for frontend in frontends {
-            let file = write_configuration(folder, &frontend, &recipe.messages);
+            let file = write_configuration(folder, &recipe, &frontend);
             let mut check = Command::new(haproxy_binary());
             let output = check.arg("-c").arg("-f").arg(file).output().unwrap();
             let said = String::from_utf8_lossy(&output.stderr);
@@ -221,7 +96,7 @@ impl Running {
         fs::write(&file, &recipe.policies[0]).unwrap();
         let table = folder.join("table");
         let agent = Agent::start(&table, &["--config", file.to_str().unwrap()]);
-        let config = write_configuration(folder, frontend, &recipe.messages);
+        let config = write_configuration(folder, recipe, frontend);
         let origin = folder.join("origin");
         let environment = [
             ("GCRA_AGENT1", &agent.address[..]),
@@ -316,23 +191,68 @@ fn only_failed_logins_are_counted() {
         assert_eq!(running.statuses(1, "/login", &[], 1), [429], "with the right one, too");
     }
     assert_eq!(statuses[..3], [401, 401, 401]);
-    assert_eq!(passed(&running.statuses(1, "/", &wrong[..0], 5)), 5, "other paths");
     assert_eq!(running.statuses(2, "/login", &wrong, 1), [401], "another client");
+}
+
+/// The fields without which a browser hides the answer from the script that asked.
+#[test]
+fn a_script_of_another_origin_can_read_a_429() {
+    needs!(support::haproxy());
+    let mut recipe = recipes("docs/RECIPES.md").remove("Scripts of other origins (CORS)").unwrap();
+    recipe.policies = vec![recipe.policies[0].replace("100/m", "1/d")];
+    let running = Running::start(&recipe, &recipe.frontends[0]);
+    let mut client = Client::new(running.haproxy.frontend);
+    let mut head = |origin: &str| client.get_with("/", &[("Origin", origin)]).unwrap();
+    for status in [200, 429] {
+        let response = head("https://app.example");
+        assert_eq!(response.status, status);
+        for field in [
+            "\naccess-control-allow-origin: https://app.example\r",
+            "\naccess-control-expose-headers: retry-after, ratelimit\r",
+            "\nratelimit: ",
+        ] {
+            assert!(response.head.contains(field), "{field}: {}", response.head);
+        }
+        assert_eq!(response.head.contains("\nretry-after: "), status == 429);
+    }
+    let other = head("https://other.example");
+    assert!(!other.head.contains("access-control-allow-origin"), "{}", other.head);
+}
+
+/// A call of gRPC that is over its limit has a status of gRPC, and other requests have 429.
+#[test]
+fn a_call_of_grpc_gets_resource_exhausted() {
+    needs!(support::haproxy());
+    let mut recipe = recipes("docs/RECIPES.md").remove("gRPC").unwrap();
+    recipe.policies = vec![recipe.policies[0].replace("50/s burst 100", "1/d")];
+    let running = Running::start(&recipe, &recipe.frontends[0]);
+    let mut client = Client::new(running.haproxy.frontend);
+    let call = [("Content-Type", "application/grpc")];
+    let allowed = client.get_with("/a.B/C", &call).unwrap();
+    assert!(!allowed.head.contains("grpc-status"), "{}", allowed.head);
+    let blocked = client.get_with("/a.B/C", &call).unwrap();
+    assert_eq!(blocked.status, 200);
+    for field in ["\ngrpc-status: 8\r", "\ncontent-type: application/grpc\r", "\nretry-after: "] {
+        assert!(blocked.head.contains(field), "{field}: {}", blocked.head);
+    }
+    assert_eq!(client.get("/").unwrap().status, 429);
 }
 
 #[test]
 fn of_two_messages_either_blocks() {
     needs!(support::haproxy());
-    let mut recipes = recipes("docs/RECIPES.md");
-    let mut recipe = recipes.remove("Logins, by address and by account").unwrap();
-    recipe.messages = self::recipes("docs/guides/keys.md")["Combining messages"].messages.clone();
-    let rule = "    http-request deny status 429 if { var(txn.gcra.blocked) -m bool }\n";
+    let mut recipe = recipes("docs/guides/keys.md").remove("Combining messages").unwrap();
+    recipe.policies =
+        recipes("docs/RECIPES.md").remove("Logins, by address and by account").unwrap().policies;
     for is_reversed in [false, true] {
         if is_reversed {
-            let (ip, account) = recipe.messages.split_at(recipe.messages.rfind("spoe-m").unwrap());
-            recipe.messages = format!("{account}\n{ip}");
+            let reversed = recipe
+                .messages
+                .replace("messages login-ip login-account", "messages login-account login-ip");
+            assert_ne!(recipe.messages, reversed);
+            recipe.messages = reversed;
         }
-        let running = Running::start(&recipe, rule);
+        let running = Running::start(&recipe, &recipe.frontends[0]);
         let login =
             |client, user: &str| running.statuses(client, "/login", &[("X-User", user)], 1)[0];
         // Ten logins of one account from ten addresses, and no eleventh.
@@ -519,7 +439,9 @@ impl Task {
         let admin = machines[0].1.process.lines().into_iter().find_map(|line| {
             Some(line.split_once("admin on http://")?.1.trim_end_matches('/').to_owned())
         });
-        for (command, printed) in self.commands.iter().filter(|(it, _)| !it.ends_with(" &")) {
+        // What is started here has begun to listen.
+        let is_tried = |it: &str| !it.ends_with(" &") && !it.starts_with("sleep ");
+        for (command, printed) in self.commands.iter().filter(|(it, _)| is_tried(it)) {
             let mut command = command.replace("$host:8080", "$host");
             for (machine, _, haproxy) in &machines {
                 command = command.replace(machine, &haproxy.frontend.to_string());

@@ -16,6 +16,7 @@ mod common;
 mod keys;
 mod paths;
 mod printed;
+mod recipes;
 mod request;
 mod row;
 mod set_up;

@@ -13,6 +13,7 @@
 )]
 
 pub mod admin;
+pub mod documents;
 pub mod host;
 pub mod log_sentences;
 pub mod proxy;
