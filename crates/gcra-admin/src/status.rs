@@ -2,6 +2,7 @@
 //! it into metrics.
 
 use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
+use std::iter;
 use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, UNIX_EPOCH};
@@ -15,6 +16,7 @@ use gcra_limiter::stats::{PolicyStats, Readiness, Stats};
 use gcra_limiter::undecided::Undecided;
 use gcra_limiter::verdict::{NEWLY_BLOCKED, OUTCOMES, Outcome};
 use gcra_policy::Policy;
+use gcra_policy::haproxy_report::ERRS;
 use gcra_policy::policy::is_trial_name;
 use gcra_table::{LeaseCounts, Leases, Name, Nanos, Occupancy, Table};
 use gcra_text::version;
@@ -116,6 +118,20 @@ part! {
     unmatched: u64 = it.undecided.unmatched.load(Ordering::Relaxed), sum
         => counter(11, "gcra_unmatched_total",
             "Messages that got no decision, because there is no policy for them.");
+    /// Requests that HAProxy got no answer for, by its `err`, of which this agent was the first
+    /// of its table to hear.
+    haproxy_undecided: NamedCounts =
+        named(iter::zip(ERRS, it.undecided.haproxy.counts())), sum
+        => counter(57, "gcra_haproxy_undecided_total",
+            "Requests that had no decision because HAProxy got no answer, by its err.")
+            .by("err");
+    /// Those that were heard of within the last minute. Empty if there were none.
+    haproxy_undecided_last_minute: NamedCounts =
+        named(iter::zip(ERRS, it.undecided.haproxy.last_minute()).filter(|it| it.1 > 0)), sum;
+    /// Messages of responses that HAProxy got no answer for.
+    haproxy_unsettled: u64 = it.undecided.haproxy.unsettled(), sum
+        => counter(58, "gcra_haproxy_unsettled_total",
+            "Messages of responses that charged nothing because HAProxy got no answer.");
     notifies: Notifies = Notifies::of(it.snapshot), sum;
     latency: LatencyStatus = LatencyStatus::of(&it.snapshot.latency), sum
         => histogram(13, "gcra_latency_seconds", "Time from reading a NOTIFY to writing its ACK.");

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use gcra_limiter::haproxy_undecided;
 use serde::Serialize;
 
 use crate::client_waits::WaitReason;
@@ -15,6 +16,9 @@ pub(crate) struct Together {
     pub policies: Vec<PolicyStatus>,
     #[serde(flatten)]
     pub counts: Counts,
+    /// Why HAProxy got no answer for most requests of the last minute for which it got none, and
+    /// what helps.
+    pub haproxy_undecided_why: Option<&'static str>,
 }
 
 impl Together {
@@ -29,7 +33,10 @@ impl Together {
             }
         }
         let policies = policies.into_iter().map(|(name, policy)| policy.sum(name)).collect();
-        Self { agents, policies, counts }
+        let undecided = &counts.haproxy_undecided_last_minute;
+        let most = undecided.iter().max_by_key(|(_, count)| **count);
+        let haproxy_undecided_why = most.map(|(err, _)| haproxy_undecided::why(err));
+        Self { agents, policies, counts, haproxy_undecided_why }
     }
 }
 

@@ -13,6 +13,7 @@ pub mod client_name;
 pub mod counting;
 pub mod decide;
 pub mod earlier_policies;
+pub mod haproxy_undecided;
 pub mod heaviest;
 pub mod history;
 pub(crate) mod known_shapes;

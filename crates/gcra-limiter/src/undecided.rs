@@ -12,6 +12,7 @@ use gcra_text::count::Count;
 use spop_agent::{Message, Value};
 
 use crate::client_name::printable;
+use crate::haproxy_undecided::HaproxyUndecided;
 
 /// Counts messages that got no decision, and remembers the last one of each kind.
 #[derive(Debug, Default)]
@@ -22,6 +23,8 @@ pub struct Undecided {
     pub unmatched: AtomicU64,
     /// Messages that say too little to settle a request, or to reserve something for it.
     pub unsettled: AtomicU64,
+    /// Requests that HAProxy got no answer for.
+    pub haproxy: HaproxyUndecided,
     last_undecided: Mutex<Option<LastUndecided>>,
     last_unsettled: Mutex<Option<LastUnsettled>>,
     last_unmatched: Mutex<Option<LastUnmatched>>,

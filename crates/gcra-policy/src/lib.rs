@@ -16,6 +16,7 @@ pub mod flags;
 mod haproxy_args;
 mod haproxy_asks_less;
 mod haproxy_config;
+pub mod haproxy_report;
 pub mod key;
 pub mod key_bytes;
 pub mod key_parts;

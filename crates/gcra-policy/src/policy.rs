@@ -9,6 +9,7 @@ use ipnet::IpNet;
 use spop_codec::{Message, Value};
 
 use crate::bandwidth::Bandwidth;
+use crate::haproxy_report::is_report;
 use crate::key_parts::{GroupedValue, KeyParts, Nat64};
 use crate::limit::{Limit, Rule};
 use crate::overrides::{Override, OverrideKey, Overrides};
@@ -180,7 +181,11 @@ impl Policy {
 
     #[inline]
     pub(crate) fn is_for(&self, message: &Message<'_>) -> bool {
-        let named = self.message.as_ref().is_none_or(|name| **name == *message.name);
+        let named = match &self.message {
+            Some(name) => **name == *message.name,
+            // A file never has a policy for the report: see `file/policy.rs`.
+            None => !is_report(message.name),
+        };
         named && self.fits(message)
     }
 

@@ -4,13 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::iter;
 use std::sync::atomic::Ordering;
 
+use gcra_limiter::haproxy_undecided::{self, ByErr, HaproxyUndecided};
 use gcra_limiter::policies_in_force::InForce;
 use gcra_limiter::stats::PolicyStats;
 use gcra_limiter::undecided::Undecided;
 use gcra_limiter::{undecided, verdict};
 use gcra_policy::Policy;
+use gcra_policy::haproxy_report::ERRS;
 use gcra_policy::limit_from_arg::ArgValue;
 
+use super::complaint::News;
 use super::running::Running;
 
 /// The lines of the log so far.
@@ -22,6 +25,8 @@ pub(super) struct MessageReports {
     misfits: BTreeSet<String>,
     /// For how many messages of each policy it has said that they had no limit in an arg for it.
     no_limits: BTreeMap<Box<str>, u64>,
+    /// What it has said about requests that HAProxy got no answer for.
+    haproxy: HaproxyReports,
     /// The policies of which the log said that they get addresses as strings.
     text_addresses: BTreeSet<Box<str>>,
     /// The messages of which the log said that none has come.
@@ -37,6 +42,7 @@ impl MessageReports {
             self.report_mistakes(all);
         }
         self.report_mistaken_args(&running.policies.load(), true);
+        self.haproxy.beat(&all.haproxy);
     }
 
     /// To be called once a minute.
@@ -100,6 +106,40 @@ impl MessageReports {
                 policy.name
             )
         })
+    }
+}
+
+/// The lines of the log about requests that HAProxy got no answer for.
+#[derive(Default)]
+struct HaproxyReports {
+    news: News,
+    said: ByErr,
+    unsettled: News,
+    unsettled_said: u64,
+    nameless: News,
+    nameless_said: u64,
+}
+
+impl HaproxyReports {
+    fn beat(&mut self, all: &HaproxyUndecided) {
+        all.beat();
+        let (counts, unsettled, nameless) = (all.counts(), all.unsettled(), all.nameless());
+        if self.news.due(counts != self.said) {
+            let new = haproxy_undecided::since(counts, self.said);
+            if let Some(about) = haproxy_undecided::about(iter::zip(ERRS, new)) {
+                log::warn!("{about}");
+            }
+            self.said = counts;
+        }
+        if self.unsettled.due(unsettled > self.unsettled_said) {
+            let new = unsettled - self.unsettled_said;
+            log::warn!("{}", haproxy_undecided::about_unsettled(new));
+            self.unsettled_said = unsettled;
+        }
+        if self.nameless.due(nameless > self.nameless_said) {
+            log::warn!("{}", haproxy_undecided::about_nameless(nameless - self.nameless_said));
+            self.nameless_said = nameless;
+        }
     }
 }
 

@@ -8,6 +8,7 @@ pub(crate) mod cgroup;
 pub(crate) mod checked;
 pub(crate) mod exemptions;
 pub(crate) mod header;
+pub(crate) mod heard;
 pub(crate) mod open;
 pub(crate) mod open_error;
 pub(crate) mod profile;

@@ -105,6 +105,7 @@ pub use clock::ManualClock;
 pub use counters::Evictions;
 pub use decision::{Decision, Settled};
 pub use file::exemptions::{ExemptError, Exemption, MAX_EXEMPTION};
+pub use file::heard::HEARD_KINDS;
 pub use file::open::Opened;
 pub use file::open_error::{OpenError, OpenErrorKind};
 pub use file::profile::Profile;

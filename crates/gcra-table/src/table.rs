@@ -645,6 +645,51 @@ impl Table {
         Exemptions::new(self.region.exemptions(), self.hash_key.hasher(), self.now())
     }
 
+    /// Takes note of how many events of a kind, below [`HEARD_KINDS`](crate::HEARD_KINDS), a source
+    /// has counted since it began. Returns how many of them are new: no process of this table was
+    /// told of them before. So what all processes get adds up to what the source has counted,
+    /// whichever of them it tells, in whatever order, and over restarts and resizes.
+    ///
+    /// A source that begins to count anew is another source, and has another key. The table
+    /// remembers 64 sources. Of more, those whose counts have not grown for the longest time are
+    /// forgotten, and would be new again.
+    ///
+    /// A count that is not higher than before changes nothing, and is a few loads.
+    ///
+    /// ```
+    /// use gcra_table::{Slots, Table};
+    ///
+    /// let table = Table::in_memory(Slots::new(64)?)?;
+    /// let source = table.hash(b"a web server, since 12:00");
+    /// assert_eq!(table.hear(source, 0, 24), 24);
+    /// assert_eq!(table.hear(source, 0, 30), 6);
+    /// assert_eq!(table.hear(source, 0, 29), 0, "this was said before the 30");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn hear(&self, source: KeyHash, kind: usize, count: u32) -> u32 {
+        let (mut table, source) = (self, source.0.max(1));
+        for _ in 0..=succession::MAX_MOVES {
+            let next = table.is_superseded().then(|| table.opened_successor()).flatten();
+            let Some(next) = next else { break };
+            if next.is_complete() {
+                table = next;
+                continue;
+            }
+            // Until the move is complete the old table says what is new. What the resizer has
+            // copied from it may be older than this.
+            let new = table.region.heard().hear(source, kind, count, table.now());
+            if new > 0 {
+                next.region.heard().hear(source, kind, count, next.now());
+            }
+            return new;
+        }
+        table.region.heard().hear(source, kind, count, table.now())
+    }
+
+    pub(crate) fn take_over_heard(&self, before: &Self) {
+        self.region.heard().take_over(before.region.heard());
+    }
+
     /// Asks all processes that use the table to read their configuration again. Returns the number
     /// of the request, for [`Process::answer_to`](crate::Process::answer_to).
     pub fn ask_to_reload(&self) -> u64 {

@@ -340,6 +340,8 @@ function troubles({ status, configuration }) {
   if (silent.length > 3) bad(`${count(silent.length - 3, 'more agent does', 'more agents do')} not answer.`);
   const other = status.agents.filter((agent) => agent.same_limits === false);
   if (other.length) bad(`${count(other.length, 'agent has', 'agents have')} other limits than this one (${other.map((a) => a.pid).join(', ')}); compare their flags and files.`);
+  const none = Object.entries(together.haproxy_undecided_last_minute).sort(([, a], [, b]) => b - a);
+  if (none.length) bad(`Requests had no decision, says HAProxy; ${none.length > 1 ? 'mostly ' : ''}${together.haproxy_undecided_why}.`, `In the last minute: ${none.map(([err, n]) => `${number(n)} with err=${err}`).join(', ')}.`);
   if (together.store && !together.store.up) bad(`The store is away. ${together.store.faults[0] ?? ''}`, together.store.away_seconds && `For ${time(together.store.away_seconds * 1000)}.`);
   if (status.table.detached) bad('The file of the table was removed or replaced: agents that start now use another table.');
   const told = status.agents.flatMap((agent) => agent.status ?? []);

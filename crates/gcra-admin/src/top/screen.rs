@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use gcra_limiter::haproxy_undecided;
 use gcra_text::columns::{self, Column, Style, Styled, cut, length};
 use gcra_text::count::Count;
 
@@ -151,6 +152,12 @@ impl Screen {
         let mut lines = vec![Styled::new(title, Style::Bold)];
         let troubles = self.troubles.iter();
         lines.extend(troubles.map(|trouble| Styled::new(trouble, Style::Red)));
+        let undecided = together.counts.haproxy_undecided_last_minute.iter();
+        let undecided = undecided.map(|(err, count)| (&**err, *count));
+        if let Some(about) = haproxy_undecided::about(undecided) {
+            let words: Vec<_> = about.split(' ').map(str::to_owned).collect();
+            lines.extend(wrapped("Last minute", &words, "", width, Style::Red));
+        }
         if self.is_searching {
             lines.push(Styled(vec![
                 (format!("clients with '{}_'", self.search), Style::Bold),

@@ -2,6 +2,7 @@
 //! clients that are exempt, limits that are shared, and lines of audit. It may have to wait for
 //! the store on its way, and goes on later where it was.
 
+use gcra_policy::haproxy_report::is_report;
 use gcra_policy::{Limit, MAX_LIMITS, Policy, Rule};
 use gcra_table::{Leases, Reading, Table};
 use spop_agent::{Message, Messages};
@@ -109,6 +110,9 @@ impl<'p> Deciding<'p, '_> {
                         let (standings, audit) = (standings.as_deref_mut(), audit.as_deref_mut());
                         let attempt = &mut progress.attempt;
                         self.settle(policy, &message, now, attempt, standings, audit)?;
+                    }
+                    None if is_report(message.name) => {
+                        self.undecided.haproxy.hear(self.table, &message);
                     }
                     None => {
                         let Self { in_force, undecided, lane, .. } = self;

@@ -16,6 +16,7 @@ use crate::file::settings::{NAME_RULE, SETTINGS, flag, is_name, is_nearly_a_sett
 use crate::file::settle::SettleEntries;
 use crate::file::sources::Sources;
 use crate::file::{bandwidth, limits, max_delay, penalty, settle, sharing, unasked};
+use crate::haproxy_report::{REPORT, is_report};
 use crate::key_parts::{KeyParts, Nat64};
 use crate::limit::{Limit, Rule};
 use crate::overrides::Overrides;
@@ -82,6 +83,9 @@ impl<'n> Draft<'n> {
             Some(value) => message(reader, value, "message").unwrap_or_else(|| name.to_owned()),
             None => name.to_owned(),
         };
+        if is_report(of_message.as_bytes()) {
+            reader.at(at).wrong(reserved(&format!("policy '{name}' cannot be for it")));
+        }
         let when = placed(entries.take("when"), |value| when(reader, value));
         let key = key_parts(reader, &mut entries, nat64, None);
         let of = WrittenFor { name, key: &key };
@@ -325,7 +329,18 @@ fn message<'t>(reader: &mut Reader<'t>, value: &Node<'t>, setting: &str) -> Opti
              it; use letters, digits, '-', '_', '.' and ':'"
         ));
     }
+    if setting == "settle" && is_report(name.as_bytes()) {
+        reader.on(value).wrong(reserved("it cannot settle requests"));
+    }
     Some(name)
+}
+
+/// Says that the name of a message is taken.
+fn reserved(what_follows: &str) -> String {
+    format!(
+        "in messages whose names begin with '{REPORT}' HAProxy says how many requests had no \
+         decision, so {what_follows}; give the spoe-message another name"
+    )
 }
 
 /// `{ plan = "gold" }` or `{ plan = ["gold", "silver"] }`.

@@ -10,6 +10,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64};
 
 use crate::counters::Counters;
 use crate::file::exemptions::{EXEMPTIONS, ExemptionEntry};
+use crate::file::heard::Heard;
 use crate::file::open_error::OpenErrorKind;
 use crate::file::profile::ProfileEntry;
 use crate::file::register::{ENTRIES, Entry};
@@ -136,6 +137,9 @@ pub(crate) const PROFILES_AT: usize = 0x1000;
 /// Where in the header the [exemptions](crate::file::exemptions) lie.
 pub(crate) const EXEMPTIONS_AT: usize = 0x9000;
 
+/// Where in the header the counts lie that processes have [heard](crate::file::heard) of.
+pub(crate) const HEARD_AT: usize = 0xd000;
+
 /// Where in the header the [register](crate::file::register) of limits lies.
 pub(crate) const REGISTER_AT: usize = 0x10000;
 
@@ -206,8 +210,10 @@ const _: () = assert!(SHARED_AT + size_of::<Shared>() <= PROFILES_AT);
 const _: () = assert!(SHARED_AT.is_multiple_of(align_of::<Shared>()) && FIXED_BYTES <= SHARED_AT);
 const _: () = assert!(PROFILES_AT + size_of::<[ProfileEntry; PROCESSES]>() <= EXEMPTIONS_AT);
 const _: () = assert!(PROFILES_AT.is_multiple_of(align_of::<ProfileEntry>()));
-const _: () = assert!(EXEMPTIONS_AT + size_of::<[ExemptionEntry; EXEMPTIONS]>() <= REGISTER_AT);
+const _: () = assert!(EXEMPTIONS_AT + size_of::<[ExemptionEntry; EXEMPTIONS]>() <= HEARD_AT);
 const _: () = assert!(EXEMPTIONS_AT.is_multiple_of(align_of::<ExemptionEntry>()));
+const _: () = assert!(HEARD_AT + size_of::<Heard>() <= REGISTER_AT);
+const _: () = assert!(HEARD_AT.is_multiple_of(align_of::<Heard>()));
 const _: () = assert!(REGISTER_AT + size_of::<[Entry; ENTRIES]>() <= PROCESSES_AT);
 const _: () = assert!(REGISTER_AT.is_multiple_of(align_of::<Entry>()));
 const _: () = assert!(PROCESSES_AT + size_of::<[ProcessEntry; PROCESSES]>() <= HEADER_BYTES);

@@ -16,9 +16,10 @@ use memmap2::{MmapMut, MmapOptions, MmapRaw};
 
 use crate::file::exemptions::{EXEMPTIONS, ExemptionEntry};
 use crate::file::header::{
-    EXEMPTIONS_AT, HEADER_BYTES, PROCESSES, PROCESSES_AT, PROFILES_AT, ProcessEntry, REGISTER_AT,
-    SHARED_AT, Shared,
+    EXEMPTIONS_AT, HEADER_BYTES, HEARD_AT, PROCESSES, PROCESSES_AT, PROFILES_AT, ProcessEntry,
+    REGISTER_AT, SHARED_AT, Shared,
 };
+use crate::file::heard::Heard;
 use crate::file::profile::ProfileEntry;
 use crate::file::register::{ENTRIES, Entry};
 use crate::leases::set::{self, LeasesShared, SET_ENTRIES, Set};
@@ -58,6 +59,11 @@ unsafe impl HeaderPart for [ProfileEntry; PROCESSES] {
 // SAFETY: a checked entry is made of atomics.
 unsafe impl HeaderPart for [ExemptionEntry; EXEMPTIONS] {
     const AT: usize = EXEMPTIONS_AT;
+}
+
+// SAFETY: its fields are arrays of atomics.
+unsafe impl HeaderPart for Heard {
+    const AT: usize = HEARD_AT;
 }
 
 // SAFETY: its fields are atomics, or structures of atomics.
@@ -148,6 +154,11 @@ impl<const HEADER: usize> Region<HEADER> {
 
     /// The clients that are not limited for a while.
     pub(crate) fn exemptions(&self) -> &[ExemptionEntry; EXEMPTIONS] {
+        self.part()
+    }
+
+    /// The counts that processes have heard of.
+    pub(crate) fn heard(&self) -> &Heard {
         self.part()
     }
 

@@ -19,7 +19,7 @@ use crate::time::Nanos;
 /// How many tables may have taken over from each other, one after another, before the last one is
 /// not looked for. A process that beats is never more than two behind; a longer chain was made by
 /// hand.
-const MAX_MOVES: usize = 16;
+pub(super) const MAX_MOVES: usize = 16;
 
 /// Where the name of a table leads: see [`Table::name`].
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -1,0 +1,170 @@
+//! Requests that had no decision because HAProxy got no answer: how many, and why. Only HAProxy
+//! knows, and says it in a [message](gcra_policy::haproxy_report) of its own.
+
+use std::array;
+use std::cmp::Reverse;
+use std::collections::VecDeque;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use gcra_policy::haproxy_report::{ERRS, HOST, REPORT, SET_SINCE, SINCE, UNSETTLED};
+use gcra_table::{HEARD_KINDS, KeyHash, Table};
+use gcra_text::count::Count;
+use spop_agent::{Message, Value};
+
+use crate::stats::lock;
+
+/// The requests by `err`, in the order of [`ERRS`].
+pub type ByErr = [u64; ERRS.len()];
+
+/// The kinds of the table are the places in `ERRS`, and this one.
+const UNSETTLED_KIND: usize = HEARD_KINDS - 1;
+
+const _: () = assert!(ERRS.len() <= UNSETTLED_KIND);
+
+/// The longest name of a host that is read, in bytes.
+const MAX_HOST: usize = 255;
+
+/// How many beats, of a second each, a minute has.
+const MINUTE: usize = 60;
+
+/// Counts the requests of which this agent was the first of its table to hear.
+#[derive(Debug, Default)]
+pub struct HaproxyUndecided {
+    counts: [AtomicU64; ERRS.len()],
+    /// Messages of responses that had no answer.
+    unsettled: AtomicU64,
+    /// Reports that do not say of which HAProxy process they are.
+    nameless: AtomicU64,
+    /// The counts at the beats of the last minute.
+    minute: Mutex<VecDeque<ByErr>>,
+}
+
+impl HaproxyUndecided {
+    /// Takes note of what HAProxy reports. It tells one agent of the table or another, again and
+    /// again, so the table says what is new.
+    #[cold]
+    pub(crate) fn hear(&self, table: &Table, report: &Message<'_>) {
+        let Some(source) = source(table, report) else {
+            self.nameless.fetch_add(1, Ordering::Relaxed);
+            return;
+        };
+        for arg in report.args() {
+            // HAProxy counts in 32 bits.
+            let count = arg.value.as_integer().and_then(|count| u32::try_from(count).ok());
+            let (Some((kind, counter)), Some(count)) = (self.counter(arg.name), count) else {
+                continue;
+            };
+            let new = table.hear(source, kind, count);
+            counter.fetch_add(new.into(), Ordering::Relaxed);
+        }
+    }
+
+    /// The counter for an arg of a report, with its kind.
+    fn counter(&self, arg: &[u8]) -> Option<(usize, &AtomicU64)> {
+        if *arg == *UNSETTLED.as_bytes() {
+            return Some((UNSETTLED_KIND, &self.unsettled));
+        }
+        let err = arg.strip_prefix(b"err")?;
+        let kind = ERRS.iter().position(|known| known.as_bytes() == err)?;
+        Some((kind, &self.counts[kind]))
+    }
+
+    pub fn unsettled(&self) -> u64 {
+        self.unsettled.load(Ordering::Relaxed)
+    }
+
+    pub fn counts(&self) -> ByErr {
+        array::from_fn(|kind| self.counts[kind].load(Ordering::Relaxed))
+    }
+
+    /// To be called at each beat.
+    pub fn beat(&self) {
+        let mut minute = lock(&self.minute);
+        minute.push_back(self.counts());
+        if minute.len() > MINUTE {
+            minute.pop_front();
+        }
+    }
+
+    /// What was counted within the last minute.
+    pub fn last_minute(&self) -> ByErr {
+        let before = lock(&self.minute).front().copied().unwrap_or_default();
+        since(self.counts(), before)
+    }
+
+    pub fn nameless(&self) -> u64 {
+        self.nameless.load(Ordering::Relaxed)
+    }
+}
+
+/// The HAProxy process that reports.
+fn source(table: &Table, report: &Message<'_>) -> Option<KeyHash> {
+    let Some(Value::String(host @ [_, ..])) = report.arg(HOST.as_bytes()) else { return None };
+    let since = report.arg(SINCE.as_bytes())?.as_integer().filter(|since| *since > 0)?;
+    let mut hasher = table.hasher();
+    hasher.write(b"haproxy process");
+    hasher.write(&since.to_le_bytes());
+    hasher.write(&host[..host.len().min(MAX_HOST)]);
+    Some(hasher.finish())
+}
+
+/// How much each was raised.
+pub fn since(now: ByErr, before: ByErr) -> ByErr {
+    array::from_fn(|kind| now[kind].saturating_sub(before[kind]))
+}
+
+/// Why requests have this `err`, and what helps.
+pub fn why(err: &str) -> &'static str {
+    match err {
+        "1" => {
+            "no answer came within 'timeout processing': raise it in the spoe-agent section, or \
+             find out what slows the agents down"
+        }
+        "2" | "257" => {
+            "no agent answered: see whether agents run, and which servers of the backend \
+             gcra-agents are DOWN"
+        }
+        "3" | "259" => {
+            "the message was larger than a frame: let HAProxy send a hash of what clients write, \
+             or raise its tune.bufsize"
+        }
+        "4" => "the client left before the answer, which no agent can help",
+        _ => "the connection to the agent was ended: the agents' logs say why",
+    }
+}
+
+/// A sentence about requests, if there are any: how many by `err`, and what helps most of them.
+pub fn about<'e>(counts: impl IntoIterator<Item = (&'e str, u64)>) -> Option<String> {
+    let mut counts: Vec<_> = counts.into_iter().filter(|(_, count)| *count > 0).collect();
+    counts.sort_by_key(|(_, count)| Reverse(*count));
+    let (most, _) = counts.first()?;
+    let all = counts.iter().fold(0_u64, |all, (_, count)| all.saturating_add(*count));
+    let each = counts.iter().map(|(err, count)| format!("{count} with err={err}"));
+    let mostly = if counts.len() > 1 { "mostly " } else { "" };
+    Some(format!(
+        "{} had no decision, says HAProxy ({}); {mostly}{}",
+        Count(all, "request", "requests"),
+        each.collect::<Vec<_>>().join(", "),
+        why(most)
+    ))
+}
+
+/// A sentence about this many messages of responses that had no answer.
+pub fn about_unsettled(count: u64) -> String {
+    format!(
+        "{} no answer, says HAProxy, so what they say is not charged; its log says why, in the \
+         field err",
+        Count(count, "message of a response had", "messages of responses had")
+    )
+}
+
+/// A sentence about this many reports that do not say of which HAProxy process they are.
+pub fn about_nameless(count: u64) -> String {
+    format!(
+        "{} of requests without a decision named no HAProxy process; write '{SET_SINCE}' into its \
+         section 'global', and '{HOST}=hostname {SINCE}=var(proc.gcra_since)' into the args of \
+         the spoe-message '{REPORT}'",
+        Count(count, "report", "reports")
+    )
+}
