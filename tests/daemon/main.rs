@@ -25,6 +25,7 @@ mod end_to_end;
 mod examples;
 mod explain;
 mod frames;
+mod haproxy_undecided;
 mod kept_policies;
 mod live;
 mod monitoring;

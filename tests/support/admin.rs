@@ -12,7 +12,11 @@ pub const ADMIN: [&str; 2] = ["--admin", "127.0.0.1:0"];
 
 /// Starts an agent with an admin address, and waits until it is ready.
 pub fn start(table: &Path, args: &[&str]) -> (Agent, String) {
-    let agent = Agent::start(table, &[&ADMIN, args].concat());
+    of(Agent::start(table, &[&ADMIN, args].concat()))
+}
+
+/// An agent that was started with [`ADMIN`], and its admin address, once it is ready.
+pub fn of(agent: Agent) -> (Agent, String) {
     let lines = agent.process.lines();
     let address =
         lines.iter().find_map(|line| line.split_once("admin on http://")?.1.strip_suffix('/'));
