@@ -185,6 +185,8 @@ impl Rules {
             // For the log; and what finds the entry, as `tcp-request` does.
             (_, word) if word.starts_with("set-var-fmt(") => return None,
             (_, "track-sc0") => return None,
+            // These count requests without a decision, and decide nothing.
+            (_, "track-sc2" | "set-var(proc.gcra_undecided)") => return None,
             (_, word) => match (argument(word, "set-var"), argument(word, "sc-inc-gpc")) {
                 (Some(var), _) => Action::Set(self.var(var), self.fetch(words[2])),
                 (_, Some(counter)) => Action::Count(client(counter)),

@@ -7,6 +7,7 @@ use spop_codec::Scope;
 
 use crate::haproxy_args::{EDIT, KnownArg};
 use crate::haproxy_config::{name, spoe_agent};
+use crate::haproxy_report::{REPORT, section};
 use crate::limit::{Limit, Rule};
 use crate::policies::Policies;
 use crate::policy::{Policy, Price};
@@ -99,11 +100,12 @@ impl Policies {
         };
         format!(
             "{}spoe-group {message}
-    messages {message}
+    messages {message} {REPORT}
 spoe-message {message}
     args {arg}={asked}{cost}
-",
+{}",
             spoe_agent(&format!("groups {message}"), processing),
+            section(false),
         )
     }
 

@@ -11,6 +11,7 @@ use spop_codec::{Scope, VarName};
 
 use crate::answers::Var;
 use crate::haproxy_args::{API_KEY, EDIT, KnownArg};
+use crate::haproxy_report::{self, REPORT};
 use crate::limit::Limit;
 use crate::policies::Policies;
 use crate::policy::{Policy, When};
@@ -79,7 +80,18 @@ impl Policies {
         let processing = self.processing_ms();
         let server = format!("timeout server {}ms", 3 * processing);
         let backend = BACKEND.replacen("timeout server 300ms", &server, 1);
-        format!("{}{}{backend}", self.spoe_agent(processing), self.frontend())
+        let counts = self.counts_undecided();
+        let tables = if counts { haproxy_report::tables(self.settles()) } else { String::new() };
+        format!("{}{}{tables}{backend}", self.spoe_agent(processing), self.frontend())
+    }
+
+    /// Whether HAProxy asks when a request comes, so that it can count those without a decision.
+    fn counts_undecided(&self) -> bool {
+        self.answers.scope != Scope::Response
+    }
+
+    fn settles(&self) -> bool {
+        self.without_trials().any(|policy| policy.settle().is_some())
     }
 
     /// The milliseconds after which HAProxy goes on without an ACK: clearly longer than a request
@@ -114,6 +126,10 @@ impl Policies {
                 sections.push_str(&self.settling(&name));
                 names.push(name);
             }
+        }
+        if self.counts_undecided() {
+            sections.push_str(&haproxy_report::section(self.settles()));
+            names.push(REPORT.to_owned());
         }
         let note = if sections.contains(EDIT) {
             // Without the word itself, so that an editor's search does not stop here.
@@ -224,8 +240,9 @@ impl Policies {
     filter spoe engine gcra config spoe-gcra.conf
 "
         .to_owned();
-        if self.without_trials().any(|policy| policy.settle().is_some()) {
-            lines.insert_str(0, NO_ABORT);
+        lines.insert_str(0, NO_ABORT);
+        if self.counts_undecided() {
+            lines.push_str(&haproxy_report::rules(self.settles()));
         }
         let messages = self.list.iter().map(name);
         let several = messages.clone().any(|message| Some(message) != messages.clone().next());

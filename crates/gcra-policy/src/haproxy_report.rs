@@ -25,3 +25,56 @@ pub const UNSETTLED: &str = "unsettled";
 pub fn is_report(message: &[u8]) -> bool {
     message.starts_with(REPORT.as_bytes())
 }
+
+/// The rules that count requests without a decision, and messages of responses without an answer
+/// where these settle.
+pub(crate) fn rules(settles: bool) -> String {
+    let undecided =
+        "    # Counts requests that had no decision; above all rules that end a request.
+    http-request track-sc2 var(txn.gcra.err) table undecided
+    http-request set-var(proc.gcra_undecided) date if { var(txn.gcra.err) -m found }
+";
+    let both = "if { var(txn.gcra.blocked) -m found } { var(txn.gcra.err) -m found }";
+    let unsettled = format!(
+        "    http-response track-sc1 int(0) table unsettled {both}
+    http-response sc-inc-gpc0(1) {both}
+    http-response set-var(proc.gcra_undecided) date {both}
+"
+    );
+    format!("{undecided}{}", if settles { &unsettled } else { "" })
+}
+
+/// The tables in which they count, and the line of the section `global`.
+pub(crate) fn tables(settles: bool) -> String {
+    let unsettled = match settles {
+        true => "backend unsettled\n    stick-table type integer size 64 store gpc0\n",
+        false => "",
+    };
+    format!(
+        "
+# ---- haproxy.cfg: how many requests had no decision
+global
+    {SET_SINCE}
+backend undecided
+    stick-table type integer size 64 store http_req_cnt
+{unsettled}"
+    )
+}
+
+/// The section of the report.
+pub(crate) fn section(settles: bool) -> String {
+    let mut lines = format!(
+        "spoe-message {REPORT}
+    args {HOST}=hostname {SINCE}=var(proc.gcra_since)
+"
+    );
+    let count = |err: &&str| format!(" err{err}=int({err}),table_http_req_cnt(undecided)");
+    for two in ERRS.chunks(2) {
+        let args: String = two.iter().map(count).collect();
+        lines.push_str(&format!("    args{args}\n"));
+    }
+    if settles {
+        lines.push_str(&format!("    args {UNSETTLED}=int(0),table_gpc0(unsettled)\n"));
+    }
+    lines + "    event on-frontend-http-request if { date,sub(proc.gcra_undecided) lt 300 }\n"
+}

@@ -81,11 +81,13 @@ impl<'n> Draft<'n> {
         let mut entries = Entries::new(format!("policy '{name}'"), SETTINGS, table);
         let of_message = match entries.take("message") {
             Some(value) => message(reader, value, "message").unwrap_or_else(|| name.to_owned()),
-            None => name.to_owned(),
+            None => {
+                if is_report(name.as_bytes()) {
+                    reader.at(at).wrong(reserved());
+                }
+                name.to_owned()
+            }
         };
-        if is_report(of_message.as_bytes()) {
-            reader.at(at).wrong(reserved(&format!("policy '{name}' cannot be for it")));
-        }
         let when = placed(entries.take("when"), |value| when(reader, value));
         let key = key_parts(reader, &mut entries, nat64, None);
         let of = WrittenFor { name, key: &key };
@@ -329,17 +331,17 @@ fn message<'t>(reader: &mut Reader<'t>, value: &Node<'t>, setting: &str) -> Opti
              it; use letters, digits, '-', '_', '.' and ':'"
         ));
     }
-    if setting == "settle" && is_report(name.as_bytes()) {
-        reader.on(value).wrong(reserved("it cannot settle requests"));
+    if is_report(name.as_bytes()) {
+        reader.on(value).wrong(reserved());
     }
     Some(name)
 }
 
 /// Says that the name of a message is taken.
-fn reserved(what_follows: &str) -> String {
+fn reserved() -> String {
     format!(
         "in messages whose names begin with '{REPORT}' HAProxy says how many requests had no \
-         decision, so {what_follows}; give the spoe-message another name"
+         decision, so no policy can be for one; give the spoe-message another name"
     )
 }
 

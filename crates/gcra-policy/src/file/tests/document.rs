@@ -62,7 +62,7 @@ fn a_trial_is_a_policy_of_its_own_behind_all_others() {
         ]
     );
     assert_eq!(words.lines().filter(|line| line.starts_with("policy ")).count(), 2, "{words}");
-    assert_eq!(policies.for_haproxy().matches("\nspoe-message ").count(), 1);
+    assert_eq!(policies.for_haproxy().matches("\nspoe-message ").count(), 2);
 }
 
 /// So an operator can put `mode = "observe"` into every policy when too much is blocked.

@@ -141,7 +141,7 @@ fn both_messages_of_a_settled_policy_are_printed_for_haproxy() {
                   reserve = 500\ncost = \"tokens\"\nsettle = \"llm-usage\"\n";
     let printed = good(tokens).for_haproxy();
     for lines in [
-        "    messages llm llm-usage\n",
+        "    messages llm llm-usage gcra-undecided\n",
         "spoe-message llm\n    # key: a key that a client sends elsewhere, in the query or \
          a cookie, is not counted. Each key that a client invents has a limit of its own: deny \
          keys that are not valid, or add a policy by address\n    # ip: a client can own an IPv6 \
@@ -164,7 +164,7 @@ fn both_messages_of_a_settled_policy_are_printed_for_haproxy() {
                  example those with { status 401 }.\n    event on-http-response if { \
                  var(txn.gcra.blocked) -m found } EDIT-THIS\n";
     assert!(printed.contains(lines), "{printed}");
-    assert!(!printed.contains("set-var"), "{printed}");
+    assert!(!printed.contains("set-var(txn."), "{printed}");
 }
 
 /// What a client writes is hashed, of one spelling, and there once. Where the file compares a
