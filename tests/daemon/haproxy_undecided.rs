@@ -2,9 +2,11 @@
 //! log says, and what the agents count together are the same.
 
 use std::collections::BTreeMap;
+use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::Path;
 use std::process::Command;
+use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
@@ -341,6 +343,70 @@ fn haproxies_add_up_over_reloads_restarts_and_a_resize() {
     lose(&agents, &haproxies, 2);
     let last = agree(&agents, &haproxies, &ended);
     assert!(sum(&last) >= sum(&second) + 4, "{last:?}, {second:?} before");
+}
+
+/// An application that answers a login with 401, once it may.
+fn application() -> (String, mpsc::Receiver<()>, mpsc::Sender<()>) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let (has_come, come) = mpsc::channel();
+    let (go_on, may) = mpsc::channel();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let _ = stream.read(&mut [0; 4_096]).unwrap();
+            has_come.send(()).unwrap();
+            may.recv().unwrap();
+            let answer = b"HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\n\
+                           connection: close\r\n\r\n";
+            stream.write_all(answer).unwrap();
+        }
+    });
+    (address, come, go_on)
+}
+
+#[test]
+fn a_response_that_nobody_settles_is_counted() {
+    needs!(support::haproxy());
+    let mut agents = Agents::start();
+    let [one, other] = agents.addresses.map(|address| address.to_string());
+    let (application, come, go_on) = application();
+    let haproxy = Haproxy::start_as_shipped(
+        "failed-logins.cfg",
+        &[("GCRA_AGENT1", &one), ("GCRA_AGENT2", &other), ("GCRA_APP", &application)],
+    );
+    let wait_for = |state: &str| {
+        haproxy.wait_for("gcra-agents", "agent1", state);
+        haproxy.wait_for("gcra-agents", "agent2", state);
+    };
+    let frontend = haproxy.frontend;
+    let log_in = || thread::spawn(move || Client::new(frontend).get("/login").unwrap().status);
+    wait_for("UP");
+    for _ in 0..3 {
+        let status = log_in();
+        come.recv_timeout(support::PATIENCE).unwrap();
+        agents.kill();
+        go_on.send(()).unwrap();
+        assert_eq!(status.join().unwrap(), 401);
+        agents.start_again();
+        wait_for("UP");
+    }
+    let unsettled = |(_, admin): &(Agent, String)| {
+        let metrics = get(admin, "/metrics").body;
+        let line = metrics.lines().find_map(|it| it.strip_prefix("gcra_haproxy_unsettled_total "));
+        line.unwrap().parse::<u64>().unwrap()
+    };
+    // What the agents counted that were killed is lost with them, so these hear of the last one.
+    let table = haproxy.say("show table unsettled\n");
+    assert!(table.contains("gpc0=3"), "{table}");
+    wait_until("the agents have heard of it", || {
+        let status = log_in();
+        come.recv_timeout(support::PATIENCE).unwrap();
+        go_on.send(()).unwrap();
+        status.join().unwrap();
+        agents.now.iter().map(unsettled).sum::<u64>() > 0
+    });
+    assert!(in_table(&haproxy).is_empty(), "each request was decided");
 }
 
 /// The files that need TLS, a token or a newer HAProxy are left out.

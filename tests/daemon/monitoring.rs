@@ -16,8 +16,14 @@ use crate::support;
 use crate::support::{Agent, directory, find_promtool, needs, promtool};
 
 /// Metrics of HAProxy's own exporter that alerts use.
-const HAPROXYS: [&str; 2] =
-    ["haproxy_frontend_http_requests_total", "haproxy_backend_active_servers"];
+const HAPROXYS: [&str; 6] = [
+    "haproxy_frontend_http_requests_total",
+    "haproxy_backend_active_servers",
+    "haproxy_backend_client_aborts_total",
+    "haproxy_backend_connection_errors_total",
+    "haproxy_backend_response_errors_total",
+    "haproxy_sticktable_used",
+];
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))

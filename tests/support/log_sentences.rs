@@ -32,10 +32,11 @@ const CALLS: [(&str, Level); 5] = [
 ];
 
 /// Files in which sentences for the log are put together.
-const SENTENCES: [&str; 5] = [
+const SENTENCES: [&str; 6] = [
     "crates/gcra-admin/src/agreement.rs",
     "crates/gcra-spoa/housekeeping/store_reports.rs",
     "crates/gcra-limiter/src/mistaken_args.rs",
+    "crates/gcra-limiter/src/haproxy_undecided.rs",
     "crates/gcra-limiter/src/undecided.rs",
     "crates/spop-agent/src/end.rs",
 ];

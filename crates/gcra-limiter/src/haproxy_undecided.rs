@@ -126,8 +126,8 @@ pub fn why(err: &str) -> &'static str {
              gcra-agents are DOWN"
         }
         "3" | "259" => {
-            "the message was larger than a frame: let HAProxy send a hash of what clients write, \
-             or raise its tune.bufsize"
+            "the message was larger than a frame: let HAProxy send a hash of the args that \
+             clients write, or raise its tune.bufsize"
         }
         "4" => "the client left before the answer, which no agent can help",
         _ => "the connection to the agent was ended: the agents' logs say why",
@@ -153,7 +153,7 @@ pub fn about<'e>(counts: impl IntoIterator<Item = (&'e str, u64)>) -> Option<Str
 /// A sentence about this many messages of responses that had no answer.
 pub fn about_unsettled(count: u64) -> String {
     format!(
-        "{} no answer, says HAProxy, so what they say is not charged; its log says why, in the \
+        "{} no answer, says HAProxy, so their costs are not charged; its log says why, in the \
          field err",
         Count(count, "message of a response had", "messages of responses had")
     )
