@@ -81,7 +81,8 @@ pub fn recipes(document: &str) -> BTreeMap<String, Recipe> {
 /// wrong password, and the agents as in the shipped file.
 pub fn haproxy_cfg(defaults: &str, block: &str) -> String {
     let mut config =
-        "global\n    default-path config\n    log stdout len 8192 format raw local0 info\n\
+        "global\n    default-path config\n    log stdout len 8192 format raw local0 info\n    \
+                      set-var proc.gcra_since date(0,us)\n\
                       defaults\n    mode http\n    log global\n    timeout connect 5s\n    \
                       timeout client 30s\n    timeout server 30s\n"
             .to_owned();
@@ -105,7 +106,7 @@ pub fn haproxy_cfg(defaults: &str, block: &str) -> String {
          http-request return status 200\n",
     );
     let shipped = fs::read_to_string(root().join("haproxy/haproxy.cfg")).unwrap();
-    config.push_str(&shipped[shipped.find("backend gcra-agents").unwrap()..]);
+    config.push_str(&shipped[shipped.find("backend undecided").unwrap()..]);
     config
 }
 
@@ -116,19 +117,23 @@ pub fn spoe_conf(messages: &str) -> String {
         return shipped;
     }
     let (agent, _) = shipped.split_once("spoe-message ").unwrap();
+    let report = &shipped[shipped.find("spoe-message gcra-undecided").unwrap()..];
     let names = |keyword: &str, text: &str| {
         let sections = messages.split(keyword).skip(1).filter(|section| section.contains(text));
         sections.map(|section| section.lines().next().unwrap()).collect::<Vec<_>>().join(" ")
     };
-    // A message without an event is in a group.
-    let lists = [
-        ("messages", names("spoe-message ", "\n    event ")),
-        ("groups", names("spoe-group ", "")),
-    ];
+    // A message without an event is in a group, and a file with groups has the report in one.
+    let groups = names("spoe-group ", "");
+    let mut with_events = names("spoe-message ", "\n    event ");
+    let report = if groups.is_empty() { report } else { "" };
+    if !report.is_empty() {
+        with_events.push_str(" gcra-undecided");
+    }
+    let lists = [("messages", with_events), ("groups", groups)];
     let lists: String = lists
         .iter()
         .filter(|(_, names)| !names.is_empty())
         .map(|(keyword, names)| format!("    {keyword} {names}\n"))
         .collect();
-    format!("{}{messages}", agent.replace("    messages check\n", &lists))
+    format!("{}{messages}{report}", agent.replace("    messages check gcra-undecided\n", &lists))
 }
