@@ -654,14 +654,26 @@ def sidecar_objects():
         assert "valkey.example" in said and "0 warnings" in said, said
 
 
+def counted(rules):
+    """The rules that count requests without a decision, as HAProxy gets them."""
+    track, *variables = rules
+    lines = (f"http-request {track['type']}{track['track_sc_stick_counter']}"
+             f" {track['track_sc_key']} table {track['track_sc_table']}\n")
+    for rule in variables:
+        lines += (f"http-request {rule['type']}({rule['var_scope']}.{rule['var_name']})"
+                  f" {rule['var_expr']} {rule['cond']} {rule['cond_test']}\n")
+    return lines
+
+
 def custom_resource():
     """the custom resource: 20 requests are allowed, and 10 get 429"""
     frontend = yaml.safe_load(Path(EXAMPLES, "crd/frontend.yaml").read_text())["spec"]
     [filter] = frontend["filter_list"]
-    [rule] = frontend["http_request_rule_list"]
+    *counting, rule = frontend["http_request_rule_list"]
     headers = " ".join(f"hdr {each['name']} {each['fmt']}" for each in rule["return_hdrs"])
     lines = (
         f"filter {filter['type']} engine {filter['spoe_engine']} config {filter['spoe_config']}\n"
+        f"{counted(counting)}"
         f"http-request {rule['type']} deny_status {rule['deny_status']}"
         f" content-type {rule['return_content_type']}"
         f" {rule['return_content_format']} {rule['return_content']} {headers}"
@@ -817,10 +829,11 @@ def data_plane():
             f"POST {root}/spoe/spoe_files",
             f"GET {section}/version",
             f"POST {root}/transactions?version=7",
-            f"POST {section}/backends?transaction_id=4f-2",
+            *[f"POST {section}/backends?transaction_id=4f-2"] * 2,
             *[f"POST {section}/backends/gcra-agents/servers?transaction_id=4f-2"] * 2,
             f"POST {section}/frontends/http/filters/0?transaction_id=4f-2",
-            f"POST {section}/frontends/http/http_request_rules/0?transaction_id=4f-2",
+            *[f"POST {section}/frontends/http/http_request_rules/{rule}?transaction_id=4f-2"
+              for rule in range(4)],
             f"PUT {root}/transactions/4f-2",
         ]
         asked = [f"{method} {path}" for method, path, _ in server.asked]
@@ -829,9 +842,15 @@ def data_plane():
         assert 'name="file_upload"; filename="spoe-gcra.conf"' in upload
         text = upload.split("\r\n\r\n", 1)[1].rsplit("\r\n--", 1)[0]
         Path(folder, "spoe-gcra.conf").write_text(patient(text.replace("\r\n", "\n")))
-        backend, one, two, filter, rule = (json.loads(body) for _, _, body in server.asked[3:8])
+        backend, table, one, two, filter, *counting, rule = (
+            json.loads(body) for _, _, body in server.asked[3:12])
         checks = backend["default_server"]
+        stick = table["stick_table"]
         auxiliary = f"""
+backend {table['name']}
+  mode {table['mode']}
+  stick-table type {stick['type']} size {stick['size']} store {stick['store']}
+
 backend {backend['name']}
   mode {backend['mode']}
   timeout connect {backend['connect_timeout']}
@@ -846,6 +865,7 @@ fall {checks['fall']} rise {checks['rise']}
   server {two['name']} {two['address']}:{two['port']}
 """
         first = (f"filter spoe engine {filter['spoe_engine']} config {filter['spoe_config']}\n"
+                 f"{counted(counting)}"
                  f"http-request deny deny_status {rule['deny_status']} "
                  f"{rule['cond']} {rule['cond_test']}")
         limits(folder, controller(folder, "", auxiliary, first), 2)
