@@ -19,6 +19,7 @@ use crate::cpu::{Loads, prefetch};
 use crate::decision::{Decision, Settled};
 use crate::file::exemptions::{ExemptError, Exemption, Exemptions};
 use crate::file::header::{Header, PROCESSES, ProcessEntry, Shared};
+use crate::file::heard::Sealed;
 use crate::file::open::{self, Opened, TableFile};
 use crate::file::open_error::{OpenError, OpenErrorKind};
 use crate::file::profile::{Profile, ProfileEntry};
@@ -669,21 +670,17 @@ impl Table {
     pub fn hear(&self, source: KeyHash, kind: usize, count: u32) -> u32 {
         let (mut table, source) = (self, source.0.max(1));
         for _ in 0..=succession::MAX_MOVES {
-            let next = table.is_superseded().then(|| table.opened_successor()).flatten();
-            let Some(next) = next else { break };
-            if next.is_complete() {
-                table = next;
-                continue;
+            match table.region.heard().hear(source, kind, count, table.now()) {
+                Ok(new) => return new,
+                Err(Sealed(known)) => {
+                    // It is said again, so nothing is lost if the other table is not there yet.
+                    let Some(next) = table.opened_successor() else { return 0 };
+                    let _ = next.region.heard().hear(source, kind, known, next.now());
+                    table = next;
+                }
             }
-            // Until the move is complete the old table says what is new. What the resizer has
-            // copied from it may be older than this.
-            let new = table.region.heard().hear(source, kind, count, table.now());
-            if new > 0 {
-                next.region.heard().hear(source, kind, count, next.now());
-            }
-            return new;
         }
-        table.region.heard().hear(source, kind, count, table.now())
+        0
     }
 
     pub(crate) fn take_over_heard(&self, before: &Self) {

@@ -3,6 +3,9 @@
 //! A *source* counts events of several kinds, and tells any process of the table how many there
 //! were since it began. The table keeps the highest count that any of them was told, so each event
 //! is new to exactly one process, in whatever order the counts arrive.
+//!
+//! When the table is resized, each count is sealed and then carried over. A process that finds a
+//! sealed one carries it over itself, before it goes on in the other table.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -20,6 +23,12 @@ const ATTEMPTS: usize = 8;
 /// How often a count is raised again. A lost attempt means that it was raised by another process.
 const RAISES: usize = 64;
 
+const SEALED: u64 = 1 << 63;
+
+/// A count is sealed: with this number, it goes on in the table that takes over.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Sealed(pub(crate) u32);
+
 /// The counts in a table's header. All zero is none.
 #[derive(Debug)]
 #[repr(C, align(64))]
@@ -28,8 +37,8 @@ pub(crate) struct Heard {
     sources: [AtomicU64; SOURCES],
     /// The table's time when a count of the source grew last.
     grown_ns: [AtomicU64; SOURCES],
-    /// In each count the upper half is that of the source's number, so that a count of the source
-    /// that had the place before is none of the source that has it now.
+    /// Bit 63 of each says that it is sealed. Bits 62..32 are of the source's number, so that a
+    /// count of the source that had the place before is none of the source that has it now.
     counts: [[AtomicU64; HEARD_KINDS]; SOURCES],
 }
 
@@ -38,28 +47,36 @@ const _: () = assert!(size_of::<Heard>() == 0x3000);
 impl Heard {
     /// Takes note of a count, and returns by how much it is higher than any before. `source` is
     /// not 0.
-    pub(crate) fn hear(&self, source: u64, kind: usize, count: u32, now: Time) -> u32 {
+    pub(crate) fn hear(
+        &self,
+        source: u64,
+        kind: usize,
+        count: u32,
+        now: Time,
+    ) -> Result<u32, Sealed> {
         // A source that has counted nothing needs no place.
         if count == 0 || kind >= HEARD_KINDS {
-            return 0;
+            return Ok(0);
         }
-        let Some(place) = self.find(source).or_else(|| self.open(source, now)) else { return 0 };
-        let grown = raise(&self.counts[place][kind], source, count);
-        if grown > 0 {
+        let Some(place) = self.find(source).or_else(|| self.open(source, now)) else {
+            return Ok(0);
+        };
+        let new = raise(&self.counts[place][kind], source, count)?;
+        if new > 0 {
             self.grown_ns[place].fetch_max(now.0, Ordering::Relaxed);
         }
-        grown
+        Ok(new)
     }
 
-    /// Takes note of all that was heard with another table.
+    /// Seals all counts of another table and carries them over to this one.
     pub(crate) fn take_over(&self, other: &Self) {
-        for (place, source) in other.sources.iter().enumerate() {
-            let source = source.load(Ordering::Acquire);
-            let grown = Time(other.grown_ns[place].load(Ordering::Relaxed));
-            for (kind, count) in other.counts[place].iter().enumerate() {
-                let count = count_of(count.load(Ordering::Relaxed), source);
+        for (place, counts) in other.counts.iter().enumerate() {
+            for (kind, count) in counts.iter().enumerate() {
+                let word = count.fetch_or(SEALED, Ordering::Relaxed);
+                let source = other.sources[place].load(Ordering::Acquire);
+                let grown = Time(other.grown_ns[place].load(Ordering::Relaxed));
                 if source != 0 {
-                    self.hear(source, kind, count, grown);
+                    let _ = self.hear(source, kind, count_of(word, source), grown);
                 }
             }
         }
@@ -106,31 +123,34 @@ impl Heard {
 }
 
 /// Raises the count of this source, and returns by how much.
-fn raise(place: &AtomicU64, source: u64, count: u32) -> u32 {
+fn raise(place: &AtomicU64, source: u64, count: u32) -> Result<u32, Sealed> {
     let mut word = place.load(Ordering::Relaxed);
     for _ in 0..RAISES {
         let known = count_of(word, source);
-        if count <= known {
-            return 0;
+        if word & SEALED != 0 {
+            return Err(Sealed(known));
         }
-        let raised = half(source) << 32 | u64::from(count);
+        if count <= known {
+            return Ok(0);
+        }
+        let raised = tag(source) << 32 | u64::from(count);
         match place.compare_exchange_weak(word, raised, Ordering::Relaxed, Ordering::Relaxed) {
-            Ok(_) => return count - known,
+            Ok(_) => return Ok(count - known),
             Err(other) => word = other,
         }
     }
-    0
+    Ok(0)
 }
 
-/// The half of the source's number that its counts have; never 0, which is that of no count.
-const fn half(source: u64) -> u64 {
-    source >> 32 | 1
+/// The 31 bits of the source's number that its counts have; never 0, which is that of no count.
+const fn tag(source: u64) -> u64 {
+    source >> 33 | 1
 }
 
 /// The count in this word, if it is one of this source.
 #[expect(clippy::cast_possible_truncation, reason = "the lower half is the count")]
 const fn count_of(word: u64, source: u64) -> u32 {
-    if word >> 32 == half(source) { word as u32 } else { 0 }
+    if (word & !SEALED) >> 32 == tag(source) { word as u32 } else { 0 }
 }
 
 #[cfg(test)]
@@ -163,7 +183,7 @@ mod tests {
                 let heard = if number < moves_after { &first } else { &second };
                 // Numbers that differ in one half alone are different sources.
                 let source = source << 31;
-                let new = heard.hear(source, kind, count, Time(number as u64));
+                let new = heard.hear(source, kind, count, Time(number as u64)).unwrap();
                 *sum.entry((source, kind)).or_insert(0) += new;
                 let highest = highest.entry((source, kind)).or_insert(0);
                 *highest = count.max(*highest);
@@ -181,7 +201,8 @@ mod tests {
             let hear = move |step| {
                 let each = (1..=MOST).flat_map(move |count| (1..=3).map(move |of| (of, count)));
                 let told = each.filter(move |(_, count)| count % step == 0 || *count == MOST);
-                told.map(|(of, count)| u64::from(heard.hear(of, 1, count, Time(1)))).sum::<u64>()
+                told.map(|(of, count)| u64::from(heard.hear(of, 1, count, Time(1)).unwrap()))
+                    .sum::<u64>()
             };
             let threads = [1, 2, 3].map(|step| scope.spawn(move || hear(step)));
             threads.map(|thread| thread.join().unwrap()).iter().sum()
@@ -193,7 +214,8 @@ mod tests {
     #[test]
     fn the_source_that_was_silent_for_the_longest_time_gives_way() {
         let heard = none();
-        let hear = |source: u64, count, now| heard.hear(source << 40, 0, count, Time(now));
+        let hear =
+            |source: u64, count, now| heard.hear(source << 40, 0, count, Time(now)).unwrap();
         let many = SOURCES as u64;
         for source in 1..=many {
             assert_eq!(hear(source, 7, source), 7);
@@ -209,7 +231,18 @@ mod tests {
 
     #[test]
     fn a_kind_that_does_not_exist_is_none() {
-        assert_eq!(none().hear(1, HEARD_KINDS, 5, Time(1)), 0);
-        assert_eq!(none().hear(1, HEARD_KINDS - 1, u32::MAX, Time(1)), u32::MAX);
+        assert_eq!(none().hear(1, HEARD_KINDS, 5, Time(1)), Ok(0));
+        assert_eq!(none().hear(1, HEARD_KINDS - 1, u32::MAX, Time(1)), Ok(u32::MAX));
+    }
+
+    #[test]
+    fn a_sealed_count_goes_on_elsewhere() {
+        let (first, second) = (none(), none());
+        assert_eq!(first.hear(1 << 40, 3, 7, Time(1)), Ok(7));
+        second.take_over(&first);
+        assert_eq!(first.hear(1 << 40, 3, 9, Time(2)), Err(Sealed(7)));
+        assert_eq!(first.hear(1 << 40, 4, 9, Time(2)), Err(Sealed(0)), "nothing was heard of it");
+        assert_eq!(first.hear(2 << 40, 3, 9, Time(2)), Err(Sealed(0)), "nor of this one");
+        assert_eq!(second.hear(1 << 40, 3, 9, Time(2)), Ok(2));
     }
 }

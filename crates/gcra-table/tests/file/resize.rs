@@ -1,5 +1,7 @@
 //! A table that is resized while processes use it, some of which die.
 
+use std::sync::atomic::AtomicU32;
+
 use super::*;
 
 #[test]
@@ -49,6 +51,45 @@ fn a_resized_table_keeps_what_is_owed() {
     assert_eq!(last.slots().get(), 64);
     assert_eq!(last.evictions().evicted_live, evicted);
     assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1, "the old files are gone");
+}
+
+/// Whichever process is told, by whichever file it has open, and while the table moves.
+#[test]
+fn what_was_heard_is_new_once_over_resizes() {
+    let (_directory, path) = place();
+    let (first, _) = open(&path);
+    let (second, _) = open(&path);
+    let source = first.hash(b"source");
+    assert_eq!(first.hear(source, 1, 10), 10);
+    assert_eq!(second.hear(source, 1, 12), 2);
+    let notice = Duration::from_millis(50);
+    let resize = |slots| Table::resize(&path, Slots::new(slots).unwrap(), notice).unwrap();
+    let ends = AtomicBool::new(false);
+    let count = AtomicU32::new(12);
+    let hear = |table: &Table| {
+        let mut sum = 0;
+        while !ends.load(Ordering::Relaxed) {
+            let told = count.fetch_add(1, Ordering::Relaxed) + 1;
+            sum += u64::from(table.hear(source, 1, told));
+        }
+        sum
+    };
+    let new: u64 = thread::scope(|scope| {
+        let threads = [&first, &second].map(|table| scope.spawn(|| hear(table)));
+        for slots in [128, 32, 64] {
+            resize(slots);
+        }
+        ends.store(true, Ordering::Relaxed);
+        threads.map(|thread| thread.join().unwrap()).iter().sum()
+    });
+    let count = count.into_inner();
+    assert_eq!(new + 12, u64::from(count));
+    let (joined, _) = Table::open_or_create(&path, None).unwrap();
+    for table in [&first, &second, &joined] {
+        assert_eq!(table.hear(source, 1, count), 0);
+    }
+    assert_eq!(joined.hear(source, 1, count + 1), 1);
+    assert_eq!(first.hear(source, 1, count + 1), 0);
 }
 
 #[test]
