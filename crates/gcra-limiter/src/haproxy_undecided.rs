@@ -4,15 +4,13 @@
 use std::array;
 use std::cmp::Reverse;
 use std::collections::VecDeque;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use gcra_policy::haproxy_report::{ERRS, HOST, REPORT, SET_SINCE, SINCE, UNSETTLED};
 use gcra_table::{HEARD_KINDS, KeyHash, Table};
 use gcra_text::count::Count;
 use spop_agent::{Message, Value};
-
-use crate::stats::lock;
 
 /// The requests by `err`, in the order of [`ERRS`].
 pub type ByErr = [u64; ERRS.len()];
@@ -80,7 +78,7 @@ impl HaproxyUndecided {
 
     /// To be called at each beat.
     pub fn beat(&self) {
-        let mut minute = lock(&self.minute);
+        let mut minute = self.minute();
         minute.push_back(self.counts());
         if minute.len() > MINUTE {
             minute.pop_front();
@@ -89,8 +87,12 @@ impl HaproxyUndecided {
 
     /// What was counted within the last minute.
     pub fn last_minute(&self) -> ByErr {
-        let before = lock(&self.minute).front().copied().unwrap_or_default();
+        let before = self.minute().front().copied().unwrap_or_default();
         since(self.counts(), before)
+    }
+
+    fn minute(&self) -> MutexGuard<'_, VecDeque<ByErr>> {
+        self.minute.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn nameless(&self) -> u64 {

@@ -80,7 +80,7 @@ impl Table {
             carried = old.carry_all_to(&next);
             next.register().take_over(&old.register());
             next.exemption_entries().take_over(old.exemption_entries());
-            next.take_over_heard(&old);
+            next.heard().take_over(old.heard());
             next.shared().inherited.raise_to(old.counted_until_here());
         }
         open::adopt_clock(path, &next_file)?;

@@ -19,7 +19,7 @@ use crate::cpu::{Loads, prefetch};
 use crate::decision::{Decision, Settled};
 use crate::file::exemptions::{ExemptError, Exemption, Exemptions};
 use crate::file::header::{Header, PROCESSES, ProcessEntry, Shared};
-use crate::file::heard::Sealed;
+use crate::file::heard::Heard;
 use crate::file::open::{self, Opened, TableFile};
 use crate::file::open_error::{OpenError, OpenErrorKind};
 use crate::file::profile::{Profile, ProfileEntry};
@@ -646,47 +646,6 @@ impl Table {
         Exemptions::new(self.region.exemptions(), self.hash_key.hasher(), self.now())
     }
 
-    /// Takes note of how many events of a kind, below [`HEARD_KINDS`](crate::HEARD_KINDS), a source
-    /// has counted since it began. Returns how many of them are new: no process of this table was
-    /// told of them before. So what all processes get adds up to what the source has counted,
-    /// whichever of them it tells, in whatever order, and over restarts and resizes.
-    ///
-    /// A source that begins to count anew is another source, and has another key. The table
-    /// remembers 64 sources. Of more, those whose counts have not grown for the longest time are
-    /// forgotten, and would be new again.
-    ///
-    /// A count that is not higher than before changes nothing, and is a few loads.
-    ///
-    /// ```
-    /// use gcra_table::{Slots, Table};
-    ///
-    /// let table = Table::in_memory(Slots::new(64)?)?;
-    /// let source = table.hash(b"a web server, since 12:00");
-    /// assert_eq!(table.hear(source, 0, 24), 24);
-    /// assert_eq!(table.hear(source, 0, 30), 6);
-    /// assert_eq!(table.hear(source, 0, 29), 0, "this was said before the 30");
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn hear(&self, source: KeyHash, kind: usize, count: u32) -> u32 {
-        let (mut table, source) = (self, source.0.max(1));
-        for _ in 0..=succession::MAX_MOVES {
-            match table.region.heard().hear(source, kind, count, table.now()) {
-                Ok(new) => return new,
-                Err(Sealed(known)) => {
-                    // It is said again, so nothing is lost if the other table is not there yet.
-                    let Some(next) = table.opened_successor() else { return 0 };
-                    let _ = next.region.heard().hear(source, kind, known, next.now());
-                    table = next;
-                }
-            }
-        }
-        0
-    }
-
-    pub(crate) fn take_over_heard(&self, before: &Self) {
-        self.region.heard().take_over(before.region.heard());
-    }
-
     /// Asks all processes that use the table to read their configuration again. Returns the number
     /// of the request, for [`Process::answer_to`](crate::Process::answer_to).
     pub fn ask_to_reload(&self) -> u64 {
@@ -715,6 +674,10 @@ impl Table {
         if let Some(attachment) = &self.attachment {
             attachment.answer(self.process_entries(), asked, answer);
         }
+    }
+
+    pub(crate) fn heard(&self) -> &Heard {
+        self.region.heard()
     }
 
     pub(crate) fn shared(&self) -> &Shared {
