@@ -139,6 +139,18 @@ mod tests {
         assert_eq!(sum.counts.connections.open, 24);
     }
 
+    #[test]
+    fn why_haproxy_got_no_answer_is_said_about_most_requests_of_all_agents() {
+        let (mut a, mut b) = (status(1, 100, 2000, 500), status(2, 50, 100, 30));
+        assert_eq!(Together::of([&a, &b]).haproxy_undecided_why, None);
+        let counts = |counts: [(&str, u64); 2]| counts.map(|(err, n)| (err.to_owned(), n)).into();
+        a.counts.haproxy_undecided_last_minute = counts([("1", 5), ("257", 4)]);
+        b.counts.haproxy_undecided_last_minute = counts([("1", 1), ("257", 3)]);
+        let sum = Together::of([&a, &b]);
+        assert_eq!(sum.counts.haproxy_undecided_last_minute, counts([("1", 6), ("257", 7)]));
+        assert!(sum.haproxy_undecided_why.unwrap().starts_with("no agent answered"));
+    }
+
     /// During an upgrade, agents without this count are there.
     #[test]
     fn what_trials_would_block_adds_up_over_the_agents_that_count_it() {

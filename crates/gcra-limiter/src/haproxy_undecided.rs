@@ -170,3 +170,42 @@ pub fn about_nameless(count: u64) -> String {
         Count(count, "report", "reports")
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sentence_names_each_err_and_helps_against_most() {
+        assert_eq!(about([("1", 0), ("2", 0)]), None);
+        let said = about([("1", 857)]).unwrap();
+        assert!(
+            said.starts_with("857 requests had no decision, says HAProxy (857 with err=1); no")
+        );
+        assert!(said.contains("'timeout processing'"), "{said}");
+        let said = about(ERRS.map(|err| (err, if err == "257" { 9 } else { 1 }))).unwrap();
+        assert!(said.starts_with("22 requests had"), "{said}");
+        assert!(said.contains("(9 with err=257, 1 with err=1, "), "{said}");
+        assert!(said.contains("; mostly no agent answered"), "{said}");
+        assert!(about([("4", 1)]).unwrap().starts_with("1 request had no decision"));
+        assert!(about([("3", u64::MAX), ("4", 1)]).is_some());
+    }
+
+    #[test]
+    fn the_last_minute_ends_a_minute_after_the_last_count() {
+        let all = HaproxyUndecided::default();
+        all.counts[2].fetch_add(5, Ordering::Relaxed);
+        assert_eq!(all.last_minute()[2], 5, "before the first beat");
+        all.beat();
+        all.counts[2].fetch_add(3, Ordering::Relaxed);
+        for _ in 0..MINUTE - 1 {
+            all.beat();
+            assert_eq!(all.last_minute()[2], 3);
+        }
+        for _ in 0..2 {
+            all.beat();
+        }
+        assert_eq!(all.last_minute(), ByErr::default());
+        assert_eq!(all.counts()[2], 8);
+    }
+}
