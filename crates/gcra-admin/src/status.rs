@@ -122,7 +122,7 @@ part! {
     /// of its table to hear.
     haproxy_undecided: NamedCounts =
         named(iter::zip(ERRS, it.undecided.haproxy.counts())), sum
-        => counter(57, "gcra_haproxy_undecided_total",
+        => counter(55, "gcra_haproxy_undecided_total",
             "Requests that had no decision because HAProxy got no answer, by its err.")
             .by("err");
     /// Those that were heard of within the last minute. Empty if there were none.
@@ -130,7 +130,7 @@ part! {
         named(iter::zip(ERRS, it.undecided.haproxy.last_minute()).filter(|it| it.1 > 0)), sum;
     /// Messages of responses that HAProxy got no answer for.
     haproxy_unsettled: u64 = it.undecided.haproxy.unsettled(), sum
-        => counter(58, "gcra_haproxy_unsettled_total",
+        => counter(56, "gcra_haproxy_unsettled_total",
             "Messages of responses that charged nothing because HAProxy got no answer.");
     notifies: Notifies = Notifies::of(it.snapshot), sum;
     latency: LatencyStatus = LatencyStatus::of(&it.snapshot.latency), sum
