@@ -136,7 +136,8 @@ fn configuration() -> TempDir {
     let shipped = |name| std::fs::read_to_string(haproxy_folder().join(name)).unwrap();
     let rules = "    http-request deny if { path /deny }\n    \
                  http-request return status 204 if { path /return }\n    \
-                 http-request redirect location / if { path /redirect }\n    default_backend app\n";
+                 http-request redirect location / if { path /redirect }\n    \
+                 default_backend app\n";
     let text = shipped("haproxy.cfg").replacen("    default_backend app\n", rules, 1);
     std::fs::write(folder.path().join("haproxy.cfg"), text).unwrap();
     let long = "args ip=src,ipmask(32,64) a=req.fhdr(x-long) b=req.fhdr(x-long)";
