@@ -45,7 +45,7 @@ fn write_configuration(folder: &Path, recipe: &Recipe, frontend: &str) -> PathBu
     let shipped = root().join("haproxy/spoe-policies.conf");
     fs::copy(shipped, folder.join("spoe-policies.conf")).unwrap();
     let file = folder.join("haproxy.cfg");
-    fs::write(&file, in_folder(haproxy_cfg(&recipe.defaults, frontend))).unwrap();
+    fs::write(&file, in_folder(haproxy_cfg(frontend))).unwrap();
     file
 }
 

@@ -46,9 +46,10 @@ fn printed(policies: &str, edits: &[(&str, &str)]) -> SetUp {
          mode http\n    log global\n    timeout connect 5s\n    timeout client 30s\n    \
          timeout server 30s\n{}frontend web\n    bind \"${{GCRA_HTTP-:8080}}\"\n{}    \
          default_backend app\nbackend app\n    server app1 \"${{GCRA_APP-127.0.0.1:8000}}\"\n\
-         {agents}",
+         {agents}{}",
         part("haproxy.cfg: in the section 'defaults'"),
         part("haproxy.cfg: in the frontend"),
+        part("haproxy.cfg: how many requests had no decision"),
     );
     SetUp::of("printed.cfg", cfg)
         .file("spoe-gcra.conf", &part("spoe-gcra.conf"))

@@ -25,7 +25,7 @@ fn set_up(recipe: &Recipe, numbers: &[(&str, &str)], words: &[(&str, &str)]) -> 
     for (from, _) in words {
         assert!(frontend.contains(from) || recipe.messages.contains(from), "{from}: {frontend}");
     }
-    let cfg = change(&haproxy_cfg(&recipe.defaults, frontend), words);
+    let cfg = change(&haproxy_cfg(frontend), words);
     // The application of this test in place of the one in the file.
     let (begin, rest) = cfg.split_once("    server origin ").expect("a server");
     let (_, agents) = rest.split_once("backend gcra-agents").expect("agents");

@@ -578,15 +578,16 @@ struct Printed {
 
 impl Printed {
     fn of(printed: &str) -> Self {
-        let part = |heading: &str| {
+        let part = |heading: &str| -> String {
             let parts = printed.split("# ---- ").filter(|part| part.starts_with(heading));
-            parts.map(|part| part.split_once('\n').unwrap().1.to_owned()).collect()
+            parts.map(|part| part.split_once('\n').unwrap().1).collect()
         };
+        let tables = part("haproxy.cfg: how many requests had no decision");
         Self {
             spoe: part("spoe-gcra.conf: "),
             defaults: part("haproxy.cfg: in the section 'defaults'"),
             frontend: part("haproxy.cfg: in the frontend"),
-            backend: part("haproxy.cfg: the agents"),
+            backend: part("haproxy.cfg: the agents") + &tables,
         }
     }
 }

@@ -50,8 +50,6 @@ pub struct Recipe {
     /// Each a complete file of policies.
     pub policies: Vec<String>,
     pub messages: String,
-    /// Lines for the section `defaults` of each of them.
-    pub defaults: String,
     /// Each a configuration of its own.
     pub frontends: Vec<String>,
     pub place: String,
@@ -65,10 +63,7 @@ pub fn recipes(document: &str) -> BTreeMap<String, Recipe> {
         match &block.language[..] {
             "toml" => recipe.policies.push(block.text),
             "spoe" => recipe.messages.push_str(&block.text),
-            "haproxy" => match block.text.strip_prefix("defaults\n") {
-                Some(lines) => recipe.defaults.push_str(lines),
-                None => recipe.frontends.push(block.text),
-            },
+            "haproxy" => recipe.frontends.push(block.text),
             // Configurations of other programs, and what an operator types.
             "nginx" | "yaml" | "console" => {}
             other => panic!("{}: what is '{other}'?", block.place),
@@ -79,14 +74,14 @@ pub fn recipes(document: &str) -> BTreeMap<String, Recipe> {
 
 /// A frontend, rules of one, or a backend, with all that they need: an origin that refuses a
 /// wrong password, and the agents as in the shipped file.
-pub fn haproxy_cfg(defaults: &str, block: &str) -> String {
+pub fn haproxy_cfg(block: &str) -> String {
     let mut config =
         "global\n    default-path config\n    log stdout len 8192 format raw local0 info\n    \
                       set-var proc.gcra_since date(0,us)\n\
                       defaults\n    mode http\n    log global\n    timeout connect 5s\n    \
-                      timeout client 30s\n    timeout server 30s\n"
+                      timeout client 30s\n    timeout server 30s\n    \
+                      no option abortonclose\n"
             .to_owned();
-    config.push_str(defaults);
     if block.contains("frontend web\n") {
         config.push_str(&block.replace("bind :8080", "bind \"${GCRA_HTTP-:8080}\""));
     } else {

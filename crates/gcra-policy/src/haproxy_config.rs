@@ -24,10 +24,11 @@ const HTTP_LOG: &str = "%ci:%cp [%tr] %ft %b/%s %TR/%Tw/%Tc/%Tr/%Ta %ST %B %tsc 
 
 const MAPS: &str = "/etc/haproxy/";
 
-/// For policies that responses charge.
+/// What each section `defaults` needs.
 const NO_ABORT: &str = "
 # ---- haproxy.cfg: in the section 'defaults'
-    # HAProxy 3.4 drops the response of a client that has gone, and nothing would be charged.
+    # With this option, which HAProxy 3.4 has by default, a client that leaves at once has no limit:
+    # its request passes without a decision, and its response charges nothing.
     no option abortonclose
 ";
 
