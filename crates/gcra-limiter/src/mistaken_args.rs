@@ -1,5 +1,5 @@
-//! Args of the messages of a policy that are not what its file needs: with which a text of the
-//! file can never be equal, or that should have a limit in them and have none.
+//! Args of messages that do not go with the file. One has a type for which a text of the file can
+//! never stand; another one should have a limit in it, and has none.
 
 use std::sync::{Mutex, OnceLock};
 
@@ -12,7 +12,7 @@ use spop_agent::{Message, Value};
 use crate::stats::lock;
 use crate::undecided::PrintableName;
 
-/// What was found since the policy came into force.
+/// The args that were found since the policy came into force.
 #[derive(Debug, Default)]
 pub struct MistakenArgs {
     misfit: OnceLock<Misfit>,
@@ -40,7 +40,7 @@ impl MistakenArgs {
         *last = Some((PrintableName::new(&by_arg.arg), NoLimit::of(value)));
     }
 
-    /// A sentence about what can never match, if a message has shown that.
+    /// A sentence about a text that can never match, if a message has shown one.
     pub fn about_misfit(&self, policy: &Policy) -> Option<String> {
         let Misfit { args, is_in_when } = self.misfit.get()?;
         let name = &policy.name;

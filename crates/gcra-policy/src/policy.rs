@@ -292,9 +292,9 @@ impl Policy {
         exemption.policy == policy_id(&self.name)
     }
 
-    /// Something in the file that can never stand for what HAProxy sends in this message, if the
-    /// policy is for it. Nothing is said about a key of which a value is not known, because that
-    /// may be of any kind.
+    /// A text of the file that can never stand for the arg of this message with which it is
+    /// compared, if the policy is for the message. There is none for a key with a null or missing
+    /// value, because that value could be of any kind.
     pub fn misfit(&self, message: &Message<'_>) -> Option<Misfit> {
         let is_asked = self.message.as_ref().is_none_or(|name| **name == *message.name);
         if self.is_trial || !(is_asked || self.is_settled_by(message.name)) {

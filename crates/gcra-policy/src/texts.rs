@@ -135,7 +135,7 @@ impl EntryKinds {
     }
 }
 
-/// Something in a file that can never stand for what HAProxy sends.
+/// Says that a text of a file can never stand for the args with which it is compared.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Misfit {
     /// The args with which it is compared, and what they are.

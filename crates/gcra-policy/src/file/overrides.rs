@@ -72,8 +72,8 @@ struct Collector<'p> {
     first_narrow: Option<(usize, String)>,
 }
 
-/// Something that is wrong with several entries: the first of them with the list that each is in,
-/// where they stand in the file, and how many there are.
+/// Entries with the same fault: how many there are, and the first. Each of these has its place in
+/// the file, and the list that it is in.
 #[derive(Default)]
 struct Several {
     first: Vec<(usize, String)>,
