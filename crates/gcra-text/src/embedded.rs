@@ -18,7 +18,8 @@ const TRANSLATED: u8 = 96;
 const SIX_TO_FOUR: u8 = 16;
 
 /// The IPv4 address in an IPv6 address, if its prefix is one of those above.
-#[inline]
+// Inlined, it took 43 instructions of a shared request with an IPv4 address (`make guard`).
+#[inline(never)]
 pub fn embedded_v4(ip: Ipv6Addr) -> Option<Ipv4Addr> {
     let bits = ip.to_bits();
     match bits >> 32 {
