@@ -306,8 +306,8 @@ fn tokens_of_clients_that_close_early_are_charged() {
     println!("the server began {} requests, and {used} tokens are charged", began());
 }
 
-/// What no response has settled yet is shown by the commands, cleared by a reset, and kept while no
-/// agent runs.
+/// What no response has settled yet is shown by the commands, cleared by a reset, and kept while
+/// no agent runs.
 #[test]
 fn what_is_unsettled_is_shown_and_cleared() {
     let directory = directory();

@@ -46,9 +46,12 @@ const BUILT_WITHOUT: &[Room] = &[
     ("gcra-text", &["redis", "tokio"]),
 ];
 
-/// The most lines of all crates, without tests. It only goes down, unless a commit says what more
-/// lines are for, and what else could not go for them: see ADR 50.
-const MOST_LINES_IN_ALL: usize = 64_750;
+/// The lines of all crates, without tests, when this was last set: with each release, or in a
+/// commit that says what more lines are for, and what else could not go for them. See ADR 50.
+const LINES_IN_ALL: usize = 67_928;
+
+/// How many more there may be until it is set again: 1 %, so that a small change needs none.
+const MOST_LINES_IN_ALL: usize = LINES_IN_ALL + LINES_IN_ALL / 100;
 
 /// The most lines of a file, without its tests: of Rust, of a page or of a script.
 const MOST_LINES: usize = 900;

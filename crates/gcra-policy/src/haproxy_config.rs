@@ -27,8 +27,8 @@ const MAPS: &str = "/etc/haproxy/";
 /// What each section `defaults` needs.
 const NO_ABORT: &str = "
 # ---- haproxy.cfg: in the section 'defaults'
-    # With this option, which HAProxy 3.4 has by default, a client that leaves at once has no limit:
-    # its request passes without a decision, and its response charges nothing.
+    # With this option, which HAProxy 3.4 has by default, a client that leaves at once has no
+    # limit: its request passes without a decision, and its response charges nothing.
     no option abortonclose
 ";
 

@@ -52,7 +52,8 @@ impl Overrides {
         self.rules.is_empty()
     }
 
-    /// How many values each of the rules is for, in one pass: a file may have a rule for each value.
+    /// How many values each of the rules is for. One pass, as a file may have a rule for each
+    /// value.
     pub fn counts(&self) -> Vec<OverrideCounts> {
         let mut counts = vec![OverrideCounts::default(); self.rules.len()];
         for (net, rule) in self.networks() {

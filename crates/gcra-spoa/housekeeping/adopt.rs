@@ -25,8 +25,8 @@ pub(super) struct Replacement {
     of_file: Vec<String>,
     /// About the change. The answer to a command has these, too.
     of_change: Vec<String>,
-    /// About clients that are exempt.
-    of_exemptions: Vec<String>,
+    /// The policies that make other keys, and how many exemptions are for former ones.
+    rekeyed: Vec<(Box<str>, u64)>,
 }
 
 /// The settings that the agent was started with, and that no reload replaces.
@@ -57,8 +57,17 @@ pub(super) fn adopt(
                     running.policies.store(read.next.into());
                     log::info!("{name} was read again, and is in force:");
                     read.words.lines().for_each(|line| log::info!("{line}"));
-                    let all = [&read.of_file, &read.of_change, &read.of_exemptions];
-                    all.into_iter().flatten().for_each(|warning| log::warn!("{warning}"));
+                    let all = read.of_file.iter().chain(&read.of_change);
+                    all.for_each(|warning| log::warn!("{warning}"));
+                    for (policy, exempt) in &read.rekeyed {
+                        log::warn!(
+                            "policy '{policy}' makes other keys than before, and {} of it {} \
+                             a former key; 'gcra-spoa exempt --list --config {name}' says \
+                             which, and --end ends it",
+                            Count(*exempt, "exemption", "exemptions"),
+                            if *exempt == 1 { "is for" } else { "are for" }
+                        );
+                    }
                     warnings = read.of_change;
                 }
             }
@@ -96,20 +105,11 @@ impl Replacement {
         if policies.store != startup.store {
             of_change.push(KEEPS_STORE.to_owned());
         }
-        let name = startup.file.as_deref().unwrap_or(Path::new("")).display();
-        let about_exempt = |(policy, exempt): (Box<str>, u64)| {
-            format!(
-                "policy '{policy}' makes other keys than before, and {} of it {} a former key; \
-                 'gcra-spoa exempt --list --config {name}' says which, and --end ends it",
-                Count(exempt, "exemption", "exemptions"),
-                if exempt == 1 { "is for" } else { "are for" }
-            )
-        };
         Self {
             words: policies.in_words(SystemTime::now()),
             of_file: policies.warnings.iter().cloned().chain(about_frames).collect(),
             of_change,
-            of_exemptions: rekeyed(before, &next).into_iter().map(about_exempt).collect(),
+            rekeyed: rekeyed(before, &next),
             next,
         }
     }

@@ -51,8 +51,8 @@ fn more_than_a_sum_can_hold_is_forgiven_and_none_of_it_leaks_into_another() {
     assert_eq!(table.reset_unsettled(key), Some(0));
 }
 
-/// After 32 terms old cells may look like new ones. Then nothing is charged too early, and all of it
-/// in the end.
+/// After 32 terms old cells may look like new ones. Then nothing is charged too early, and all of
+/// it in the end.
 #[test]
 fn a_client_that_was_away_for_long_is_charged_later_and_not_earlier() {
     for away in 2..200 {
@@ -128,7 +128,8 @@ proptest! {
                 Step::Remove(_) => {}
                 Step::Take => {
                     let is_overdue = |it: &(u8, u64, u32)| it.0 == key && it.1 + 2 <= now;
-                    let sum: u32 = open_ones.iter().filter(|it| is_overdue(it)).map(|it| it.2).sum();
+                    let overdue = open_ones.iter().filter(|it| is_overdue(it));
+                    let sum: u32 = overdue.map(|it| it.2).sum();
                     prop_assert_eq!(table.unsettled(hash, term(now)).overdue, sum);
                     prop_assert_eq!(table.take_overdue(hash, term(now), reading), sum);
                     open_ones.retain(|it| !is_overdue(it));
@@ -153,7 +154,8 @@ proptest! {
             if open_ones.iter().any(|it| it.1 + 2 <= now) {
                 for key in 0..3 {
                     let is_overdue = |it: &(u8, u64, u32)| it.0 == key && it.1 + 2 <= now;
-                    let sum: u32 = open_ones.iter().filter(|it| is_overdue(it)).map(|it| it.2).sum();
+                    let overdue = open_ones.iter().filter(|it| is_overdue(it));
+                    let sum: u32 = overdue.map(|it| it.2).sum();
                     let hash = new.hash(&[key]);
                     prop_assert_eq!(new.take_overdue(hash, term(now), &mut new.reading()), sum);
                     open_ones.retain(|it| !is_overdue(it));

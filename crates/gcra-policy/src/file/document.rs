@@ -247,8 +247,8 @@ impl<'t> File<'t> {
             let reserves = policy.settle().is_some_and(|it| it.cells > 0 || it.reserve.is_some());
             let reserve = if reserves { "reserve" } else { "unsettled" };
             self.reader.at(*at).wrong(format!(
-                "policy '{}' has {reserve}, and the variables of the scope {} are not those of one \
-                 request and its response; write scope = \"txn\"",
+                "policy '{}' has {reserve}, and the variables of the scope {} are not those of \
+                 one request and its response; write scope = \"txn\"",
                 policy.name,
                 answers.scope.as_str()
             ));

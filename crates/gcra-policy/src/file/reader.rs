@@ -165,8 +165,8 @@ impl<'t> Reader<'t> {
         self.of.hidden.extend(secrets::in_value(value).map(str::to_owned));
     }
 
-    /// A sentence is about the line in which the byte at `at` stands, and may repeat its value: that
-    /// of any setting, which may be a password.
+    /// A sentence is about the line in which the byte at `at` stands, and may repeat its value,
+    /// which may be a password.
     pub(crate) fn hide_value_at(&mut self, at: usize) {
         let line = self.of.text.lines().nth(self.line(at).saturating_sub(1)).unwrap_or_default();
         self.hide(line.split_once('=').map_or(line, |(_, value)| value));

@@ -1,5 +1,5 @@
-//! The grammar of `settle`, `reserve`, `max_debt`, `settle_within` and `unsettled`, and whether they
-//! can work.
+//! The grammar of `settle`, `reserve`, `max_debt`, `settle_within` and `unsettled`, and whether
+//! they can work.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
