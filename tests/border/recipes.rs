@@ -28,9 +28,9 @@ fn set_up(recipe: &Recipe, numbers: &[(&str, &str)], words: &[(&str, &str)]) -> 
     let cfg = change(&haproxy_cfg(frontend), words);
     // The application of this test in place of the one in the file.
     let (begin, rest) = cfg.split_once("    server origin ").expect("a server");
-    let (_, agents) = rest.split_once("backend gcra-agents").expect("agents");
+    let (_, backends) = rest.split_once("backend undecided").expect("the shipped backends");
     let cfg = format!(
-        "{begin}    server app1 \"${{GCRA_APP-127.0.0.1:8000}}\"\nbackend gcra-agents{agents}"
+        "{begin}    server app1 \"${{GCRA_APP-127.0.0.1:8000}}\"\nbackend undecided{backends}"
     );
     SetUp::of("haproxy.cfg", cfg)
         .file("spoe-gcra.conf", &change(&spoe_conf(&recipe.messages), words))

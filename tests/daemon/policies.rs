@@ -540,7 +540,7 @@ pub(crate) fn haproxy_with(followed: &Followed, edit: impl Fn(&str) -> String) -
     let output = followed.command("check", &["--print-haproxy"]);
     let printed = String::from_utf8(output.stdout).unwrap();
     let folder = followed.directory.path();
-    let Printed { spoe, defaults, frontend, backend } = Printed::of(&printed);
+    let Printed { spoe, defaults, frontend, backend, tables } = Printed::of(&printed);
     let spoe = edit(&edited(&spoe, folder));
     fs::write(folder.join("spoe-gcra.conf"), support::patient(&spoe)).unwrap();
     let conf = folder.join("spoe-gcra.conf");
@@ -559,7 +559,7 @@ pub(crate) fn haproxy_with(followed: &Followed, edit: impl Fn(&str) -> String) -
         "defaults\n    mode http\n    timeout connect 1s\n    timeout client 10s\n    timeout \
          server 10s\n{defaults}\
          frontend web\n    bind \"${{GCRA_HTTP}}\"\n{frontend}    \
-         http-request return status 200\n{backend}"
+         http-request return status 200\n{backend}{tables}"
     );
     let file: &Path = &folder.join("haproxy.cfg");
     fs::write(file, config).unwrap();
@@ -574,6 +574,7 @@ struct Printed {
     defaults: String,
     frontend: String,
     backend: String,
+    tables: String,
 }
 
 impl Printed {
@@ -582,12 +583,12 @@ impl Printed {
             let parts = printed.split("# ---- ").filter(|part| part.starts_with(heading));
             parts.map(|part| part.split_once('\n').unwrap().1).collect()
         };
-        let tables = part("haproxy.cfg: how many requests had no decision");
         Self {
             spoe: part("spoe-gcra.conf: "),
             defaults: part("haproxy.cfg: in the section 'defaults'"),
             frontend: part("haproxy.cfg: in the frontend"),
-            backend: part("haproxy.cfg: the agents") + &tables,
+            backend: part("haproxy.cfg: the agents"),
+            tables: part("haproxy.cfg: how many requests had no decision"),
         }
     }
 }
@@ -622,11 +623,11 @@ fn judged_by_haproxy(config: &str) -> [Result<(), String>; 2] {
     let mut check = Command::new(support::agent_binary());
     check.arg("check").arg("--print-haproxy").arg("--config").arg(path.join("gcra-spoa.toml"));
     let printed = String::from_utf8(check.output().unwrap().stdout).unwrap();
-    let Printed { spoe, defaults, frontend, backend } = Printed::of(&printed);
+    let Printed { spoe, defaults, frontend, backend, tables } = Printed::of(&printed);
     let haproxy = format!(
         "global\n    default-path config\n    log stdout format raw local0\ndefaults\n    mode \
          http\n    log global\n    timeout connect 1s\n    timeout client 10s\n    timeout server \
-         10s\n{defaults}frontend web\n    bind 127.0.0.1:8080\n{frontend}{backend}"
+         10s\n{defaults}frontend web\n    bind 127.0.0.1:8080\n{frontend}{backend}{tables}"
     );
     let after = edited_rules(&haproxy);
     let spoe_after = edited(&spoe, path);

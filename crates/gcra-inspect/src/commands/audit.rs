@@ -57,9 +57,9 @@ Examples:
 What an exempt client was allowed does not count. After 'table reset', a client
 may have its burst once more, and that is reported.
 
-Exit status: 0 if no more was allowed than the limit, 1 if more was, or
-decisions are missing or a line is damaged, 2 if a file cannot be read or there are no decisions,
-and for wrong usage.";
+Exit status: 0 if no more was allowed than the limit, 1 if more was, decisions
+are missing, or a line is damaged, 2 if a file cannot be read or there are no
+decisions, and for wrong usage.";
 
 /// The longest line that is read, in bytes. A key has at most 255 values.
 const LONGEST_LINE: u64 = 1 << 20;
