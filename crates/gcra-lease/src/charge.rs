@@ -48,6 +48,13 @@ pub enum Charge {
     Less {
         /// How many.
         cells: u32,
+        /// For a request that is denied after all: when they were taken. What has drained from
+        /// then until the key was last used is not given back, because without these cells the
+        /// key might have owed nothing that could drain. So requests that were allowed meanwhile
+        /// are owed as if the denied one had never come.
+        ///
+        /// `None` for one that was allowed and has cost less.
+        taken_at: Option<StoreTime>,
     },
 }
 
@@ -149,18 +156,18 @@ impl Record {
         now: StoreTime,
         charge: &Charge,
     ) -> Charged {
-        self.charge_beside(limit, now, charge, Units::ZERO)
+        let last_used = self.advance(limit, now);
+        self.charge_beside(limit, charge, last_used, Units::ZERO)
     }
 
-    /// The same, with so much that is lent besides.
+    /// The same for a record that was [advanced](Self::advance), with so much that is lent besides.
     pub(crate) fn charge_beside(
         &mut self,
         limit: &SharedLimit,
-        now: StoreTime,
         charge: &Charge,
+        last_used: StoreTime,
         beside: Units,
     ) -> Charged {
-        self.settle(limit, now);
         let lent = limit.cells(self.lent()).saturating_add(beside);
         let before = self.owed;
         let (mut allowed, mut charged, mut beyond_burst) = (true, 0, 0);
@@ -189,13 +196,26 @@ impl Record {
             // How much there was that a full window could not hold is not known.
             Charge::Less { .. } if limit.window().is_some() && before >= limit.cells(u32::MAX) => {
             }
-            Charge::Less { cells } => {
-                self.owed = before.saturating_sub(limit.cells(cells));
+            Charge::Less { cells, taken_at } => {
+                let cells = limit.cells(cells);
+                let drained = drained(limit, taken_at, last_used);
+                self.owed = before.saturating_sub(cells.saturating_sub(drained));
                 charged = limit.whole_cells(before.saturating_sub(self.owed));
             }
         }
         let taken = self.owed.saturating_add(lent);
-        Charged { allowed, cells: charged, beyond_burst, taken, now }
+        Charged { allowed, cells: charged, beyond_burst, taken, now: self.at }
+    }
+}
+
+/// The part of cells that were taken at a moment that is not given back. All, if the clock went
+/// back behind it.
+fn drained(limit: &SharedLimit, taken_at: Option<StoreTime>, last_used: StoreTime) -> Units {
+    match taken_at {
+        None => Units::ZERO,
+        Some(_) if without(Rule::DrainedIsGone) => Units::ZERO,
+        Some(at) if last_used < at => limit.drained_in(Micros(u64::MAX)),
+        Some(at) => limit.drained_in(last_used.saturating_since(at)),
     }
 }
 
@@ -234,6 +254,10 @@ mod tests {
 
     fn look(needs: u32) -> Charge {
         Charge::Take { cells: 0, needs, max_delay: Micros::ZERO }
+    }
+
+    fn less(cells: u32) -> Charge {
+        Charge::Less { cells, taken_at: None }
     }
 
     fn lend(record: &mut Record, limit: &SharedLimit, now: StoreTime, cells: u32) {
@@ -313,9 +337,9 @@ mod tests {
         assert_eq!(charge(take(0, 0)), (true, 0, 0, 6), "what needs nothing is allowed");
         assert_eq!(charge(Charge::More { cells: u32::MAX }), (true, 2, 2, 8));
         assert_eq!(charge(Charge::More { cells: 1 }), (true, 0, 0, 8));
-        assert_eq!(charge(Charge::Less { cells: 6 }), (true, 6, 0, 2));
-        assert_eq!(charge(Charge::Less { cells: u32::MAX }), (true, 2, 0, 0));
-        assert_eq!(charge(Charge::Less { cells: 1 }), (true, 0, 0, 0));
+        assert_eq!(charge(less(6)), (true, 6, 0, 2));
+        assert_eq!(charge(less(u32::MAX)), (true, 2, 0, 0));
+        assert_eq!(charge(less(1)), (true, 0, 0, 0));
     }
 
     /// The queue moves on by itself; what is lent does not.
@@ -348,8 +372,57 @@ mod tests {
             (charged.allowed, charged.delay(&limit).0 / 1_000)
         };
         assert_eq!([0; 3].map(|_| goes_on(take(1, 50))), [0, 10, 20].map(|ms| (true, ms)));
-        goes_on(Charge::Less { cells: 1 });
+        goes_on(less(1));
         assert_eq!(goes_on(take(1, 50)), (true, 20), "beside the last one");
+    }
+
+    /// Another limit denies the first request after its cells have drained. Whoever came meanwhile
+    /// was allowed for that, and his cells are owed.
+    #[test]
+    fn what_has_drained_is_not_given_back() {
+        let limit = limit(10_000, 20);
+        let run = || {
+            let mut record = Record::new(START);
+            let first = record.charge_at_once(&limit, START, &take(20, 0));
+            assert!(record.charge_at_once(&limit, after(380), &take(20, 0)).allowed);
+            let back = Charge::Less { cells: first.cells, taken_at: Some(first.now) };
+            record.charge_at_once(&limit, after(400), &back);
+            record.charge_at_once(&limit, after(420), &take(20, 0)).allowed
+        };
+        assert!(!run());
+        let _back = take_away(Some(Rule::DrainedIsGone));
+        assert!(run(), "40 cells in 40 ms");
+    }
+
+    #[test]
+    fn what_nobody_else_has_used_comes_back() {
+        let limit = limit(10_000, 20);
+        let back = |owed, at, again: Option<u64>| {
+            let mut record = Record::new(START);
+            assert!(record.charge_at_once(&limit, START, &take(owed, 0)).allowed);
+            let taken = record.charge_at_once(&limit, START, &take(5, 0));
+            let less = Charge::Less { cells: taken.cells, taken_at: Some(taken.now) };
+            again.into_iter().for_each(|ms| record.settle(&limit, after(ms)));
+            record.charge_at_once(&limit, after(at), &less).cells
+        };
+        assert_eq!(back(10, 0, None), 5);
+        assert_eq!(back(10, 90, None), 5);
+        assert_eq!(back(10, 120, None), 3, "no more is owed");
+        assert_eq!(back(10, 90, Some(20)), 3, "it was used when two had drained");
+        assert_eq!(back(10, 90, Some(60)), 0);
+    }
+
+    /// It is not known what has drained.
+    #[test]
+    fn nothing_comes_back_if_the_clock_went_back() {
+        let limit = limit(10_000, 20);
+        let mut record = Record::new(after(50));
+        let taken = record.charge_at_once(&limit, after(50), &take(5, 0));
+        let less = Charge::Less { cells: taken.cells, taken_at: Some(taken.now) };
+        assert_eq!(record.charge_at_once(&limit, after(40), &less).cells, 0);
+        let mut record = Record::new(after(50));
+        record.charge_at_once(&count(9), after(50), &take(5, 0));
+        assert_eq!(record.charge_at_once(&count(9), after(40), &less).cells, 5, "nothing drains");
     }
 
     /// A report must not shorten the queue.
@@ -404,9 +477,9 @@ mod tests {
         let mut record = Record::new(START);
         let mut charge = |charge| record.charge_at_once(&limit, START, &charge).cells;
         assert_eq!(charge(Charge::More { cells: u32::MAX - 1 }), u32::MAX - 1);
-        assert_eq!(charge(Charge::Less { cells: 2 }), 2);
+        assert_eq!(charge(less(2)), 2);
         assert_eq!(charge(Charge::More { cells: 9 }), 3);
-        assert_eq!(charge(Charge::Less { cells: u32::MAX }), 0);
+        assert_eq!(charge(less(u32::MAX)), 0);
         assert_eq!(charge(Charge::More { cells: 1 }), 0);
     }
 
@@ -423,11 +496,7 @@ mod tests {
         assert_eq!(charge(START, take(4, 60_000)), (true, 4, 0, 4));
         assert_eq!(charge(after(3_000_000), take(2, 60_000)), (false, 0, 0, 4), "no queue");
         assert_eq!(charge(after(3_000_000), Charge::More { cells: 9 }), (true, 9, 8, 13));
-        assert_eq!(
-            charge(START, Charge::Less { cells: 9 }),
-            (true, 9, 0, 4),
-            "the clock went back"
-        );
+        assert_eq!(charge(START, less(9)), (true, 9, 0, 4), "the clock went back");
         assert_eq!(charge(START, take(1, 0)), (true, 1, 0, 5));
         assert_eq!(charge(START, look(1)), (false, 0, 0, 5));
         let kept_for = |ms| {
@@ -500,7 +569,11 @@ mod tests {
                 Charge::Take { cells, needs, max_delay: Micros(delay) }
             }),
             1 => (0..12_u32).prop_map(|cells| Charge::More { cells }),
-            1 => (0..12_u32).prop_map(|cells| Charge::Less { cells }),
+            1 => (0..12_u32).prop_map(less),
+            1 => (0..12_u32, 0..500_000_u64).prop_map(|(cells, after)| {
+                let taken_at = Some(START.saturating_add(Micros(after)));
+                Charge::Less { cells, taken_at }
+            }),
         ]
     }
 
@@ -508,6 +581,26 @@ mod tests {
     /// that a host wants.
     fn any_step() -> impl Strategy<Value = (u64, usize, Charge, u32)> {
         (0..25_000_u64, 0..4_usize, any_charge(), 0..9_u32)
+    }
+
+    /// After how many µs it is known that another limit denies a request, if one does.
+    fn any_denial() -> impl Strategy<Value = Option<u64>> {
+        prop::option::weighted(0.4, prop_oneof![0..3_000_u64, 0..150_000_u64])
+    }
+
+    /// Gives back what requests have taken that are known to be denied by `now`, each when it is.
+    fn give_back(
+        denied: &mut Vec<(u64, Charged)>,
+        record: &mut Record,
+        limit: &SharedLimit,
+        now: u64,
+    ) {
+        denied.sort_by_key(|&(when, _)| when);
+        let known = denied.partition_point(|&(when, _)| when <= now);
+        for (when, Charged { cells, now, .. }) in denied.drain(..known) {
+            let less = Charge::Less { cells, taken_at: Some(now) };
+            record.charge_at_once(limit, StoreTime(when), &less);
+        }
     }
 
     fn any_limit() -> impl Strategy<Value = SharedLimit> {
@@ -592,7 +685,7 @@ mod tests {
             let mut now = START.0;
             let cell = i128::from(limit.cells(1).0);
             let burst = cell * i128::from(limit.burst());
-            let (mut all, mut most) = (0, 0);
+            let (mut all, mut most, mut back, mut last) = (0, 0, 0, START.0);
             for (passes, charge) in steps {
                 now += passes;
                 let owed = owed_by_list(&limit, &list, now);
@@ -611,10 +704,20 @@ mod tests {
                         let free = cell * i128::from(limit.ceiling()) - owed;
                         (true, i128::from(cells).min(free.max(0) / cell))
                     }
-                    Charge::Less { cells } => (true, i128::from(cells).min(owed / cell)),
+                    Charge::Less { cells, taken_at } => {
+                        let drained = match taken_at.map(|at| last.checked_sub(at.0)) {
+                            None => 0,
+                            _ if limit.window().is_some() => 0,
+                            Some(None) => i128::MAX,
+                            Some(Some(passed)) => i128::from(limit.drained_in(Micros(passed)).0),
+                        };
+                        back = owed.min((i128::from(cells) * cell - drained).max(0));
+                        (true, back / cell)
+                    }
                 };
+                last = now;
                 let units = match charge {
-                    Charge::Less { cells } => -owed.min(i128::from(cells) * cell),
+                    Charge::Less { .. } => -back,
                     _ => cells * cell,
                 };
                 list.push((now, units));
@@ -639,11 +742,36 @@ mod tests {
             }
         }
 
-        /// Whatever is lent and charged: when the requests go on, one exact bucket allows them.
+        /// Requests that are denied after all, each after its delay, leave no room for others: those
+        /// that are allowed keep to the limit, each at the moment of its charge.
+        #[test]
+        fn denied_requests_make_no_room(
+            (interval, burst) in (1_000..20_000_u64, 1..20_u32),
+            steps in prop::collection::vec((0..100_u64, 1..100_u32, any_denial()), 1..60),
+        ) {
+            let limit = limit(interval, burst);
+            let (mut record, mut police) = (Record::new(START), Police::default());
+            let (mut now, mut denied) = (START.0, Vec::new());
+            for (passes, cells, denial) in steps {
+                // Up to a burst, after up to the time in which one drains.
+                now += passes * interval * u64::from(burst) / 100;
+                give_back(&mut denied, &mut record, &limit, now);
+                let take = take((cells * burst).div_ceil(100), 0);
+                let got = record.charge_at_once(&limit, StoreTime(now), &take);
+                match denial {
+                    _ if !got.allowed => {}
+                    Some(after) => denied.push((now + after, got)),
+                    None => prop_assert_eq!(police.allow(&limit, now, got.cells), 0),
+                }
+            }
+        }
+
+        /// Whatever is lent and charged, and taken for requests that are denied after all: when the
+        /// other requests go on, one exact bucket allows them.
         #[test]
         fn never_too_many_beside_leases(
             limit in any_limit(),
-            steps in prop::collection::vec(any_step(), 1..80),
+            steps in prop::collection::vec((any_step(), any_denial()), 1..80),
             max_delay in prop_oneof![Just(0_u64), 0..200_000_u64],
             [debts, gives_back] in [prop::bool::weighted(0.3), prop::bool::weighted(0.2)],
         ) {
@@ -652,8 +780,10 @@ mod tests {
             let mut holdings = [Holding::new(); 2];
             let mut events = Vec::new();
             let (mut now, mut last, mut number) = (START.0, 0, 0);
-            for (passes, who, charge, cells) in steps {
+            let mut denied = Vec::new();
+            for ((passes, who, charge, cells), denial) in steps {
                 now += passes;
+                give_back(&mut denied, &mut record, &limit, now);
                 if let (Some(holding), true) = (holdings.get_mut(who), limit.window().is_none()) {
                     let clock = HostTime(now);
                     if holding.spend(clock, cells) {
@@ -681,7 +811,7 @@ mod tests {
                     Charge::Take { cells, needs, .. } => {
                         Charge::Take { cells, needs, max_delay: Micros(max_delay) }
                     }
-                    Charge::Less { .. } if !gives_back => continue,
+                    Charge::Less { taken_at, .. } if !gives_back || taken_at.is_some() => continue,
                     other => other,
                 };
                 let got = record.charge_at_once(&limit, StoreTime(now), &charge);
@@ -689,6 +819,11 @@ mod tests {
                     given_back += got.cells + 1; // A part of a cell, too.
                 }
                 if let (true, Charge::Take { .. }) = (got.allowed, charge) {
+                    // Neither a place in a queue nor what responses give back is undone exactly.
+                    if let Some(after) = denial.filter(|_| max_delay == 0 && !gives_back) {
+                        denied.push((now + after, got));
+                        continue;
+                    }
                     let goes_on = now + got.delay(&limit).0;
                     prop_assert!(got.delay(&limit).0 <= max_delay);
                     if got.delay(&limit) > Micros::ZERO {

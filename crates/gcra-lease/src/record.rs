@@ -229,6 +229,11 @@ impl Record {
 
     /// Advances the record to `now`: charges leases that have expired, and lets debt drain.
     pub fn settle(&mut self, limit: &SharedLimit, now: StoreTime) {
+        self.advance(limit, now);
+    }
+
+    /// The same. Returns when the record was last used before that, or the last lease expired.
+    pub(crate) fn advance(&mut self, limit: &SharedLimit, now: StoreTime) -> StoreTime {
         if now < self.at {
             self.follow_back(limit, now);
         }
@@ -240,8 +245,10 @@ impl Record {
                 self.charge(limit, lease.cells);
             }
         }
+        let last_used = self.at;
         self.drain_until(limit, now);
         self.denied = self.denied.filter(|denied| denied.until > now);
+        last_used
     }
 
     /// The clock went back. Debts drain at the moment at which they would have, or when a full

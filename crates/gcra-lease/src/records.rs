@@ -71,7 +71,8 @@ impl Records {
         begin: impl FnOnce() -> Record,
         ask: &Ask,
     ) -> Option<AskReply> {
-        let Opened { own, carried, record } = self.open((limit, change), now, elsewhere, begin);
+        let Opened { own, carried, record, .. } =
+            self.open((limit, change), now, elsewhere, begin);
         let opened = record.owed;
         let reply = record.ask_beside(limit, now, ask, carried.beside(opened));
         let is_granted =
@@ -91,17 +92,18 @@ impl Records {
         begin: impl FnOnce() -> Record,
         charge: &Charge,
     ) -> Charged {
-        let Opened { own, carried, record } = self.open((limit, change), now, elsewhere, begin);
+        let Opened { own, carried, last_used, record } =
+            self.open((limit, change), now, elsewhere, begin);
         if let Charge::Less { .. } = charge {
             // Nothing is given back here that was charged under other numbers.
             record.owed = own;
-            let charged = record.charge_at_once(limit, now, charge);
+            let charged = record.charge_beside(limit, charge, last_used, Units::ZERO);
             let owed = record.owed.max(carried.owed);
             let lent = limit.cells(record.lent()).saturating_add(carried.beside(owed));
             return Charged { taken: owed.saturating_add(lent), ..charged };
         }
         let opened = record.owed;
-        let charged = record.charge_beside(limit, now, charge, carried.beside(opened));
+        let charged = record.charge_beside(limit, charge, last_used, carried.beside(opened));
         if record.owed == opened {
             record.owed = own;
         }
@@ -143,13 +145,13 @@ impl Records {
             carried.with_lent = carried.with_lent.max(change.carries(of, with_lent, limit));
         }
         let mut record = own.unwrap_or_else(|| if is_known { Record::new(now) } else { begin() });
-        record.settle(limit, now);
+        let last_used = record.advance(limit, now);
         let own = record.owed;
         record.owed = own.max(carried.owed);
         self.each.truncate(Self::MOST - 1);
         self.each.insert(0, (*limit, record));
         let record = &mut self.each[0].1;
-        Opened { own, carried, record }
+        Opened { own, carried, last_used, record }
     }
 }
 
@@ -158,6 +160,8 @@ struct Opened<'r> {
     own: Units,
     /// The debts and leases under other numbers, as they count under these.
     carried: Carried,
+    /// See [`Record::advance`].
+    last_used: StoreTime,
     /// With the larger one of both that is owed.
     record: &'r mut Record,
 }

@@ -144,9 +144,11 @@ impl<'p> SharedQuestion<'p, '_, '_> {
         for (place, claim) in claims.iter().enumerate() {
             let last = at_once.done.iter().rfind(|done| done.place == place);
             let Some(mut done) = last.copied() else { continue };
-            let undone = if is_denied { done.cells_to_undo() } else { 0 };
-            let taken = &mut done.charged.taken;
-            *taken = taken.saturating_sub(done.limit.cells(undone));
+            // What was given back, the store has said meanwhile.
+            let mut undone = at_once.under_way.iter().filter(|it| it.place == place);
+            if let Some(Ok(undone)) = undone.find_map(|it| it.outcome) {
+                (done.charged.taken, done.at) = (undone.taken, moment);
+            }
             let mut standing = self.standing(claim, &done, at_once.began, moment);
             if self.is_too_large(claim) {
                 standing.wait = match claim.limit.calendar() {
@@ -430,9 +432,9 @@ impl<'p> SharedQuestion<'p, '_, '_> {
     fn undo(&self, claims: &[Claim<'p>], at_once: &AtOnce) -> ArrayVec<UnderWay, MAX_LIMITS> {
         let mut all = ArrayVec::new();
         for done in &at_once.done {
-            let (place, charge) = (done.place, StoreCharge::Less { cells: done.cells_to_undo() });
+            let (place, undo) = (done.place, done.undo());
             let there = claims.get(place).zip(at_once.loans.get(place));
-            if let Some((claim, loan)) = there.filter(|_| done.cells_to_undo() > 0) {
+            if let Some((charge, (claim, loan))) = undo.zip(there) {
                 // If it cannot be sent, the limit is too strict by these cells.
                 if let Ok(charging) = self.borrower.charge(self.table, loan, charge) {
                     let _ = all.try_push(UnderWay { place, charge, charging, outcome: None });

@@ -110,15 +110,16 @@ impl Done {
         matches!(self.charge, StoreCharge::Take { cells: 0, .. })
     }
 
-    /// The cells that are given back if the request is denied by another limit. Of a queue nothing
-    /// is: others may have taken places behind this one. If it were left, another request would go
-    /// on at the same time as one of them.
-    pub(super) fn cells_to_undo(&self) -> u32 {
+    /// Gives back the cells of the request, which another limit denies. Of a queue nothing is given
+    /// back: others may have taken places behind this one. If it were left, another request would
+    /// go on at the same time as one of them.
+    pub(super) fn undo(&self) -> Option<StoreCharge> {
+        let Charged { allowed, cells, now, .. } = self.charged;
         match self.charge {
-            StoreCharge::Take { cells, max_delay: Micros::ZERO, .. } if self.charged.allowed => {
-                cells
+            StoreCharge::Take { max_delay: Micros::ZERO, .. } if allowed && cells > 0 => {
+                Some(StoreCharge::Less { cells, taken_at: Some(now) })
             }
-            _ => 0,
+            _ => None,
         }
     }
 
@@ -142,12 +143,14 @@ mod tests {
         let limit = gcra_lease::SharedLimit::new(Duration::from_secs(1), 5).unwrap();
         let done = |max_delay, allowed| {
             let taken = limit.cells(3);
-            let charged = Charged { allowed, cells: 3, beyond_burst: 0, taken, now: StoreTime(0) };
+            let now = StoreTime(7);
+            let charged = Charged { allowed, cells: 3, beyond_burst: 0, taken, now };
             let charge = StoreCharge::Take { cells: 3, needs: 0, max_delay };
-            Done { place: 0, charge, charged, at: Time(0), limit }.cells_to_undo()
+            Done { place: 0, charge, charged, at: Time(9_000), limit }.undo()
         };
-        assert_eq!(done(Micros::ZERO, true), 3);
-        assert_eq!(done(Micros::ZERO, false), 0, "nothing was charged");
-        assert_eq!(done(Micros(1), true), 0);
+        let back = StoreCharge::Less { cells: 3, taken_at: Some(StoreTime(7)) };
+        assert_eq!(done(Micros::ZERO, true), Some(back), "by the clock of the store");
+        assert_eq!(done(Micros::ZERO, false), None, "nothing was charged");
+        assert_eq!(done(Micros(1), true), None);
     }
 }

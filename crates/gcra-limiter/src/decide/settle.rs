@@ -282,7 +282,9 @@ impl<'p> SettlingInStore<'p, '_, '_> {
         let Some((borrower, leases)) = borrowing else { return no_store() };
         let wants = standings.is_some();
         let charge = |mark: u32| match (more, less) {
-            (0, 1..) if marks.contains(&mark) => Some(StoreCharge::Less { cells: less }),
+            (0, 1..) if marks.contains(&mark) => {
+                Some(StoreCharge::Less { cells: less, taken_at: None })
+            }
             (0, _) => wants.then_some(LOOK),
             (_, _) => Some(StoreCharge::More { cells: more }),
         };

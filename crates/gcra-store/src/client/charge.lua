@@ -2,13 +2,14 @@
 --
 -- ARGV[1] has in it, behind the numbers: the number of the charge, 0 to take, 1 to charge more, and
 -- 2 to give back; how many cells; how many a request needs; what drains while it waits, in units;
--- and when the window of a count begins and ends, in s since 1970.
+-- when the window of a count begins and ends, in s since 1970; and when the cells were taken that a
+-- denied request gives back, or 0.
 -- Answers with what script.rs reads.
 
-local burst, ceiling, cell, scale, longest, number, kind, cells, needs, drains, begin, ends =
-    struct.unpack('<I4I4ddI4dBI4I4ddd', ARGV[1])
+local burst, ceiling, cell, scale, longest, number, kind, cells, needs, drains, begin, ends,
+    taken_at = struct.unpack('<I4I4ddI4dBI4I4dddd', ARGV[1])
 local supposed = burst * cell + math.max(longest * scale, drains)
-local owed, soonest, lent, noted, noted_host, leases =
+local owed, soonest, lent, noted, noted_host, leases, last_used =
     open(burst, ceiling, cell, scale, longest, supposed, begin)
 
 local allowed, charged, beyond = true, 0, 0
@@ -29,9 +30,12 @@ elseif kind == 1 then
 else
     -- What was charged under other numbers is not given back here. How much there was that a full
     -- window could not hold is not known.
-    local before = own_owed
+    local before, back = own_owed, cells * cell
+    if taken_at > 0 and scale > 0 then
+        back = last_used < taken_at and 0 or math.max(back - (last_used - taken_at) * scale, 0)
+    end
     if scale > 0 or own_owed < 4294967295 * cell then
-        own_owed = math.max(own_owed - cells * cell, 0)
+        own_owed = math.max(own_owed - back, 0)
     end
     charged = math.floor((before - own_owed) / cell)
     owed = math.max(own_owed, carried)

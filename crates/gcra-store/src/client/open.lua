@@ -21,7 +21,8 @@ local now = redis.call('TIME')
 now = now[1] * 1000000 + now[2]
 
 -- Advances a record to now. Returns what is owed, the soonest expiry (or a time before it), the
--- cells of all leases, until when a denial is noted and whose it is, and the leases.
+-- cells of all leases, until when a denial is noted and whose it is, the leases, and when it was
+-- last used before or the last lease expired.
 local function settle(record, burst, ceiling, cell, scale, longest)
     -- The most that is owed, and the most without penalties.
     local most, full = ceiling * cell + longest * scale, burst * cell + longest * scale
@@ -69,7 +70,7 @@ local function settle(record, burst, ceiling, cell, scale, longest)
     if noted <= now then
         noted = 0
     end
-    return owed, soonest, lent, noted, noted_host, leases
+    return owed, soonest, lent, noted, noted_host, leases, at
 end
 
 -- The numbers of this call; the other records, as they are kept, and for how many ms.
@@ -140,8 +141,9 @@ local function open(burst, ceiling, cell, scale, longest, supposed, begin)
     others, others_ms = kept_others, kept_others_ms
 
     local soonest, lent, noted, noted_host, leases = math.huge, 0, 0, string.rep('\0', 8), ''
+    local last_used = now
     if own then
-        own_owed, soonest, lent, noted, noted_host, leases =
+        own_owed, soonest, lent, noted, noted_host, leases, last_used =
             settle(own, burst, ceiling, cell, scale, longest)
     elseif is_strict and not kept then
         local epoch = redis.call('GET', KEYS[2])
@@ -157,7 +159,7 @@ local function open(burst, ceiling, cell, scale, longest, supposed, begin)
             own_owed = supposed
         end
     end
-    return math.max(own_owed, carried), soonest, lent, noted, noted_host, leases
+    return math.max(own_owed, carried), soonest, lent, noted, noted_host, leases, last_used
 end
 
 -- What counts besides what is owed, because cells are lent under other numbers.

@@ -67,10 +67,10 @@ pub fn charge_command(
         return None;
     }
     let limit = bucket.limit();
-    let (code, cells, needs) = match *charge {
-        Charge::Take { cells, needs, .. } => (0, cells, needs),
-        Charge::More { cells } => (1, cells, 0),
-        Charge::Less { cells } => (2, cells, 0),
+    let (code, cells, needs, taken_at) = match *charge {
+        Charge::Take { cells, needs, .. } => (0, cells, needs, None),
+        Charge::More { cells } => (1, cells, 0, None),
+        Charge::Less { cells, taken_at } => (2, cells, 0, taken_at),
     };
     let mut numbers = numbers(limit);
     numbers.extend(double(number));
@@ -81,6 +81,7 @@ pub fn charge_command(
     let (begin, end) = limit.window().map_or((0, 0), |window| (window.begin, window.end));
     numbers.extend(double(begin));
     numbers.extend(double(end));
+    numbers.extend(double(taken_at.unwrap_or_default().0));
     Some(call(Script::Charge, by, bucket, kind, &numbers))
 }
 
@@ -401,7 +402,7 @@ mod tests {
     #[test]
     fn what_cannot_be_written_is_not_sent() {
         let (bucket, ask) = Bucket::probe(7).unwrap();
-        let take = Charge::Less { cells: 1 };
+        let take = Charge::Less { cells: 1, taken_at: None };
         assert!(command(&bucket, &ask, StoreKind::default(), By::Hash).is_some());
         assert!(charge_command(&bucket, 7, &take, StoreKind::default(), By::Hash).is_some());
         let ask = Ask { number: AskNumber(1 << 53), ..ask };

@@ -790,7 +790,7 @@ fn is_of(charged: &Charged, charge: &Charge) -> bool {
             cells == if allowed { all } else { 0 } && beyond_burst == 0
         }
         Charge::More { cells: most } => allowed && cells <= most && beyond_burst <= cells,
-        Charge::Less { cells: most } => allowed && cells <= most && beyond_burst == 0,
+        Charge::Less { cells: most, .. } => allowed && cells <= most && beyond_burst == 0,
     }
 }
 

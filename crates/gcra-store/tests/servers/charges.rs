@@ -101,16 +101,22 @@ async fn requests_and_responses_are_charged() {
                     (false, Micros::ZERO)
                 } else {
                     assert!((86_400_000_000..=100_000_000_000).contains(&last.delay(&limit).0));
-                    assert_eq!(made(Charge::Less { cells: 1 }).await, (true, 1, 0, 5));
+                    assert_eq!(
+                        made(Charge::Less { cells: 1, taken_at: None }).await,
+                        (true, 1, 0, 5)
+                    );
                     (true, last.delay(&limit))
                 }
             );
             assert_eq!(made(Charge::More { cells: 2 }).await, (true, 2, 2, 7));
-            assert_eq!(made(Charge::Less { cells: 4 }).await, (true, 4, 0, 3));
+            assert_eq!(made(Charge::Less { cells: 4, taken_at: None }).await, (true, 4, 0, 3));
             if limit.window().is_some() {
                 let full = (true, u32::MAX - 3, u32::MAX - 5, u64::from(u32::MAX));
                 assert_eq!(made(Charge::More { cells: u32::MAX }).await, full);
-                assert_eq!(made(Charge::Less { cells: 4 }).await, (true, 0, 0, full.3));
+                assert_eq!(
+                    made(Charge::Less { cells: 4, taken_at: None }).await,
+                    (true, 0, 0, full.3)
+                );
             }
         }
         let charges = host.store.counters().charges;
@@ -216,7 +222,7 @@ async fn a_charge_whose_reply_is_lost_is_never_sent_again() {
 async fn a_reply_that_is_not_of_this_charge_is_not_used() {
     let now = 1_800_000_000_000_000;
     let take = Charge::Take { cells: 2, needs: 0, max_delay: Micros::ZERO };
-    let (more, less) = (Charge::More { cells: 2 }, Charge::Less { cells: 2 });
+    let (more, less) = (Charge::More { cells: 2 }, Charge::Less { cells: 2, taken_at: None });
     for (what, answer) in [
         (take, written(2, true, 2, 0, now)),
         (take, written(1, true, 1, 0, now)),

@@ -66,13 +66,14 @@ fn any_charge() -> impl Strategy<Value = Charge> {
     let cells = || prop_oneof![30 => 0..30_u32, 1 => Just(u32::MAX)];
     let hours = 50 * 3_600_000_000_u64;
     let delay = prop::sample::select(vec![0, 0, 50_000, 3_000_000, 400_000_000, hours]);
+    let taken_at = prop::option::of((0..1_000_000_u64).prop_map(|at| StoreTime(START.0 + at)));
     let take = (cells(), prop_oneof![Just(0_u32), Just(1), cells()], delay);
     prop_oneof![
         4 => take.prop_map(|(cells, needs, max_delay)| {
             Charge::Take { cells, needs, max_delay: Micros(max_delay) }
         }),
         1 => cells().prop_map(|cells| Charge::More { cells }),
-        1 => cells().prop_map(|cells| Charge::Less { cells }),
+        1 => (cells(), taken_at).prop_map(|(cells, taken_at)| Charge::Less { cells, taken_at }),
     ]
 }
 
