@@ -667,7 +667,6 @@ fn without_the_store_a_policy_is_closed_or_open_for_a_time() {
     wait_until("it is used again", || !is_blocked(&ask(&machines, "closed")));
 }
 
-/// The limits of a request may be on different servers of a cluster.
 /// A request that one limit denies has its cells back from the others when it is answered, also on
 /// other machines.
 #[test]
@@ -696,6 +695,52 @@ fn cells_of_a_denied_request_are_free_when_it_is_answered() {
     }
 }
 
+/// While a request waits to hear that its second limit denies it, what it has taken under the first
+/// one drains, and others are allowed for that. (On a machine that stands still for a while the
+/// others come too late to be allowed twice.)
+#[test]
+fn cells_of_a_denied_request_that_have_drained_make_no_room() {
+    needs!(valkey());
+    let server = Server::start(&["--maxmemory-policy", "noeviction"]);
+    let policies = format!(
+        "[policy.api]\n{SHARED}cost = \"cost\"\nlimits = [\"25/s burst 20\", {{ name = \
+         \"group\", rate = \"20/d\", burst = 20, key = [\"group\"] }}]\n\
+         bandwidth = {{ full = \"10m\", least = \"50k\" }}\n"
+    );
+    let far = Proxy::start(server.address());
+    let urls = [format!("redis://{}", far.address()), server.url()];
+    let each = urls.map(|url| Machine::start(&config_at(&url, "", &policies)));
+    let machines = Machines::of(each.into(), vec![server]);
+    let ask = |machine: usize, ip: &str, group: &str, cost: i32| {
+        let args = [("ip", address(ip)), ("group", group.into()), ("cost", cost.into())];
+        is_blocked(&machines.ask(machine, &[("api", &args)]))
+    };
+    assert!(!ask(1, "192.0.2.9", "used-up", 20));
+    let before = machines.servers[0].say(&["DBSIZE"]);
+    far.delay(Duration::from_millis(200));
+    thread::scope(|scope| {
+        let address = &machines.each[0].agent.address;
+        let denied = scope.spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.unwrap().block_on(async {
+                let ip = self::address("192.0.2.1");
+                let args = [("ip", ip), ("group", "used-up".into()), ("cost", 20.into())];
+                Client::connect(address).await.unwrap().ask(&[("api", &args)]).await.unwrap()
+            })
+        });
+        wait_until("the cells are taken", || machines.servers[0].say(&["DBSIZE"]) != before);
+        wait_until("most of them have drained", || !ask(1, "192.0.2.1", "first", 17));
+        assert!(is_blocked(&denied.join().unwrap()));
+        ask(1, "192.0.2.1", "second", 17);
+    });
+    let files = machines.each.iter().map(|machine| machine.directory.path().join("audit"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gcra-spoa"));
+    command.arg("audit").args(files).args(["--rate", "25/s", "--burst", "20"]);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+}
+
+/// The limits of a request may be on different servers of a cluster.
 #[test]
 fn what_one_server_has_charged_is_given_back_if_another_is_away() {
     needs!(valkey());
