@@ -45,6 +45,22 @@ pub fn sentinel_of(primary: &Server, replica: &Server) -> Server {
     sentinel
 }
 
+/// As many sentinels as there are lists of further lines of their configurations, which know each
+/// other and call the primary "store". Two of them can promote a replica.
+pub fn sentinels_of(primary: &Server, lines: &[&str]) -> Vec<Server> {
+    let start = |(place, lines): (usize, &&str)| {
+        let file = primary.directory.path().join(format!("sentinel-{place}.conf"));
+        let text = format!(
+            "sentinel monitor store 127.0.0.1 {} 2\nsentinel down-after-milliseconds store 1000\n\
+             sentinel failover-timeout store 2000\n{lines}",
+            primary.port
+        );
+        std::fs::write(&file, text).unwrap();
+        Server::start_sentinel(&file)
+    };
+    lines.iter().enumerate().map(start).collect()
+}
+
 /// Primaries without replicas, with the slots dealt evenly.
 pub fn cluster(count: u16) -> Vec<Server> {
     let nodes: Vec<_> = (0..count).map(|_| Server::start(&CLUSTER)).collect();

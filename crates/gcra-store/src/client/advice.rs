@@ -53,6 +53,18 @@ pub(crate) fn advice(fault: &Fault, config: &Config) -> String {
         Fault::Late => {
             format!("; agents wait for {:?}, and then do without the store", config.timeout)
         }
+        Fault::NotFollowing { .. } => "; mend that replica, or stop it for good: its primary is \
+                                       used again when it follows, or is given up"
+            .to_owned(),
+        Fault::NoMajority(said) => said
+            .iter()
+            .filter_map(|(address, said)| Some((address, said.as_ref().err()?)))
+            // That is about the servers.
+            .filter(|(_, fault)| **fault != Fault::Late)
+            .map(|(address, fault)| Fault::Of(address.clone(), Box::new(fault.clone())))
+            .map(|fault| advice(&fault, config))
+            .find(|advice| !advice.is_empty())
+            .unwrap_or_default(),
         Fault::FewReplicas { .. } => "; start another one, or set least_replicas in [store] of a \
                                       configuration file"
             .to_owned(),
@@ -138,6 +150,12 @@ mod tests {
         assert_eq!(advice(&own, &config), missing);
         let missing = "; name the password with sentinel_password_file in [store]";
         assert_eq!(advice(&of, &config), missing);
+        let a = crate::config::Address::Tcp("a".into(), 26_379);
+        let silent = (a.clone(), Err(Fault::Late));
+        let none = Fault::NoMajority(vec![(a.clone(), Ok(a.clone())), silent.clone()]);
+        assert_eq!(super::advice(&none, &config), "");
+        let login = (a, Err(Fault::Login("NOAUTH no".to_owned())));
+        assert_eq!(super::advice(&Fault::NoMajority(vec![silent, login]), &config), missing);
         config.password = Password::File("/p".into());
         config.sentinel_password = Password::Variable("P".to_owned());
         assert_eq!(advice(&own, &config), "; the password is from the file /p");

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use crate::client::advice::advice;
 use crate::client::connection::{ANSWER, Connection, Connector, LONG_ANSWER, parts};
 use crate::client::fault::{Fault, in_words};
-use crate::client::finder::{Finder, add_wait, confirmed, probed, text};
+use crate::client::finder::{Finder, Seen, add_wait, address_in, before_late, confirmed, probed};
 use crate::client::script::{self, By};
 use crate::client::standing::time;
 use crate::config::{Address, Config};
@@ -62,6 +62,7 @@ pub async fn check(config: Config) -> io::Result<Vec<Finding>> {
             return Ok(findings.0);
         }
     };
+    findings.sentinels(&connector.config, &seen);
     let tags_without_server = seen.map.owners.iter().filter(|&&owner| owner == u16::MAX).count();
     if tags_without_server > 0 {
         findings.wrong(format!(
@@ -105,6 +106,58 @@ impl Findings {
 
     fn wrong(&mut self, text: String) {
         self.add(Kind::Wrong, text);
+    }
+
+    /// Compares what all sentinels say.
+    fn sentinels(&mut self, config: &Config, seen: &Seen) {
+        let (all, Some(found)) = (seen.sentinels.len(), seen.map.servers.first()) else { return };
+        if all == 0 {
+            return;
+        }
+        let mut agree = 0;
+        for (address, said) in &seen.sentinels {
+            let why = match said {
+                Ok(said) if said.primary != found.address => {
+                    format!("names {} as the primary, not {}", said.primary, found.address)
+                }
+                Ok(said) if said.is_down => format!(
+                    "cannot use {}: is it cut off, or does its auth-pass differ? It would promote \
+                     a replica",
+                    found.address
+                ),
+                Ok(_) => {
+                    agree += 1;
+                    continue;
+                }
+                Err(fault) => {
+                    let of = Fault::Of(address.clone(), Box::new(fault.clone()));
+                    format!("cannot be asked: {fault}{}", advice(&of, config))
+                }
+            };
+            self.remark(format!("the sentinel at {address} {why}"));
+        }
+        let said = seen.sentinels.iter().filter_map(|(_, said)| said.as_ref().ok());
+        let known = said.map(|it| it.sentinels).max().unwrap_or(all);
+        if agree == all {
+            self.good(format!("all sentinels of the address ({all}) name {}", found.address));
+        }
+        if known != all {
+            self.remark(format!(
+                "the address names {all} of {known} sentinels; more than half of those that it \
+                 names must agree, so name all"
+            ));
+        } else if all < 3 {
+            self.remark(format!(
+                "more than half of the sentinels must agree, and there are only {all}; have three, \
+                 so that one may fail"
+            ));
+        }
+        for replica in &found.given_up {
+            self.remark(format!(
+                "the replica at {replica} was given up by the sentinels: it is down, or has not \
+                 followed its primary for long; it does not confirm what is written"
+            ));
+        }
     }
 
     async fn server(
@@ -219,6 +272,14 @@ impl Findings {
                  a failover the store cannot be used until there is another one"
             ));
         }
+        if config.least_replicas > 0 && 2 * config.least_replicas < replicas {
+            let least = config.least_replicas;
+            self.remark(format!(
+                "there are {replicas} replicas, and least_replicas is {least}: a primary that has \
+                 lost more than half of them is used; if one of those comes back and is promoted \
+                 before it has caught up, each key may get one burst more than its limit"
+            ));
+        }
         if replicas > 0 && config.least_replicas == 0 {
             self.remark(
                 "least_replicas is 0: if a replica is promoted while this server lives on, each \
@@ -330,12 +391,8 @@ impl Clock {
 /// The replicas that follow a primary, by what it says.
 async fn replicas_of(connection: &mut Connection, within: Duration) -> Vec<Address> {
     let role = connection.send_one(&["ROLE"], LONG_ANSWER, within).await.unwrap_or(Value::Nil);
-    let address = |replica: &Value| {
-        let [host, port, ..] = parts(replica) else { return None };
-        Address::said(text(host)?, text(port)?.parse().ok()?)
-    };
     let replicas = parts(&role).get(2).map_or(&[][..], parts);
-    replicas.iter().filter_map(address).take(MOST_REPLICAS).collect()
+    replicas.iter().filter_map(address_in).take(MOST_REPLICAS).collect()
 }
 
 const CALLS: usize = 10;
@@ -359,7 +416,7 @@ async fn took(
     for time in &mut times {
         let mut commands = Pipeline::new();
         commands.add_command(script::probe(tag, By::Text).ok_or(Fault::Late)?);
-        add_wait(&mut commands, replicas, config.timeout);
+        add_wait(&mut commands, replicas, before_late(config.timeout));
         let start = Instant::now();
         let answers = connection.send(&commands, config.timeout).await?;
         probed(answers.first())?;

@@ -265,6 +265,15 @@ pub(crate) fn parts(answer: &Value) -> &[Value] {
     if let Value::Array(parts) = answer { parts } else { &[] }
 }
 
+/// The text of an answer, if it is one.
+pub(crate) fn text(value: &Value) -> Option<&str> {
+    match value {
+        Value::BulkString(bytes) => core::str::from_utf8(bytes).ok(),
+        Value::SimpleString(text) => Some(text),
+        _ => None,
+    }
+}
+
 /// The fault of the server that an answer names.
 pub(crate) fn fault_of(answer: &Value) -> Option<Fault> {
     let Value::ServerError(error) = answer else { return None };

@@ -21,6 +21,8 @@ pub enum Fault {
     Of(Address, Box<Self>),
     /// The sentinel does not know a primary of this name.
     UnknownName(String),
+    /// No more than half of the sentinels name the same primary: what each of them says.
+    NoMajority(Vec<(Address, Result<Address, Self>)>),
     /// It did not answer in time.
     Late,
     /// Its replies take longer than [`Config::slow`](crate::Config::slow).
@@ -49,6 +51,15 @@ pub enum Fault {
         /// How many have.
         are: u32,
         /// How many there are.
+        needed: u32,
+    },
+    /// A replica lives and does not follow it, so it cannot confirm.
+    NotFollowing {
+        /// Where that is, as the sentinels or the cluster say.
+        replica: Address,
+        /// How many follow.
+        are: u32,
+        /// How many must confirm.
         needed: u32,
     },
     /// It has fewer replicas than [`Config::least_replicas`](crate::Config::least_replicas).
@@ -99,6 +110,18 @@ impl fmt::Display for Fault {
             Self::UnknownName(name) => {
                 write!(f, "the sentinel does not know a primary that is called '{name}'")
             }
+            Self::NoMajority(said) => {
+                let most = said.len() / 2 + 1;
+                write!(f, "of {} sentinels, {most} must name the same primary", said.len())?;
+                for (place, (address, said)) in said.iter().enumerate() {
+                    f.write_str(if place == 0 { ": " } else { "; " })?;
+                    match said {
+                        Ok(primary) => write!(f, "{address} names {primary}")?,
+                        Err(fault) => write!(f, "{address}: {fault}")?,
+                    }
+                }
+                Ok(())
+            }
             Self::Late => f.write_str("it did not answer in time"),
             Self::Slow { takes, most } => {
                 let [takes, most] = [takes, most].map(|time| time.as_secs_f64() * 1e3);
@@ -117,6 +140,14 @@ impl fmt::Display for Fault {
             Self::Replicas { are, needed } => {
                 let have = if *are == 1 { "replica has" } else { "replicas have" };
                 write!(f, "{are} {have} confirmed, and {needed} must")
+            }
+            Self::NotFollowing { replica, are, needed } => {
+                let s = if *are == 1 { "" } else { "s" };
+                write!(
+                    f,
+                    "it has {are} replica{s}, and {needed} must confirm: the one at {replica} does \
+                     not follow it"
+                )
             }
             Self::FewReplicas { are, least } => {
                 let s = if *are == 1 { "" } else { "s" };

@@ -11,17 +11,20 @@ use redis::{Pipeline, Value};
 use tokio::time::{Instant, sleep};
 
 use crate::client::bucket::{TAGS, tag_text};
-use crate::client::connection::{ANSWER, Connection, Connector, LONG_ANSWER, fault_of, parts};
+use crate::client::connection::{
+    ANSWER, Connection, Connector, LONG_ANSWER, fault_of, parts, text,
+};
 use crate::client::fault::{Fault, in_words};
 use crate::client::script::{self, By};
+use crate::client::sentinels::{Answers, Found, Sentinels, found};
 use crate::config::{Address, Place};
 
 /// Looks for servers, again and again. It moves into each look and comes back with what it found.
 pub(crate) struct Finder {
     connector: Arc<Connector>,
-    /// The sentinel, or the node of a cluster, to ask first.
+    /// The node of a cluster to ask first.
     first: usize,
-    sentinel: Option<Connection>,
+    sentinels: Option<Sentinels>,
     map: Option<Map>,
 }
 
@@ -33,13 +36,6 @@ pub(crate) struct Map {
     pub(crate) owners: Box<[u16]>,
 }
 
-/// A primary, and how many replicas may be promoted in its place, as others say.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) struct Found {
-    pub(crate) address: Address,
-    replicas: u32,
-}
-
 /// The findings of a look.
 pub(crate) struct Seen {
     pub(crate) map: Map,
@@ -48,6 +44,8 @@ pub(crate) struct Seen {
     /// Why the sentinels or the cluster could not tell where the servers are. The map is then
     /// what was known before.
     pub(crate) fault: Option<Fault>,
+    /// What the sentinels have said, if there are any.
+    pub(crate) sentinels: Answers,
 }
 
 impl Map {
@@ -60,19 +58,26 @@ impl Map {
 
 impl Finder {
     pub(crate) fn new(connector: Arc<Connector>) -> Self {
-        Self { connector, first: 0, sentinel: None, map: None }
+        let sentinels = Sentinels::new(&connector);
+        Self { connector, first: 0, sentinels, map: None }
     }
 
     /// Looks once. `known` are the connections that there are.
     pub(crate) async fn look(&mut self, known: &[(Address, Connection)]) -> Result<Seen, Fault> {
-        let fault = match self.find(known).await {
+        let sentinels = match &mut self.sentinels {
+            Some(sentinels) => sentinels.ask().await,
+            None => Vec::new(),
+        };
+        let fault = match self.find(known, &sentinels).await {
             Ok(map) => {
                 self.map = Some(map);
                 None
             }
             Err(fault) => {
                 self.first = self.first.wrapping_add(1);
-                self.sentinel = None;
+                for found in self.map.iter_mut().flat_map(|map| &mut map.servers) {
+                    found.gives_up_none();
+                }
                 Some(fault)
             }
         };
@@ -84,46 +89,24 @@ impl Finder {
             self.check(found, known.map(|(_, connection)| connection.clone()), map.tag_of(place))
         }));
         let servers = servers.await;
-        Ok(Seen { map, servers, fault })
+        Ok(Seen { map, servers, fault, sentinels })
     }
 
-    async fn find(&mut self, known: &[(Address, Connection)]) -> Result<Map, Fault> {
+    async fn find(
+        &mut self,
+        known: &[(Address, Connection)],
+        sentinels: &Answers,
+    ) -> Result<Map, Fault> {
         let connector = self.connector.clone();
         let all_tags = |found| Map { servers: vec![found], owners: vec![0; TAGS.into()].into() };
         match &connector.config.url.place {
             Place::Single(address) => {
-                Ok(all_tags(Found { address: address.clone(), replicas: 0 }))
+                let (replicas, given_up) = (Vec::new(), Vec::new());
+                Ok(all_tags(Found { address: address.clone(), replicas, given_up }))
             }
-            Place::Sentinel { sentinels, name } => {
-                self.ask_sentinel(sentinels, name).await.map(all_tags)
-            }
+            Place::Sentinel { .. } => found(sentinels).map(all_tags),
             Place::Cluster { nodes } => self.ask_cluster(nodes, known).await,
         }
-    }
-
-    async fn ask_sentinel(&mut self, sentinels: &[Address], name: &str) -> Result<Found, Fault> {
-        let place = self.first % sentinels.len().max(1);
-        let Some(sentinel) = sentinels.get(place) else { return Err(Fault::Late) };
-        let mut connection = match self.sentinel.clone() {
-            Some(connection) => connection,
-            None => self.connector.connect_to_sentinel(sentinel).await.map_err(named(sentinel))?,
-        };
-        let within = self.connector.config.connect_timeout;
-        let words = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", name];
-        let answer = connection.send_one(&words, ANSWER, within).await.map_err(named(sentinel))?;
-        let address = match parts(&answer) {
-            [host, port] => text(host).zip(text(port).and_then(|port| port.parse().ok())),
-            _ => None,
-        };
-        let Some(address) = address.and_then(|(host, port)| Address::said(host, port)) else {
-            return Err(named(sentinel)(Fault::UnknownName(name.to_owned())));
-        };
-        let words = ["SENTINEL", "REPLICAS", name];
-        let replicas = connection.send_one(&words, LONG_ANSWER, within).await;
-        let replicas = replicas.map_err(named(sentinel))?;
-        self.sentinel = Some(connection);
-        let replicas = parts(&replicas).iter().filter(|it| may_be_promoted(it)).count();
-        Ok(Found { address, replicas: u32::try_from(replicas).unwrap_or(u32::MAX) })
     }
 
     async fn ask_cluster(
@@ -215,7 +198,7 @@ impl Finder {
         let config = &self.connector.config;
         let mut commands = Pipeline::new();
         commands.add_command(script::probe(tag, by).ok_or(Fault::Late)?);
-        add_wait(&mut commands, replicas, config.timeout);
+        add_wait(&mut commands, replicas, before_late(config.timeout));
         let answers = connection.send_until(&commands, Instant::now() + config.timeout).await?;
         match answers.first() {
             // The tag is on its way to another server.
@@ -250,13 +233,36 @@ impl Finder {
             }
             _ => return Err(Fault::Replica),
         }
-        let are = role.get(2).map_or(0, |replicas| parts(replicas).len());
-        let are = u32::try_from(are).unwrap_or(u32::MAX);
+        let connected: Vec<_> =
+            role.get(2).map_or(&[][..], parts).iter().map(address_in).collect();
+        let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+        let are = number(connected.len());
         if are < config.least_replicas {
             return Err(Fault::FewReplicas { are, least: config.least_replicas });
         }
-        Ok(if config.durable { are.max(found.replicas) } else { 0 })
+        if !config.durable {
+            return Ok(0);
+        }
+        let connected: Vec<_> = connected.into_iter().flatten().collect();
+        let needed = number(found.must_confirm(&connected)).max(are);
+        // Then they cannot confirm, and this says which of them.
+        if needed > are
+            && let Some(missing) = found.replicas.iter().find(|it| !connected.contains(it))
+        {
+            return Err(Fault::NotFollowing { replica: missing.clone(), are, needed });
+        }
+        Ok(needed)
     }
+}
+
+/// The address with which an element of a list begins.
+pub(crate) fn address_in(element: &Value) -> Option<Address> {
+    let [host, port, ..] = parts(element) else { return None };
+    let port = match port {
+        Value::Int(port) => u16::try_from(*port).ok()?,
+        port => text(port)?.parse().ok()?,
+    };
+    Address::said(text(host)?, port)
 }
 
 /// Whether this is what the script answers to the probe.
@@ -281,6 +287,12 @@ pub(crate) fn add_wait(commands: &mut Pipeline, replicas: u32, within: Duration)
     }
 }
 
+/// For how long to wait for replicas, so that the answer says how many have confirmed before it is
+/// late.
+pub(crate) fn before_late(within: Duration) -> Duration {
+    within - within / 10
+}
+
 /// Whether the answer to [`add_wait`]'s command is what was waited for.
 pub(crate) fn confirmed(answer: Option<&Value>, replicas: u32) -> Result<(), Fault> {
     let are = match answer {
@@ -293,27 +305,6 @@ pub(crate) fn confirmed(answer: Option<&Value>, replicas: u32) -> Result<(), Fau
 /// Says in a fault which other server it is about.
 fn named(address: &Address) -> impl Fn(Fault) -> Fault {
     move |fault| Fault::Of(address.clone(), Box::new(fault))
-}
-
-pub(crate) fn text(value: &Value) -> Option<&str> {
-    match value {
-        Value::BulkString(bytes) => core::str::from_utf8(bytes).ok(),
-        Value::SimpleString(text) => Some(text),
-        _ => None,
-    }
-}
-
-/// Whether a sentinel may promote this replica, of which it says fields and values.
-fn may_be_promoted(replica: &Value) -> bool {
-    let Value::Array(fields) = replica else { return false };
-    let field = |name| {
-        let pairs = fields.chunks_exact(2);
-        pairs.filter(|pair| text(&pair[0]) == Some(name)).find_map(|pair| text(&pair[1]))
-    };
-    let down = |flags: &str| {
-        flags.split(',').any(|it| ["s_down", "o_down", "disconnected"].contains(&it))
-    };
-    !field("flags").is_some_and(down) && field("slave-priority") != Some("0")
 }
 
 /// Reads the answer to `CLUSTER SLOTS`: a list of `[first, last, [host, port, ...], replicas...]`.
@@ -343,10 +334,11 @@ fn map_of(slots: &Value, asked: &Address) -> Option<Map> {
         if tags.peek().is_none() {
             continue;
         }
-        let replicas = u32::try_from(replicas.len()).unwrap_or(u32::MAX);
         let place = map.servers.iter().position(|found| found.address == address);
         let place = place.unwrap_or_else(|| {
-            map.servers.push(Found { address, replicas });
+            let replicas = replicas.iter().map(|it| address_in(it).unwrap_or(asked.clone()));
+            let (replicas, given_up) = (replicas.collect(), Vec::new());
+            map.servers.push(Found { address, replicas, given_up });
             map.servers.len() - 1
         });
         let Ok(owner) = u16::try_from(place) else { continue };
@@ -404,9 +396,12 @@ mod tests {
             range(12_001, 12_100, &[("a", 1), ("r", 2)]),
         ]);
         let map = map_of(&slots, &asked).unwrap();
-        let servers = [("a", 1, 1), ("asked", 7, 0)].map(|(host, port, replicas)| Found {
-            address: Address::Tcp(host.to_owned(), port),
+        let at = |host: &str, port| Address::Tcp(host.to_owned(), port);
+        let servers = [("a", 1, vec![at("r", 2)]), ("asked", 7, vec![])];
+        let servers = servers.map(|(host, port, replicas)| Found {
+            address: at(host, port),
             replicas,
+            given_up: Vec::new(),
         });
         assert_eq!(map.servers, servers);
         for tag in 0..TAGS {
@@ -419,18 +414,5 @@ mod tests {
         }
         assert!(map_of(&Value::Array(Vec::new()), &asked).is_none());
         assert!(map_of(&Value::Nil, &asked).is_none());
-    }
-
-    #[test]
-    fn a_replica_that_is_down_is_not_waited_for() {
-        let replica = |flags: &str, priority: &str| {
-            let words = ["name", "r", "flags", flags, "slave-priority", priority];
-            let words = words.iter().map(|word| Value::BulkString(word.as_bytes().to_vec()));
-            may_be_promoted(&Value::Array(words.collect()))
-        };
-        assert!(replica("slave", "100"));
-        assert!(!replica("s_down,slave", "100"));
-        assert!(!replica("slave,disconnected", "100"));
-        assert!(!replica("slave", "0"));
     }
 }

@@ -12,6 +12,7 @@ mod lines;
 mod message;
 mod password;
 pub mod script;
+mod sentinels;
 mod shared;
 mod standing;
 mod store;

@@ -17,10 +17,11 @@ use crate::client::advice::advice;
 use crate::client::clocks::{Clocks, Leapt};
 use crate::client::connection::{Connection, Connector};
 use crate::client::fault::{Fault, Reaction, in_words, reaction};
-use crate::client::finder::{Finder, Found, Seen, add_wait, confirmed, slot_of};
+use crate::client::finder::{Finder, Seen, add_wait, confirmed, slot_of};
 use crate::client::lines::Lines;
 use crate::client::message::{AskAnswer, AskOutcome, Batch, Envelope, NotCharged, Pending, What};
 use crate::client::script::{self, By, NotAReply, Script};
+use crate::client::sentinels::Found;
 use crate::client::shared::{FOUND_WITHIN, Health, RoundTrip, ServerHealth, Shared};
 use crate::config::Address;
 
@@ -584,7 +585,7 @@ impl Task {
         self.looks += 1;
         let mut closed = false;
         let fault = match seen {
-            Ok(Seen { map, servers, fault }) => {
+            Ok(Seen { map, servers, fault, .. }) => {
                 self.take_map(map.servers);
                 self.owners = map.owners;
                 for (place, state) in servers.into_iter().enumerate() {

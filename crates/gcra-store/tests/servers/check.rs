@@ -77,6 +77,19 @@ async fn a_server_with_a_password_and_a_sentinel_with_another() {
 }
 
 #[tokio::test]
+async fn a_replica_that_hangs() {
+    needs!(valkey());
+    let server = Server::start(&[]);
+    let mut replica = replica_of(&server);
+    replica.freeze();
+    let mut config = config(&server.url());
+    (config.timeout, config.connect_timeout) = (Duration::from_secs(3), Duration::from_secs(3));
+    let wrong = said(config, Kind::Wrong).await;
+    assert!(wrong.ends_with("cannot be used: 0 replicas have confirmed, and 1 must"), "{wrong}");
+    replica.thaw();
+}
+
+#[tokio::test]
 async fn each_thing_that_is_wrong() {
     needs!(valkey());
     let server = Server::start(&["--maxmemory-policy", "allkeys-lru"]);

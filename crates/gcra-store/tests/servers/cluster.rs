@@ -3,7 +3,9 @@
 use gcra_store::{AskOutcome, Fault, Names};
 
 use crate::host::{Host, config};
-use crate::support::{SLOTS, Server, cluster, cluster_url, id, needs, valkey};
+use crate::support::{
+    SLOTS, Server, add_replicas, cluster, cluster_url, follows, id, needs, valkey, wait_until,
+};
 
 /// Which node has the slot of this key.
 pub fn owner(nodes: &[Server], host: &Host, key: &str) -> (usize, String) {
@@ -131,4 +133,31 @@ async fn a_slot_that_nobody_has_and_a_cluster_that_is_down() {
     while !matches!(host.ask("key").await, AskOutcome::Away) {}
     nodes[owner].say(&["CLUSTER", "ADDSLOTS", &slot]);
     host.reply_again("key").await;
+}
+
+/// A cluster never gives it up.
+#[tokio::test]
+async fn a_replica_that_lives_and_does_not_follow_is_named() {
+    needs!(valkey());
+    let nodes = cluster(1);
+    let replicas = add_replicas(&nodes);
+    let mut host = Host::open(config(&cluster_url(&nodes)));
+    host.wait_until("the replica confirms", |health| {
+        health.is_well() && health.servers[0].replicas == 1
+    })
+    .await;
+    replicas[0].say(&["CONFIG", "SET", "masteruser", "nobody"]);
+    replicas[0].say(&["CONFIG", "SET", "masterauth", "wrong"]);
+    nodes[0].say(&["CLIENT", "KILL", "TYPE", "replica"]);
+    let address = replicas[0].address().to_string();
+    host.wait_for_fault(|fault| {
+        let says = format!("it has 0 replicas, and 1 must confirm: the one at {address} does not");
+        fault.to_string().starts_with(&says)
+    })
+    .await;
+    for setting in ["masteruser", "masterauth"] {
+        replicas[0].say(&["CONFIG", "SET", setting, ""]);
+    }
+    wait_until("the replica follows", || follows(&replicas[0], &nodes[0]));
+    host.wait_until("it is used again", gcra_store::Health::is_well).await;
 }

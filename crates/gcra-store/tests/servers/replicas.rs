@@ -2,10 +2,13 @@
 
 use std::time::Duration;
 
-use gcra_store::{AskOutcome, Fault, Health, Password};
+use gcra_store::{AskOutcome, Config, Fault, Health, Password, check};
 
+use crate::fake::serve;
 use crate::host::{Host, config};
-use crate::support::{PATIENCE, Server, needs, replica_of, sentinel_of, valkey};
+use crate::support::{
+    PATIENCE, Server, needs, replica_of, sentinel_of, sentinels_of, valkey, wait_until,
+};
 
 fn replicas(health: &Health) -> Option<u32> {
     let server = health.servers.first()?;
@@ -104,8 +107,7 @@ async fn sentinels_tell_which_server_is_the_primary_now() {
     let mut primary = Server::start(&[]);
     let replica = replica_of(&primary);
     let sentinel = sentinel_of(&primary, &replica);
-    // The first one does not answer at all.
-    let url = format!("redis+sentinel://127.0.0.1:1,{}/store", sentinel.address());
+    let url = format!("redis+sentinel://{}/store", sentinel.address());
     let mut config = config(&url);
     config.timeout = Duration::from_secs(2);
     let mut host = Host::open(config);
@@ -125,4 +127,130 @@ async fn sentinels_tell_which_server_is_the_primary_now() {
     let record = gcra_store::Names::new(b"").bucket("p.l", b"key", host.limit);
     // The first ask and the second one are fresh, so what the first was granted counts as spent.
     assert!(replica.say(&["GETRANGE", &record.name(), "8", "15"]) != "$8\r\n\0\0\0\0\0\0\0\0\r\n");
+}
+
+/// A primary with two replicas, and three sentinels.
+struct Group {
+    primary: Server,
+    replicas: [Server; 2],
+    sentinels: Vec<Server>,
+}
+
+impl Group {
+    /// `prepare` is done to each server before the sentinels begin, which have these lines.
+    fn start(prepare: impl Fn(&Server), lines: [&str; 3]) -> Self {
+        let primary = Server::start(&[]);
+        let replicas = [replica_of(&primary), replica_of(&primary)];
+        [&primary, &replicas[0], &replicas[1]].into_iter().for_each(prepare);
+        let sentinels = sentinels_of(&primary, &lines);
+        for sentinel in &sentinels[1..] {
+            wait_until("the sentinel knows the replicas and another sentinel", || {
+                let said = sentinel.say(&["SENTINEL", "REPLICAS", "store"]);
+                let other = sentinel.say(&["SENTINEL", "SENTINELS", "store"]);
+                replicas.iter().all(|it| said.contains(&it.port.to_string()))
+                    && other.contains("runid")
+            });
+        }
+        Self { primary, replicas, sentinels }
+    }
+
+    fn config(&self) -> Config {
+        let addresses: Vec<_> = self.sentinels.iter().map(|it| it.address().to_string()).collect();
+        let mut config = config(&format!("redis+sentinel://{}/store", addresses.join(",")));
+        config.least_replicas = 1;
+        config.timeout = Duration::from_secs(2);
+        config
+    }
+}
+
+/// Whichever sentinel is named first.
+#[tokio::test]
+async fn a_sentinel_that_does_not_know_the_password_is_overruled() {
+    needs!(valkey());
+    let secret = |server: &Server| {
+        for setting in ["masterauth", "requirepass"] {
+            server.say(&["CONFIG", "SET", setting, "secret"]);
+        }
+    };
+    let knows = "sentinel auth-pass store secret\n";
+    let mut group = Group::start(secret, ["", knows, knows]);
+    let mut config = group.config();
+    let file = group.primary.directory.path().join("password");
+    std::fs::write(&file, "secret\n").unwrap();
+    config.password = Password::File(file);
+    let mut host = Host::open(config.clone());
+    host.reply_again("key").await;
+    let (first, before) = (group.sentinels[0].address(), group.primary.address().to_string());
+    wait_until("the first sentinel calls the primary down", || {
+        group.sentinels[0].say(&["SENTINEL", "MASTER", "store"]).contains("s_down")
+    });
+    let found = check(config.clone()).await.unwrap();
+    let remark = format!("the sentinel at {first} cannot use {before}: ");
+    assert!(found.iter().any(|it| it.text.starts_with(&remark)), "{found:?}");
+    group.primary.kill();
+    host.wait_until("another primary is used", |health| {
+        health.is_well() && health.servers[0].address != before
+    })
+    .await;
+    host.reply_again("key").await;
+    let found = check(config).await.unwrap();
+    let remark = format!("the sentinel at {first} names {before} as the primary, not 127.0.0.1:");
+    assert!(found.iter().any(|it| it.text.starts_with(&remark)), "{found:?}");
+}
+
+#[tokio::test]
+async fn a_replica_that_lives_and_does_not_follow_is_named_and_given_up() {
+    needs!(valkey());
+    let group = Group::start(|_| {}, [""; 3]);
+    let mut host = Host::open(group.config());
+    host.wait_until("both replicas confirm", |health| replicas(health) == Some(2)).await;
+    let replica = &group.replicas[1];
+    replica.say(&["CONFIG", "SET", "masteruser", "nobody"]);
+    replica.say(&["CONFIG", "SET", "masterauth", "wrong"]);
+    // So that it is given up soon. The sentinels ask for the state of its link every 10 s.
+    for sentinel in &group.sentinels {
+        sentinel.say(&["SENTINEL", "SET", "store", "down-after-milliseconds", "300"]);
+    }
+    let address = replica.address().to_string();
+    group.primary.say(&["CLIENT", "KILL", "TYPE", "replica"]);
+    host.wait_for_fault(|fault| {
+        let says = format!("it has 1 replica, and 2 must confirm: the one at {address} does not");
+        fault.to_string().starts_with(&says)
+    })
+    .await;
+    host.wait_until("it is given up", |health| replicas(health) == Some(1)).await;
+    host.reply_again("key").await;
+    let found = check(group.config()).await.unwrap();
+    let remark = format!("the replica at {address} was given up by the sentinels: ");
+    assert!(found.iter().any(|it| it.text.starts_with(&remark)), "{found:?}");
+}
+
+/// One that is alone has no say: it may be on the side of a primary that was cut off.
+#[tokio::test]
+async fn one_of_three_sentinels_is_not_believed() {
+    needs!(valkey());
+    let primary = Server::start(&[]);
+    let replica = replica_of(&primary);
+    let sentinel = sentinel_of(&primary, &replica);
+    let (other, _) = serve(|command, port| {
+        match command.contains("GET-MASTER-ADDR-BY-NAME") {
+            true => format!("*2\r\n$9\r\n127.0.0.1\r\n$5\r\n{port:05}\r\n"),
+            false => "*0\r\n".to_owned(),
+        }
+        .into_bytes()
+    });
+    let url =
+        format!("redis+sentinel://{},127.0.0.1:{other},127.0.0.1:1/store", sentinel.address());
+    let mut host = Host::open(config(&url));
+    let says = format!(
+        "of 3 sentinels, 2 must name the same primary: {} names {}; 127.0.0.1:{other} names \
+         127.0.0.1:{other}; 127.0.0.1:1: there is no connection: ",
+        sentinel.address(),
+        primary.address()
+    );
+    host.wait_until("the sentinels disagree", |health| {
+        health.fault.as_ref().is_some_and(|fault| fault.to_string().starts_with(&says))
+    })
+    .await;
+    assert!(host.store.health().servers.is_empty());
 }
