@@ -695,9 +695,9 @@ fn cells_of_a_denied_request_are_free_when_it_is_answered() {
     }
 }
 
-/// While a request waits to hear that its second limit denies it, what it has taken under the first
-/// one drains, and others are allowed for that. (On a machine that stands still for a while the
-/// others come too late to be allowed twice.)
+/// While a request waits to hear that its second limit denies it, what it has taken under the
+/// first one drains, and others are allowed for that. (On a machine that stands still for a while
+/// the others come too late to be allowed twice.)
 #[test]
 fn cells_of_a_denied_request_that_have_drained_make_no_room() {
     needs!(valkey());

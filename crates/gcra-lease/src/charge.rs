@@ -742,8 +742,8 @@ mod tests {
             }
         }
 
-        /// Requests that are denied after all, each after its delay, leave no room for others: those
-        /// that are allowed keep to the limit, each at the moment of its charge.
+        /// Requests that are denied after all, each after its delay, leave no room for others:
+        /// those that are allowed keep to the limit, each at the moment of its charge.
         #[test]
         fn denied_requests_make_no_room(
             (interval, burst) in (1_000..20_000_u64, 1..20_u32),
@@ -766,8 +766,8 @@ mod tests {
             }
         }
 
-        /// Whatever is lent and charged, and taken for requests that are denied after all: when the
-        /// other requests go on, one exact bucket allows them.
+        /// Whatever is lent and charged, and taken for requests that are denied after all: when
+        /// the other requests go on, one exact bucket allows them.
         #[test]
         fn never_too_many_beside_leases(
             limit in any_limit(),

@@ -110,9 +110,9 @@ impl Done {
         matches!(self.charge, StoreCharge::Take { cells: 0, .. })
     }
 
-    /// Gives back the cells of the request, which another limit denies. Of a queue nothing is given
-    /// back: others may have taken places behind this one. If it were left, another request would
-    /// go on at the same time as one of them.
+    /// Gives back the cells of the request, which another limit denies. Of a queue nothing is
+    /// given back: others may have taken places behind this one. If it were left, another request
+    /// would go on at the same time as one of them.
     pub(super) fn undo(&self) -> Option<StoreCharge> {
         let Charged { allowed, cells, now, .. } = self.charged;
         match self.charge {

@@ -148,8 +148,8 @@ impl Findings {
             ));
         } else if all < 3 {
             self.remark(format!(
-                "more than half of the sentinels must agree, and there are only {all}; have three, \
-                 so that one may fail"
+                "more than half of the sentinels must agree, and there are only {all}; have \
+                 three, so that one may fail"
             ));
         }
         for replica in &found.given_up {

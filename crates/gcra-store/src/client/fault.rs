@@ -145,8 +145,8 @@ impl fmt::Display for Fault {
                 let s = if *are == 1 { "" } else { "s" };
                 write!(
                     f,
-                    "it has {are} replica{s}, and {needed} must confirm: the one at {replica} does \
-                     not follow it"
+                    "it has {are} replica{s}, and {needed} must confirm: the one at {replica} \
+                     does not follow it"
                 )
             }
             Self::FewReplicas { are, least } => {

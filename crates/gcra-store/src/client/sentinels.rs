@@ -3,9 +3,9 @@
 //!
 //! One sentinel can be cut off from the others, or have an old or a wrong view. So an address
 //! counts only if more than half of the sentinels name it: then no other address counts anywhere,
-//! and no replica is promoted without the vote of a sentinel that names the primary. A replica must
-//! confirm all changes until it cannot be promoted any more. The leader of the sentinels chooses by
-//! its own view, so a replica counts while a single sentinel would promote it.
+//! and no replica is promoted without the vote of a sentinel that names the primary. A replica
+//! must confirm all changes until it cannot be promoted any more. The leader of the sentinels
+//! chooses by its own view, so a replica counts while a single sentinel would promote it.
 
 use std::sync::Arc;
 
