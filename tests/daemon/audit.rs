@@ -336,6 +336,8 @@ fn a_damaged_line_damages_no_other_and_a_gap_is_told() {
     // Only a write that failed leaves a damaged line. What it should have said is not known.
     fs::write(&file, format!("{whole}12 default 192.0")).unwrap();
     assert_eq!(audit(&[&file], &["--rate", "1/d"]).status.code(), Some(1));
+    fs::write(&file, format!("{whole}# end pid=")).unwrap();
+    assert_eq!(audit(&[&file], &["--rate", "1/d"]).status.code(), Some(1), "its end is cut off");
 }
 
 /// A disk that is full to the end leaves no line about the gap. What has no end is told.

@@ -214,7 +214,8 @@ impl Record {
                 self.missing += gap.trim().parse().unwrap_or(1);
                 continue;
             }
-            if text.starts_with(END) {
+            // A full disk can cut it off. Then it does not say that nothing is missing.
+            if text.starts_with(END) && text.ends_with('\n') {
                 self.ended += 1;
                 continue;
             }

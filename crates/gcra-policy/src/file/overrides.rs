@@ -433,6 +433,12 @@ pub(crate) fn not_as_text(text: &str, is_override: bool) -> Option<String> {
             kind.in_words()
         ));
     }
+    // An override can have it.
+    if let Some(value) = text.strip_prefix(VALUE).filter(|_| !is_override) {
+        return Some(format!(
+            "'{text}' is only that string, because 'when' names no types; write {value}"
+        ));
+    }
     is_pattern(text).then(|| {
         format!(
             "'{text}' is compared as a whole, and no character in it stands for others; let \
