@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 
 use arrayvec::ArrayVec;
 use gcra_policy::answers::{Answers, MAX_LISTED, Var};
+use gcra_policy::haproxy_report::TOLD;
 use gcra_policy::{Bandwidth, Limit, LimitPlace, Policies, Policy};
 use gcra_table::{Nanos, Quota};
 use spop_agent::{BufferFull, HeaderListWriter, LateReply, Reply, Scope, Value, VarName};
@@ -173,6 +174,13 @@ macro_rules! set_vars {
 }
 
 set_vars!(Reply<'_>, LateReply);
+
+/// Answers a report of requests without a decision. HAProxy would send it again without that.
+#[cold]
+pub fn write_told(told: i64, reply: &mut impl SetVars) {
+    const NAME: VarName<'_> = VarName::from_static(TOLD);
+    let _ = reply.set(Scope::Process, NAME, Some(told.into()));
+}
 
 /// Writes the answer to a request. `standings` are those of all limits that were asked. If no
 /// message could be decided, `blocked` is not set; and after a response has settled its request,

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use gcra_policy::haproxy_report::{ERRS, HOST, REPORT, SET_SINCE, SINCE, UNSETTLED};
+use gcra_policy::haproxy_report::{ERRS, HOST, REPORT, SET_SINCE, SINCE, TOLD, UNSETTLED};
 use gcra_table::{HEARD_KINDS, KeyHash, Table};
 use gcra_text::count::Count;
 use spop_agent::{Message, Value};
@@ -39,13 +39,14 @@ pub struct HaproxyUndecided {
 }
 
 impl HaproxyUndecided {
-    /// Takes note of what HAProxy reports. It tells one agent of the table or another, again and
-    /// again, so the table says what is new.
+    /// Takes note of what HAProxy reports. It tells one agent of the table or another, until one
+    /// has answered, so the table says what is new. Returns up to when it has reported, which is
+    /// the answer.
     #[cold]
-    pub(crate) fn hear(&self, table: &Table, report: &Message<'_>) {
+    pub(crate) fn hear(&self, table: &Table, report: &Message<'_>) -> Option<i64> {
         let Some(source) = source(table, report) else {
             self.nameless.fetch_add(1, Ordering::Relaxed);
-            return;
+            return None;
         };
         for arg in report.args() {
             // HAProxy counts in 32 bits.
@@ -56,6 +57,8 @@ impl HaproxyUndecided {
             let new = table.hear(source, kind, count);
             counter.fetch_add(new.into(), Ordering::Relaxed);
         }
+        let told = report.arg(TOLD.as_bytes())?.as_integer()?;
+        i64::try_from(told).ok()
     }
 
     /// The counter for an arg of a report, with its kind.
@@ -155,7 +158,7 @@ pub fn about<'e>(counts: impl IntoIterator<Item = (&'e str, u64)>) -> Option<Str
 /// A sentence about this many messages of responses that had no answer.
 pub fn about_unsettled(count: u64) -> String {
     format!(
-        "{} no answer, says HAProxy, so their costs are not charged; its log says why, in the \
+        "{} no answer, says HAProxy, so their costs may not be charged; its log says why, in the \
          field err",
         Count(count, "message of a response had", "messages of responses had")
     )

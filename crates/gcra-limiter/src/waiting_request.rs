@@ -83,8 +83,11 @@ impl WaitingRequest {
                 break;
             }
         }
-        let Progress { verdict, reserved, .. } = &progress;
+        let Progress { verdict, reserved, told, .. } = &progress;
         answer::write(&in_force.policies, *verdict, &standings, reserved, &mut reply);
+        if let Some(told) = told {
+            answer::write_told(*told, &mut reply);
+        }
         reply
     }
 }

@@ -9,6 +9,11 @@ pub const HOST: &str = "host";
 /// The arg that tells one HAProxy process of a host from those before it: when it was started.
 pub const SINCE: &str = "since";
 
+/// The arg, and the variable of the scope `proc`, that says up to when HAProxy has reported: the
+/// agent sets the variable to the value of the arg. HAProxy reports until that is later than the
+/// last request without a decision.
+pub const TOLD: &str = "told";
+
 /// What HAProxy has to write in its section `global`, so that it has a value for [`SINCE`].
 pub const SET_SINCE: &str = "set-var proc.gcra_since date(0,us)";
 
@@ -32,13 +37,13 @@ pub(crate) fn rules(settles: bool) -> String {
     let undecided =
         "    # Counts requests that had no decision; above all rules that end a request.
     http-request track-sc2 var(txn.gcra.err) table undecided
-    http-request set-var(proc.gcra_undecided) date if { var(txn.gcra.err) -m found }
+    http-request set-var(proc.gcra_undecided) date(0,us) if { var(txn.gcra.err) -m found }
 ";
     let both = "if { var(txn.gcra.blocked) -m found } { var(txn.gcra.err) -m found }";
     let unsettled = format!(
         "    http-response track-sc1 int(0) table unsettled {both}
     http-response sc-inc-gpc0(1) {both}
-    http-response set-var(proc.gcra_undecided) date {both}
+    http-response set-var(proc.gcra_undecided) date(0,us) {both}
 "
     );
     format!("{undecided}{}", if settles { &unsettled } else { "" })
@@ -61,11 +66,15 @@ backend undecided
     )
 }
 
+/// When it is sent: after a request without a decision, until an agent has answered.
+const EVENT: &str = "    event on-frontend-http-request if { var(proc.gcra_undecided) -m found } \
+                     !{ var(proc.gcra.told),sub(proc.gcra_undecided) ge 0 }\n";
+
 /// The section of the report.
 pub(crate) fn section(settles: bool) -> String {
     let mut lines = format!(
         "spoe-message {REPORT}
-    args {HOST}=hostname {SINCE}=var(proc.gcra_since)
+    args {HOST}=hostname {SINCE}=var(proc.gcra_since) {TOLD}=date(-1,us)
 "
     );
     let count = |err: &&str| format!(" err{err}=int({err}),table_http_req_cnt(undecided)");
@@ -76,5 +85,5 @@ pub(crate) fn section(settles: bool) -> String {
     if settles {
         lines.push_str(&format!("    args {UNSETTLED}=int(0),table_gpc0(unsettled)\n"));
     }
-    lines + "    event on-frontend-http-request if { date,sub(proc.gcra_undecided) lt 300 }\n"
+    lines + EVENT
 }

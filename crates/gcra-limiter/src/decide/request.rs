@@ -50,6 +50,8 @@ pub(crate) struct Progress {
     /// Whether the next message was asked about already, before the request had to wait.
     is_next_asked: bool,
     pub reserved: Reserved,
+    /// Up to when HAProxy has reported requests without a decision.
+    pub told: Option<i64>,
 }
 
 impl Progress {
@@ -112,7 +114,7 @@ impl<'p> Deciding<'p, '_> {
                         self.settle(policy, &message, now, attempt, standings, audit)?;
                     }
                     None if is_report(message.name) => {
-                        self.undecided.haproxy.hear(self.table, &message);
+                        progress.told = self.undecided.haproxy.hear(self.table, &message);
                     }
                     None => {
                         let Self { in_force, undecided, lane, .. } = self;
