@@ -96,10 +96,13 @@ impl Seen {
             take(reader, length.parse().unwrap_or(0), &mut body)?;
         }
         let other = |name: &str| fields.get(name).cloned();
-        let methods = ["x-http-method-override", "x-http-method", "x-method-override"];
+        let methods =
+            ["x-http-method-override", "x-http-method", "x-method-override", "x-http-verb"];
         let method = methods.iter().find_map(|name| other(name));
         let method = method.unwrap_or_else(|| line.split(' ').next().unwrap_or("").to_owned());
-        let target = other("x-original-url").or(other("x-rewrite-url"));
+        let target = ["x-original-url", "x-rewrite-url", "x-original-uri", "x-forwarded-uri"]
+            .iter()
+            .find_map(|name| other(name));
         let target = target.unwrap_or_else(|| target_of(&line));
         Ok(Some(Self { method, path: meant(&target), fields, body }))
     }

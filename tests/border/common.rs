@@ -71,6 +71,18 @@ pub(crate) fn any_request(path: &str) -> Vec<Row> {
     ]
 }
 
+/// What some servers take for a URL with a host, and the rest of it for the path.
+pub(crate) fn with_a_host(path: &str) -> Vec<String> {
+    vec![format!("//h{{n}}{path}"), format!("///h{{n}}{path}"), format!("//h{{n}}:80{path}/")]
+}
+
+/// Fields that name the path to some servers, whose names have other characters to others.
+pub(crate) fn fields_with(path: &str) -> Vec<String> {
+    ["X-Original-URL", "X_Original_URL", "X.Rewrite-Url", "X-Original-URI", "X_Forwarded_Uri"]
+        .map(|name| format!("{name}: {path}"))
+        .to_vec()
+}
+
 /// Spellings of a path such as `/api`, for an application that is lenient.
 pub(crate) fn spellings(path: &str) -> Vec<String> {
     let once: Vec<String> = CHANGES.iter().map(|change| change(path)).collect();

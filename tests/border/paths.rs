@@ -1,6 +1,6 @@
 //! Set-ups that count by path, or by what is found there.
 
-use crate::common::{any_request, spellings};
+use crate::common::{any_request, fields_with, spellings};
 use crate::row::{Row, attempt, honest};
 use crate::set_up::SetUp;
 
@@ -43,7 +43,8 @@ fn group() {
             .none_sees(spelled("/api", "GET"), "path: /api\n"),
         attempt("paths below it, that cannot be decoded")
             .ask("GET /api/%zz", "200 200 200 429")
-            .ask_each(["/%61pi/%", "//api/%zz", "/api/%00"].map(|it| format!("GET {it}")), "429"),
+            .ask_each(["/%61pi/%", "/x/..//api/%zz"].map(|it| format!("GET {it}")), "400|429")
+            .ask("GET /%61pi/%", "429"),
         attempt("the path is in a header")
             .ask("GET /\nX-Original-URL: /api", "200")
             .sees("path: /\n")
@@ -52,6 +53,7 @@ fn group() {
             .ask("GET /\nX_Original_URL: /api", "200")
             .sees("path: /\n"),
     ]);
+    rows.extend(odd_paths());
     SetUp::shipped("group.cfg").agent("--rate 3/d").check(&rows);
 }
 
@@ -70,8 +72,47 @@ fn per_path() {
         attempt("the path is in a header")
             .ask("GET /\nX-Original-URL: /api", "200")
             .sees("path: /\n"),
+        attempt("a code for what needs none").ask("GET /a@(b)", "200 200 200 429").ask_each(
+            ["/a%40(b)", "/a@%28b%29", "/A%40%28b)"].map(|it| format!("GET {it}")),
+            "429",
+        ),
     ]);
+    rows.extend(odd_paths());
     SetUp::shipped("per-path.cfg").agent("--rate 3/d").check(&rows);
+}
+
+/// For a file that counts by path: paths without a spelling of their own.
+fn odd_paths() -> Vec<Row> {
+    let hosts = ["//h/api", "/\\h/api", "/.//h/api", "/x/..//h/api", "/%2e//h/api"];
+    let long = [
+        format!("/{}api", "%2f".repeat(4500)),
+        format!("/{}api", ";/".repeat(6000)),
+        format!("/api{}", "/".repeat(14_000)),
+        format!("/api{}", "%2f".repeat(4500)),
+        format!("/api{}", "/;".repeat(6000)),
+        format!("/api{}", "/%2e".repeat(3000)),
+        format!("/api{}", "%20".repeat(4500)),
+    ];
+    let fields = fields_with("/api").into_iter();
+    let fields = fields.map(|field| format!("GET /x{{id}}{{n}}\n{field}")).collect();
+    vec![
+        attempt("a path that some take for a host")
+            .ask_each(hosts.map(|it| format!("GET {it}")), "400"),
+        attempt("a path that some end at a zero")
+            .ask_each(["/api%00/{n}", "/api/%00"].map(|it| format!("GET {it}")), "400"),
+        attempt("long runs")
+            .ask("GET /api", "200 200 200 429")
+            .ask_each(long.map(|it| format!("GET {it}")), "429")
+            .ask_each(
+                [
+                    format!("GET /{}api", "/".repeat(14_000)),
+                    format!("GET /api{}", "%2f.".repeat(3000)),
+                    format!("GET /{}api", "%2f.%2f".repeat(1500)),
+                ],
+                "400",
+            ),
+        attempt("the path is in a field of any name").none_sees(fields, "path: /api\n"),
+    ]
 }
 
 /// Requests that fail to log in, or would.
