@@ -3,7 +3,7 @@
 
 use std::fs;
 
-use crate::common::spellings;
+use crate::common::{fields_with, spellings, with_a_host};
 use crate::row::{attempt, honest};
 use crate::set_up::SetUp;
 use crate::support::directory;
@@ -41,8 +41,7 @@ fn set_up(recipe: &Recipe, numbers: &[(&str, &str)], words: &[(&str, &str)]) -> 
 const LARGE: (&str, &str) =
     ("global\n    default-path", "global\n    tune.bufsize 32768\n    default-path");
 
-const SPELLINGS: [&str; 14] = [
-    "//PATH",
+const SPELLINGS: [&str; 13] = [
     "/PATH/",
     "/./PATH",
     "/PATH/.",
@@ -104,6 +103,7 @@ fn logins_by_a_form() {
         honest("all forms")
             .ask(account("J%C3%B6rg%40example.com&superuser=1&xuser=2"), "200")
             .ask(account(&format!("d{{id}}&a=1+2&comment={}", "x".repeat(4000))), "200")
+            .ask(account("f{id}&comment=a%0d%0ab;c&next=%2F%3Fx"), "200")
             .ask(
                 "POST /login HTTP/2\ncontent-type: application/x-www-form-urlencoded; \
                  charset=UTF-8\ncontent-length: 22\n\nuser=e1&password=right",
@@ -125,6 +125,19 @@ fn logins_by_a_form() {
             .ask(format!("POST /login%zz\n{form}\n\nuser=a{{id}}"), "400")
             .ask(format!("POST /x{{n}}\nX-Original-URL: /login\n{form}\n\nuser=a{{id}}"), "200")
             .sees_no("path: /login"),
+        over("a path that some take for a host").ask_each(
+            with_a_host("/login")
+                .iter()
+                .map(|it| format!("POST {it}\n{form}\n\nuser=a{{id}}&password=right")),
+            "400",
+        ),
+        over("the path is in a field of any name").none_sees(
+            fields_with("/login")
+                .iter()
+                .map(|it| format!("POST /x\n{form}\n{it}\n\nuser=a{{id}}&password=right"))
+                .collect(),
+            "path: /login\n",
+        ),
         over("another spelling of the account").ask_each(
             ["A{id}", "%61{id}", "a{id}+", "+a{id}", "a{id}%20", "a{id}%09"].map(account),
             "429",
@@ -142,6 +155,12 @@ fn logins_by_a_form() {
                 "user=r{n}&user[]=a{id}",
                 "user=r{n}&+user=a{id}",
                 "user=r{n}&x=%zz&%75ser=a{id}",
+                "user=r{n}&x=%0a&user=a{id}",
+                "user=r{n}&x=\n&user=a{id}",
+                "user=a{id}&x=%0d%0a&user=r{n}",
+                "user=r{n}&user[%0a]=a{id}",
+                "user=r{n};user=a{id}",
+                "x=1;user=a{id}&user=r{n}",
                 "user=a{id}%00",
                 "user=a{id}%zz",
             ]
@@ -153,6 +172,9 @@ fn logins_by_a_form() {
                 format!("POST /login?user=a{{id}}\n{form}\n\nuser=r{{n}}"),
                 format!("POST /login?%75ser=a{{id}}\n{form}\n\nuser=r{{n}}"),
                 format!("POST /login?x=%zz&%75ser=a{{id}}\n{form}\n\nuser=r{{n}}"),
+                format!("POST /login?x=%0a&user=a{{id}}\n{form}\n\nuser=r{{n}}"),
+                format!("POST /login?user[%0a]=a{{id}}\n{form}\n\nuser=r{{n}}"),
+                format!("POST /login?user%00x=a{{id}}\n{form}\n\nuser=r{{n}}"),
                 "GET /login?user=a{id}&password=right".to_owned(),
                 format!("GET /login\n{form}\n\nuser=a{{id}}"),
                 format!("{post}password=right"),
@@ -231,6 +253,10 @@ fn logins_by_a_header() {
             .ask_each(of(&SPELLINGS, "login", "POST", "\nX-User: a{id}\nPassword: right"), "429")
             .ask("POST /LOGIN\nX-User: a{id}", "429")
             .ask_each(of(&REFUSED, "login", "POST", "\nX-User: a{id}"), "400")
+            .ask_each(
+                with_a_host("/login").iter().map(|it| format!("POST {it}\nX-User: a{{id}}")),
+                "400",
+            )
             .ask("POST /login%zz\nX-User: a{id}", "400"),
         over("another spelling of the account").ask_each(
             ["A{id}", "%61{id}", "%20a{id}", "a{id}%09"]
@@ -488,7 +514,14 @@ fn paths_and_tenants() {
             .ask("GET /api%zz", "429"),
         attempt("a path in another header")
             .ask("GET /r{n}\nX-Original-URL: /api\nX-Rewrite-URL: /api", "200")
-            .sees_no("path: /api"),
+            .sees_no("path: /api")
+            .none_sees(
+                fields_with("/api").iter().map(|it| format!("GET /r{{n}}\n{it}")).collect(),
+                "path: /api\n",
+            ),
+        attempt("a path that some take for a host")
+            .ask_each(with_a_host("/api").iter().map(|it| format!("GET {it}")), "400"),
+        attempt("the root with a dot").ask("GET /", "200 200 200 429").ask("GET /.", "429"),
     ]);
     let numbers = [("20/s burst 40", "90/d"), ("500/s burst 1000", "3/d")];
     let with_large = set_up(&recipe, &numbers, &[]).change(LARGE.0, LARGE.1);
@@ -513,7 +546,11 @@ fn paths_and_tenants() {
         attempt("a long host").ask(format!("GET /\nHost: {}{{n}}", "a".repeat(9000)), "400"),
         attempt("a host in another header")
             .ask("GET /\nHost: r{n}\nX-Forwarded-Host: t\nX-Host: t\nForwarded: host=t", "200")
-            .sees_no("host: t"),
+            .sees_no("host: t")
+            .ask("GET /\nHost: r{n}\nX_Forwarded_Host: t\nX.Original-Host: t", "200")
+            .sees_no("host: t")
+            .ask("GET /\nHost: r{n}\nX_Forwarded_Server: t\nX-HTTP-Host-Override: t", "200")
+            .sees_no(": t\n"),
     ]);
 }
 
@@ -532,6 +569,10 @@ fn methods() {
             .ask("GET /\nX-HTTP-Method: POST", "200")
             .sees("method: GET")
             .ask("GET /\nX-Method-Override: POST", "200")
+            .sees("method: GET")
+            .ask("GET /\nX_HTTP_Method_Override: POST", "200")
+            .sees("method: GET")
+            .ask("GET /\nX.Method_Override: POST\nX-HTTP-Verb: POST", "200")
             .sees("method: GET"),
         attempt("a method that nobody knows").ask("post /\n\na=1", "405").ask("FOO /", "405"),
     ]);
