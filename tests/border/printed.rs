@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::Command;
 
-use crate::common::spellings;
+use crate::common::{fields_with, spellings, with_a_host};
 use crate::row::{Row, attempt, honest};
 use crate::set_up::SetUp;
 use crate::support::{agent_binary, directory};
@@ -150,8 +150,7 @@ fn by_plan() {
     set_up.check(&rows.concat());
 }
 
-const PATHS: [&str; 16] = [
-    "//api",
+const PATHS: [&str; 15] = [
     "/api/",
     "/API",
     "/%61pi",
@@ -205,7 +204,13 @@ fn by_path() {
         attempt("no path").ask("OPTIONS *", "400").ask("CONNECT shop.example:443", "400"),
         attempt("a path in another header")
             .ask("GET /r{n}\nX-Original-URL: /api\nX-Rewrite-URL: /api", "200")
-            .sees_no("path: /api"),
+            .sees_no("path: /api")
+            .none_sees(
+                fields_with("/api").iter().map(|it| format!("GET /r{{n}}\n{it}")).collect(),
+                "path: /api\n",
+            ),
+        attempt("a path that some take for a host")
+            .ask_each(with_a_host("/api").iter().map(|it| format!("GET {it}")), "400"),
     ]);
 }
 
@@ -263,7 +268,14 @@ fn by_host() {
             .ask("GET /\nHost: r{n}.example\nX-Forwarded-Host: t\nX-Host: t", "200")
             .sees_no("host: t")
             .ask("GET /\nHost: r{n}.example\nForwarded: host=t", "200")
-            .sees_no("host=t"),
+            .sees_no("host=t")
+            .ask("GET /\nHost: r{n}.example\nX_Forwarded_Host: t\nX.Original-Host: t", "200")
+            .sees_no("host: t")
+            .ask(
+                "GET /\nHost: r{n}.example\nX_Forwarded_Server: t\nX-HTTP-Host-Override: t",
+                "200",
+            )
+            .sees_no(": t\n"),
     ]);
 }
 
@@ -297,6 +309,8 @@ fn by_method() {
                     "GET /\nX-HTTP-Method-Override: POST",
                     "GET /\nX-HTTP-Method: POST",
                     "GET /\nX-Method-Override: POST",
+                    "GET /\nX_HTTP_Method_Override: POST",
+                    "GET /\nX.HTTP-Verb: POST",
                 ],
                 "200",
             )
@@ -343,13 +357,35 @@ fn by_a_cookie() {
         honest("a session has a limit")
             .ask("GET /\nCookie: a=1; user=u{id}==; b=2", "200 200 200 429")
             .ask("GET /\nCookie: user=v{id}%3A7", "200")
-            .ask("GET /\nCookie: user=\"w{id}\"", "200"),
+            .ask("GET /\nCookie: user=\"w{id}\"", "200")
+            .ask("GET /\nCookie: theme=\"dark, blue\"; user=x{id}; p={\"a\":1,\"b\":[2]}", "200")
+            .ask("GET /\nCookie: superuser=1; user=y{id}; next=\\d; sale=100%", "200")
+            .ask("GET / HTTP/2\ncookie: a=1\ncookie: user=z{id}\ncookie: b=2", "200 200 200 429"),
         attempt("another copy").ask_each(
             [
                 "GET /\nCookie: user=u{id}; user=r{n}",
                 "GET /\nCookie: user=r{n}; user=u{id}",
                 "GET /\nCookie: user=u{id}\nCookie: user=r{n}",
                 "GET /\nCookie: user=%zz{n}",
+                "GET /\nCookie: user=r{n}; USER=u{id}",
+                "GET /\nCookie: user=r{n}; user[a]=u{id}",
+            ],
+            "400",
+        ),
+        attempt("in quotes, which some servers read and others do not").ask_each(
+            [
+                "GET /\nCookie: x=\"; user=u{id}",
+                "GET /\nCookie: x=\"; user=u{id}; y=\"",
+                "GET /\nCookie: x=a\\\"; user=u{id}",
+                "GET /\nCookie: user=\"r{n}; user=u{id}; z=\"",
+                "GET /\nCookie: user=r{n}\"; user=u{id}",
+                "GET /\nCookie: user=\"r{n}\\\"; user=u{id}\"",
+                "GET /\nCookie: x=\"; user=u{id}\"; y=1,user=r{n}",
+                "GET /\nCookie: x={\"a\":\"b; user=u{id}",
+                "GET /\nCookie: x=\"; user=u{id}\nCookie: user=r{n}",
+                "GET /\nCookie: x=\"\nCookie: user=u{id}",
+                "GET /\nCookie: user=\"\\165{id}\"",
+                "GET / HTTP/2\ncookie: x=\"\ncookie: user=u{id}",
             ],
             "400",
         ),
@@ -382,6 +418,11 @@ fn by_the_query() {
                 "GET /?user=r{n}&user[]=u{id}",
                 "GET /?user=r{n}&+user=u{id}",
                 "GET /?user=r{n}&x=%zz&%75ser=u{id}",
+                "GET /?user=r{n}&x=%0a&user=u{id}",
+                "GET /?user=r{n}%0a&user=u{id}",
+                "GET /?user=r{n}&user[%0a]=u{id}",
+                "GET /?user=r{n}&%0auser=u{id}",
+                "GET /?user=r{n}&user%00x=u{id}",
             ],
             "400",
         ),
@@ -391,7 +432,10 @@ fn by_the_query() {
         attempt("a name that is spelled in another way")
             .ask("GET /?%75ser=u{id}", "400")
             .ask("GET /?User=u{id}", "400")
-            .ask("GET /?user[]=u{id}", "400"),
+            .ask("GET /?user[]=u{id}", "400")
+            .ask("GET /?user[%0a]=u{id}", "400")
+            .ask("GET /?%0auser=u{id}", "400")
+            .ask("GET /?user%00x=u{id}", "400"),
     ];
     let none = attempt("no value").ask("GET /", "400").ask("GET /?a=1", "400");
     by_user("the query", "key = [\"user\"]").check(&[&rows[..], &[none]].concat());

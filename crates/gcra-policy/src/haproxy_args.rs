@@ -54,15 +54,16 @@ const ARGS: [KnownArg; 6] = [
         found: "path",
         folds: concat!(
             ",url_dec,lower,regsub([[:space:][:cntrl:]],,g),regsub('[;?#][^/]*',,g),",
-            r#"regsub('/[./]*/',/,g),'regsub("(.)[./]+$","\1")'"#
+            r#"regsub('/[./]*/',/,g),'regsub("(^/|[^./])[./]+$","\1")'"#
         ),
         is_any_text: true,
         rules: r"    # What servers may take for another path than the one that is counted.
     http-request deny status 400 unless { path,url_dec -m beg / }
-    http-request deny status 400 if { path,url_dec -m sub /.. \\ } or { path -m sub %00 }
-    http-request del-header ^x-(original|rewrite)-url$ -m reg
+    http-request deny status 400 if { path -m beg // } or { path -m sub %00 }
+    http-request deny status 400 if { path,url_dec -m sub /.. \\ }
+    http-request del-header ^x.(original|rewrite|forwarded).ur[il]$ -m reg
 ",
-        remark: "all spellings of a path are one, such as /a, //A/ and /%61;x=1. Each path that a \
+        remark: "all spellings of a path are one, such as /a, /A/ and /%61;x=1. Each path that a \
                  client invents has a limit of its own",
     },
     KnownArg {
@@ -78,7 +79,7 @@ const ARGS: [KnownArg; 6] = [
         found: "method",
         rules: "    # Add the other methods that your servers know, such as those of WebDAV.
     http-request deny status 405 unless { method GET HEAD POST PUT PATCH DELETE OPTIONS }
-    http-request del-header ^x-(http-)?method(-override)?$ -m reg
+    http-request del-header ^x.(http.)?(method|verb)(.override)?$ -m reg
 ",
         remark: "a server that reads '_method' in a form takes that instead",
         ..PLAIN
@@ -91,7 +92,8 @@ const ARGS: [KnownArg; 6] = [
         rules: "    # A name or an address, with or without a port. No other header says one.
     http-request deny status 400 unless { req.fhdr(host) -m reg \
                 ^([0-9A-Za-z._-]+|[[][0-9A-Fa-f:.]+])(:[0-9]*)?$ }
-    http-request del-header ^(forwarded|x-(forwarded-|original-)?host)$ -m reg
+    http-request del-header ^(forwarded|x.(forwarded.|original.)?(host|server)|\
+                x.http.host.override)$ -m reg
 ",
         remark: "without port and dot. Each name that a client invents has a limit of its own: \
                  deny names that are not yours",
@@ -135,17 +137,22 @@ const PLACES: [Place; 3] = [
         words: "a cookie",
         found: "req.cook(N)",
         folds: ",url_dec,regsub([^A-Za-z0-9],,g)",
-        one: "{ req.cook_cnt(N) eq 1 } { req.cook(N),url_dec -m found }",
-        none: "{ req.cook_cnt(N) eq 0 }",
+        // Its name stands in the field once, quotes or not: servers disagree about quotes.
+        one: "{ req.cook_cnt(N) eq 1 } { req.cook(N),url_dec -m found } \
+              !{ req.cook(N) -m sub \\\\ } !{ req.fhdr_cnt(cookie) gt 1 } \
+              !{ req.fhdr(cookie) -m reg -i \
+              (^|[,;])[[:space:]]*N[[:space:]]*[[=].*[,;][[:space:]]*N[[:space:]]*[[=] }",
+        none: "!{ req.fhdr(cookie) -m reg -i (^|[,;])[[:space:]]*N[[:space:]]*[[=] }",
     },
     Place {
         words: "the query",
         found: "url_param(N)",
         folds: ",url_dec",
-        one: "{ url_param(N) -m found } { query,url_dec -m found } !{ query,url_dec -m reg -i \
-              (^|[&;])[+[:space:]]*N([[][^=]*)?=.*[&;][+[:space:]]*N([[][^=]*)?= }",
-        none: "!{ query -m found } or { query,url_dec -m found } !{ query,url_dec -m reg -i \
-               (^|[&;])[+[:space:]]*N([[][^=]*)?= }",
+        one: "{ url_param(N) -m found } { query,url_dec -m found } !{ query -m sub %00 } \
+              !{ query,url_dec,regsub([+[:space:][:cntrl:]],,g) -m reg -i \
+              (^|[&;])N[[=].*[&;]N[[=] }",
+        none: "!{ query -m found } or { query,url_dec -m found } !{ query -m sub %00 } \
+               !{ query,url_dec,regsub([+[:space:][:cntrl:]],,g) -m reg -i (^|[&;])N[[=] }",
     },
 ];
 

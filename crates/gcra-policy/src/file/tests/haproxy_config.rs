@@ -5,7 +5,7 @@ use crate::file::tests::{SETTLED, api, good, parse};
 const HOST: &str = "req.hdr(host),host_only,regsub('[.]+$',),lower,sha2(256),hex";
 const PATH: &str = concat!(
     "path,url_dec,lower,regsub([[:space:][:cntrl:]],,g),regsub('[;?#][^/]*',,g),",
-    r#"regsub('/[./]*/',/,g),'regsub("(.)[./]+$","\1")',sha2(256),hex"#
+    r#"regsub('/[./]*/',/,g),'regsub("(^/|[^./])[./]+$","\1")',sha2(256),hex"#
 );
 
 #[test]
@@ -188,7 +188,7 @@ fn what_a_client_writes_is_printed_with_rules() {
             "deny status 40",
         ),
         ("key = [\"host\"]\nlowercase = true", HOST, &["unless { req.fhdr(host) -m reg ^("], long),
-        ("key = [\"path\"]", PATH, &["-m sub /.. \\\\ } or { path -m sub %00 }\n"], names),
+        ("key = [\"path\"]", PATH, &["{ path -m beg // } or { path -m sub %00 }\n"], names),
         ("key = [\"url\"]", "url=pathq,sha2(256),hex", &["unless { path -m beg / }\n"], long),
         ("key = [\"method\"]", "method=method\n", &["status 405 unless { method GET "], long),
         (
@@ -198,7 +198,7 @@ fn what_a_client_writes_is_printed_with_rules() {
                 "    # Of a header: { req.fhdr_cnt(x-user) eq 1 } !{ req.fhdr(x-user) -m reg \
                  [^!-~]|, }\n    # Of a cookie: { req.cook_cnt(user) eq 1 } { \
                  req.cook(user),url_dec \
-                 -m found }\n",
+                 -m found } !{ req.cook(user) -m sub ",
                 "http-request deny status 400 unless EDIT-THIS\n",
                 names,
             ],
