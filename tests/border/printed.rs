@@ -359,6 +359,16 @@ fn by_a_cookie() {
             .ask("GET /\nCookie: user=v{id}%3A7", "200")
             .ask("GET /\nCookie: user=\"w{id}\"", "200")
             .ask("GET /\nCookie: theme=\"dark, blue\"; user=x{id}; p={\"a\":1,\"b\":[2]}", "200")
+            .ask_each(
+                [
+                    "%D0%B0%D0%BD%D0%BD%D0%B0{id}",
+                    "%D0%BE%D0%BB%D1%8F{id}",
+                    "\u{e9}{id}",
+                    "\u{e8}{id}",
+                ]
+                .map(|it| format!("GET /\nCookie: user={it}")),
+                "200",
+            )
             .ask("GET /\nCookie: superuser=1; user=y{id}; next=\\d; sale=100%", "200")
             .ask("GET / HTTP/2\ncookie: a=1\ncookie: user=z{id}\ncookie: b=2", "200 200 200 429"),
         attempt("another copy").ask_each(
@@ -406,7 +416,8 @@ fn by_the_query() {
     let rows = [
         honest("a value has a limit")
             .ask("GET /?a=1&user=u{id}&b=2", "200 200 200 429")
-            .ask("GET /?user=v{id}&superuser=1&next=%2F%3Fx", "200"),
+            .ask("GET /?user=v{id}&superuser=1&next=%2F%3Fx", "200")
+            .ask("GET /?user=w{id}&next=%2Fp%3Fa%3D1%26user%3D5%3buser%3D6", "200"),
         attempt("another copy").ask_each(
             [
                 "GET /?user=u{id}&user=r{n}",
@@ -428,7 +439,12 @@ fn by_the_query() {
         ),
         attempt("another spelling")
             .ask("GET /?user=kk{id}", "200 200 200 429")
-            .ask("GET /?user=%6bk{id}", "429"),
+            .ask("GET /?user=%6bk{id}", "429")
+            .ask_each(
+                ["kk{id}+", "+++kk{id}", "k+k{id}", "kk{id}%20", "%09kk{id}%0d%0a", "k%2Bk{id}"]
+                    .map(|it| format!("GET /?user={it}")),
+                "429",
+            ),
         attempt("a name that is spelled in another way")
             .ask("GET /?%75ser=u{id}", "400")
             .ask("GET /?User=u{id}", "400")
@@ -439,7 +455,7 @@ fn by_the_query() {
     ];
     let none = attempt("no value").ask("GET /", "400").ask("GET /?a=1", "400");
     by_user("the query", "key = [\"user\"]").check(&[&rows[..], &[none]].concat());
-    let none = honest("no value").ask("GET /", "200 200").ask("GET /?a=1", "200 429");
+    let none = honest("no value").ask("GET /", "200 200").ask("GET /?a=%26user%3D1", "200 429");
     by_user("the query", "key = [\"user\", \"else ip\"]").check(&[&rows[..], &[none]].concat());
 }
 

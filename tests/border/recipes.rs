@@ -104,6 +104,8 @@ fn logins_by_a_form() {
             .ask(account("J%C3%B6rg%40example.com&superuser=1&xuser=2"), "200")
             .ask(account(&format!("d{{id}}&a=1+2&comment={}", "x".repeat(4000))), "200")
             .ask(account("f{id}&comment=a%0d%0ab;c&next=%2F%3Fx"), "200")
+            .ask(account("g{id}&next=%2Fp%3Fa%3D1%26user%3D5"), "200")
+            .ask("GET /login?next=%2Fp%3Fa%3D1%26user%3D5", "401")
             .ask(
                 "POST /login HTTP/2\ncontent-type: application/x-www-form-urlencoded; \
                  charset=UTF-8\ncontent-length: 22\n\nuser=e1&password=right",

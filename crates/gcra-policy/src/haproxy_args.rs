@@ -136,7 +136,7 @@ const PLACES: [Place; 3] = [
     Place {
         words: "a cookie",
         found: "req.cook(N)",
-        folds: ",url_dec,regsub([^A-Za-z0-9],,g)",
+        folds: ",url_dec,regsub([[:punct:][:space:][:cntrl:]],,g)",
         // Its name stands in the field once, quotes or not: servers disagree about quotes.
         one: "{ req.cook_cnt(N) eq 1 } { req.cook(N),url_dec -m found } \
               !{ req.cook(N) -m sub \\\\ } !{ req.fhdr_cnt(cookie) gt 1 } \
@@ -147,12 +147,14 @@ const PLACES: [Place; 3] = [
     Place {
         words: "the query",
         found: "url_param(N)",
-        folds: ",url_dec",
+        folds: ",url_dec,regsub([+[:space:][:cntrl:]],,g)",
+        // A separator that is encoded is none.
         one: "{ url_param(N) -m found } { query,url_dec -m found } !{ query -m sub %00 } \
-              !{ query,url_dec,regsub([+[:space:][:cntrl:]],,g) -m reg -i \
-              (^|[&;])N[[=].*[&;]N[[=] }",
+              !{ query,regsub(%26|%3b|%3d,.,gi),url_dec,regsub([+[:space:][:cntrl:]],,g) \
+              -m reg -i (^|[&;])N[[=].*[&;]N[[=] }",
         none: "!{ query -m found } or { query,url_dec -m found } !{ query -m sub %00 } \
-               !{ query,url_dec,regsub([+[:space:][:cntrl:]],,g) -m reg -i (^|[&;])N[[=] }",
+               !{ query,regsub(%26|%3b|%3d,.,gi),url_dec,regsub([+[:space:][:cntrl:]],,g) \
+               -m reg -i (^|[&;])N[[=] }",
     },
 ];
 
