@@ -219,6 +219,8 @@ fn plans() {
             .ask(with("Bearer", C2), "429"),
         attempt("two tokens")
             .ask(with("Bearer", C2) + "\nAuthorization: Bearer r{n}", "400")
+            .ask(with("Bearer", C3) + ", Bearer " + HEADER + "." + FOREIGN, "400")
+            .ask(with("Bearer", FOREIGN) + ",Bearer " + HEADER + "." + C3, "400")
             .ask(with("Bearer", FOREIGN) + "\nAuthorization: Bearer " + HEADER + "." + C3, "400")
             .ask(with("Bearer", C3) + "\nAuthorization: Bearer " + HEADER + "." + C2, "400")
             .ask(
