@@ -33,6 +33,9 @@ pub(crate) fn any_request(path: &str) -> Vec<Row> {
                 "200",
             )
             .ask(format!("{get}\nHost: XN--BCHER-KVA.example"), "429"),
+        attempt("it goes on in HTTP/2, where nobody counts")
+            .none_sees(vec![upgrade(&get, "h2c"), upgrade(&get, "h2c\nUpgrade: x")], "h2c")
+            .none_sees(vec![upgrade(&get, "x, H2C")], "H2C"),
         attempt("it leaves at once")
             .ask(get.clone(), all)
             .leave(&get, 10)
@@ -69,6 +72,13 @@ pub(crate) fn any_request(path: &str) -> Vec<Row> {
             .ask(format!("GET {path} HTTP/2\nx-forwarded-for: 9.9.9.{{n}}"), "429")
             .ask(format!("PROXY TCP4 9.9.9.9 9.9.9.9 1 1\nGET {path} HTTP/1.1"), "400|-"),
     ]
+}
+
+/// A request after which the connection speaks another protocol.
+pub(crate) fn upgrade(request: &str, to: &str) -> String {
+    format!(
+        "{request}\nConnection: Upgrade, HTTP2-Settings\nHTTP2-Settings: AAMAAABk\nUpgrade: {to}"
+    )
 }
 
 /// What some servers take for a URL with a host, and the rest of it for the path.

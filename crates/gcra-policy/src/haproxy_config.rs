@@ -239,6 +239,8 @@ impl Policies {
     # path or 'default-path config' in the section 'global'. Below this line it has forgotten that:
     # write the whole path of each file.
     filter spoe engine gcra config spoe-gcra.conf
+    # Behind \"Upgrade: h2c\", which HAProxy 2.6 lets through, requests would pass unseen.
+    http-request del-header upgrade if { req.fhdr(upgrade) -m sub -i h2c }
 "
         .to_owned();
         lines.insert_str(0, NO_ABORT);
