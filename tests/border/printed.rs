@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::Command;
 
-use crate::common::{fields_with, spellings, with_a_host};
+use crate::common::{fields_with, spellings, upgrade, with_a_host};
 use crate::row::{Row, attempt, honest};
 use crate::set_up::SetUp;
 use crate::support::{agent_binary, directory};
@@ -427,6 +427,7 @@ fn by_the_query() {
                 "GET /?user=r{n};user=u{id}",
                 "GET /?user=r{n}&USER=u{id}",
                 "GET /?user=r{n}&user[]=u{id}",
+                "GET /?user=r{n}&[user]=u{id}",
                 "GET /?user=r{n}&+user=u{id}",
                 "GET /?user=r{n}&x=%zz&%75ser=u{id}",
                 "GET /?user=r{n}&x=%0a&user=u{id}",
@@ -449,6 +450,7 @@ fn by_the_query() {
             .ask("GET /?%75ser=u{id}", "400")
             .ask("GET /?User=u{id}", "400")
             .ask("GET /?user[]=u{id}", "400")
+            .ask("GET /?[user]=u{id}", "400")
             .ask("GET /?user[%0a]=u{id}", "400")
             .ask("GET /?%0auser=u{id}", "400")
             .ask("GET /?user%00x=u{id}", "400"),
@@ -463,6 +465,8 @@ fn by_the_query() {
 fn by_ip() {
     printed(&policy("key = [\"ip\"]"), &[]).check(&[
         honest("each address has a limit").ask("GET /", "200 200 200 429"),
+        attempt("it goes on in HTTP/2, where nobody counts")
+            .none_sees(vec![upgrade("GET /", "h2c"), upgrade("GET /", "h2c\nUpgrade: x")], "h2c"),
         attempt("another address in a header")
             .ask("GET /\nX-Forwarded-For: 192.0.2.{n}\nX-Real-IP: 192.0.2.{n}", "200 200 200 429"),
     ]);

@@ -155,6 +155,7 @@ fn logins_by_a_form() {
                 "user=r{n}&%75ser=a{id}",
                 "user=r{n}&USER=a{id}",
                 "user=r{n}&user[]=a{id}",
+                "user=r{n}&[user]=a{id}",
                 "user=r{n}&+user=a{id}",
                 "user=r{n}&x=%zz&%75ser=a{id}",
                 "user=r{n}&x=%0a&user=a{id}",

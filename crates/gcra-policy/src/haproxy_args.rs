@@ -151,10 +151,10 @@ const PLACES: [Place; 3] = [
         // A separator that is encoded is none.
         one: "{ url_param(N) -m found } { query,url_dec -m found } !{ query -m sub %00 } \
               !{ query,regsub(%26|%3b|%3d,.,gi),url_dec,regsub([+[:space:][:cntrl:]],,g) \
-              -m reg -i (^|[&;])N[[=].*[&;]N[[=] }",
+              -m reg -i (^|[&;])[[]?N[][=].*[&;][[]?N[][=] }",
         none: "!{ query -m found } or { query,url_dec -m found } !{ query -m sub %00 } \
                !{ query,regsub(%26|%3b|%3d,.,gi),url_dec,regsub([+[:space:][:cntrl:]],,g) \
-               -m reg -i (^|[&;])N[[=] }",
+               -m reg -i (^|[&;])[[]?N[][=] }",
     },
 ];
 
