@@ -147,8 +147,12 @@ fn tokens() {
             .ask("POST / HTTP/2\nx-api-key: k{id}", "200"),
         honest("a body that is sent when it is asked for")
             .ask("POST /\nX-Api-Key: k{id}\nExpect: 100-continue\n\nbody", "200"),
-        attempt("a body that is too large")
-            .ask("POST /\nX-Api-Key: k{id}\nContent-Length: 500000\n\nbody", "413"),
+        attempt("a body that is too large").ask_each(
+            ["500000", "2147483648", "4294967296", "9999999999999"].map(|length| {
+                format!("POST /\nX-Api-Key: k{{id}}\nContent-Length: {length}\n\nbody")
+            }),
+            "413",
+        ),
         attempt("a body without a length")
             .ask_each(
                 ["POST", "GET", "PUT", "BREW"].map(|method| {
