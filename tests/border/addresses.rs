@@ -5,12 +5,21 @@ use crate::row::{Row, attempt, honest};
 use crate::set_up::SetUp;
 
 /// Headers in which applications look for the client's address.
-const ADDRESSES: [&str; 19] = [
+const ADDRESSES: [&str; 28] = [
     "X-Forwarded-For",
     "X-Forwarded",
     "Forwarded-For",
     "Forwarded",
     "X-Real-IP",
+    "X-RealIP",
+    "RemoteAddr",
+    "X-Azure-SocketIP",
+    "X-Forward-For",
+    "X-ForwardedFor",
+    "X-Original-Forwarded-For",
+    "X-Forwarded-For-Original",
+    "HTTP_X_FORWARDED_FOR",
+    "HTTP_FORWARDED",
     "X-Client-IP",
     "Client-IP",
     "X-Cluster-Client-IP",

@@ -139,7 +139,7 @@ fn failed_logins_on_any_path() {
         .shipped_policies("failed-logins.toml", &[("3/m", "3/d")])
         .change_in(
             conf,
-            " if { path,url_dec,url_dec,lower -m sub login } or \
+            " if { path,url_dec,url_dec,lower,regsub([[:space:][:cntrl:]],,g) -m sub login } or \
              !{ path,url_dec,url_dec -m found }",
             "",
         )
@@ -183,6 +183,7 @@ fn failed_login_rows() -> Vec<Row> {
             .ask(WRONG, "401 401 401 429")
             .none_sees(spelled("/login", "POST"), "path: /login\n")
             .ask("POST /%256cogin", "429")
+            .ask_each(["POST /log%09in", "POST /log%0ain", "POST /%20lo%0d%0agin"], "429")
             .ask("POST /login%zz", "429"),
         attempt("other spellings are charged")
             .ask("POST //login", "401")

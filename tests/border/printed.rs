@@ -378,6 +378,8 @@ fn by_a_cookie() {
                 "GET /\nCookie: user=u{id}\nCookie: user=r{n}",
                 "GET /\nCookie: user=%zz{n}",
                 "GET /\nCookie: user=r{n}; USER=u{id}",
+                "GET /\nCookie: us%65r=u{id}; user=r{n}",
+                "GET /\nCookie: us%65r=u{id}",
                 "GET /\nCookie: user=r{n}; user[a]=u{id}",
             ],
             "400",

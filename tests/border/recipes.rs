@@ -103,6 +103,7 @@ fn logins_by_a_form() {
         honest("all forms")
             .ask(account("J%C3%B6rg%40example.com&superuser=1&xuser=2"), "200")
             .ask(account(&format!("d{{id}}&a=1+2&comment={}", "x".repeat(4000))), "200")
+            .ask(account("h{id}").replace("urlencoded", "urlencoded; charset=\"UTF-8\""), "200")
             .ask(account("f{id}&comment=a%0d%0ab;c&next=%2F%3Fx"), "200")
             .ask(account("g{id}&next=%2Fp%3Fa%3D1%26user%3D5"), "200")
             .ask("GET /login?next=%2Fp%3Fa%3D1%26user%3D5", "401")
@@ -300,7 +301,8 @@ fn failed_logins() {
         attempt("too many")
             .ask(wrong, "401 401 401 429")
             .ask("POST /login\nPassword: right", "429")
-            .ask_each(of(&SPELLINGS, "login", "POST", "\nPassword: right"), "429"),
+            .ask_each(of(&SPELLINGS, "login", "POST", "\nPassword: right"), "429")
+            .ask_each(["POST /log%09in", "POST /log%0ain"], "429"),
         attempt("other spellings are charged")
             .ask("POST //login", "401")
             .ask("POST /%6cogin", "401")

@@ -137,12 +137,17 @@ const PLACES: [Place; 3] = [
         words: "a cookie",
         found: "req.cook(N)",
         folds: ",url_dec,regsub([[:punct:][:space:][:cntrl:]],,g)",
-        // Its name stands in the field once, quotes or not: servers disagree about quotes.
+        // Its name stands in the field once, quotes or not: servers disagree about quotes. No
+        // name has a letter as a code, which some servers decode.
         one: "{ req.cook_cnt(N) eq 1 } { req.cook(N),url_dec -m found } \
               !{ req.cook(N) -m sub \\\\ } !{ req.fhdr_cnt(cookie) gt 1 } \
               !{ req.fhdr(cookie) -m reg -i \
+              (^|[,;])[^,;=]*%(2d|3[0-9]|[46][1-9a-f]|5[0-9af]|7[0-9a]) } \
+              !{ req.fhdr(cookie) -m reg -i \
               (^|[,;])[[:space:]]*N[[:space:]]*[[=].*[,;][[:space:]]*N[[:space:]]*[[=] }",
-        none: "!{ req.fhdr(cookie) -m reg -i (^|[,;])[[:space:]]*N[[:space:]]*[[=] }",
+        none: "!{ req.fhdr(cookie) -m reg -i (^|[,;])[[:space:]]*N[[:space:]]*[[=] } \
+               !{ req.fhdr(cookie) -m reg -i \
+               (^|[,;])[^,;=]*%(2d|3[0-9]|[46][1-9a-f]|5[0-9af]|7[0-9a]) }",
     },
     Place {
         words: "the query",
