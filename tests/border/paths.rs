@@ -100,6 +100,16 @@ fn odd_paths() -> Vec<Row> {
             .ask_each(hosts.map(|it| format!("GET {it}")), "400"),
         attempt("a path that some end at a zero")
             .ask_each(["/api%00/{n}", "/api/%00"].map(|it| format!("GET {it}")), "400"),
+        attempt("a path that some end at a code for ? or #")
+            .ask("GET /api", "200 200 200 429")
+            .ask_each(
+                ["/api%3f/x{n}", "/api%23/x{n}", "/api%3F/%zz{n}"].map(|it| format!("GET {it}")),
+                "429",
+            )
+            .ask_each(
+                ["/x{n}%3f%2f..%2fapi", "/api/x{n}%2f..%3fy"].map(|it| format!("GET {it}")),
+                "400",
+            ),
         attempt("long runs")
             .ask("GET /api", "200 200 200 429")
             .ask_each(long.map(|it| format!("GET {it}")), "429")

@@ -150,7 +150,9 @@ fn by_plan() {
     set_up.check(&rows.concat());
 }
 
-const PATHS: [&str; 15] = [
+const PATHS: [&str; 17] = [
+    "/api%3f/x{n}",
+    "/api%23/x{n}",
     "/api/",
     "/API",
     "/%61pi",

@@ -41,7 +41,9 @@ fn set_up(recipe: &Recipe, numbers: &[(&str, &str)], words: &[(&str, &str)]) -> 
 const LARGE: (&str, &str) =
     ("global\n    default-path", "global\n    tune.bufsize 32768\n    default-path");
 
-const SPELLINGS: [&str; 13] = [
+const SPELLINGS: [&str; 15] = [
+    "/PATH%3f/x{n}",
+    "/PATH%23/x{n}",
     "/PATH/",
     "/./PATH",
     "/PATH/.",

@@ -53,7 +53,8 @@ const ARGS: [KnownArg; 6] = [
         names: &["path"],
         found: "path",
         folds: concat!(
-            ",url_dec,lower,regsub([[:space:][:cntrl:]],,g),regsub('[;?#][^/]*',,g),",
+            ",url_dec,lower,regsub([[:space:][:cntrl:]],,g),regsub('[?#].*',),",
+            "regsub(';[^/]*',,g),",
             r#"regsub('/[./]*/',/,g),'regsub("(^/|[^./])[./]+$","\1")'"#
         ),
         is_any_text: true,

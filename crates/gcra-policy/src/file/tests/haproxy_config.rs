@@ -4,7 +4,7 @@ use crate::file::tests::{SETTLED, api, good, parse};
 
 const HOST: &str = "req.hdr(host),host_only,regsub('[.]+$',),lower,sha2(256),hex";
 const PATH: &str = concat!(
-    "path,url_dec,lower,regsub([[:space:][:cntrl:]],,g),regsub('[;?#][^/]*',,g),",
+    "path,url_dec,lower,regsub([[:space:][:cntrl:]],,g),regsub('[?#].*',),regsub(';[^/]*',,g),",
     r#"regsub('/[./]*/',/,g),'regsub("(^/|[^./])[./]+$","\1")',sha2(256),hex"#
 );
 
