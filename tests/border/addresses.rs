@@ -162,6 +162,11 @@ fn behind_proxy() {
     rows.push(seen("127.0.0.1", "\nX-Forwarded-For: 203.0.{n}.8"));
     rows.extend([
         honest("a proxy without the header").from("127.0.0.1").ask("GET /", "200 200 200 429"),
+        attempt("a quote that hides the proxy's word").from("127.0.0.1").ask_each(
+            ["[2001:db8:7{n}::1]\"", "\"[2001:db8:7{n}::1]", "a\"\nX-Forwarded-For: b"]
+                .map(|own| by(&format!("{own}, 203.0.113.6"))),
+            "400",
+        ),
         attempt("own values in front of the proxy's word")
             .from("127.0.0.1")
             .ask(by("203.0.113.9"), "200 200 200 429")

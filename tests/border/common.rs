@@ -36,6 +36,8 @@ pub(crate) fn any_request(path: &str) -> Vec<Row> {
         attempt("it goes on in HTTP/2, where nobody counts")
             .none_sees(vec![upgrade(&get, "h2c"), upgrade(&get, "h2c\nUpgrade: x")], "h2c")
             .none_sees(vec![upgrade(&get, "x, H2C")], "H2C"),
+        attempt("a tunnel, where nobody counts")
+            .ask("CONNECT shop.example:80\nHost: shop.example:80", "405"),
         attempt("it leaves at once")
             .ask(get.clone(), all)
             .leave(&get, 10)

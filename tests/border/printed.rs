@@ -203,7 +203,7 @@ fn by_path() {
         attempt("many spellings")
             .ask("GET /api", "200 200 200 429")
             .none_sees(spelled("/api", ""), "path: /api\n"),
-        attempt("no path").ask("OPTIONS *", "400").ask("CONNECT shop.example:443", "400"),
+        attempt("no path").ask("OPTIONS *", "400").ask("CONNECT shop.example:443", "405"),
         attempt("a path in another header")
             .ask("GET /r{n}\nX-Original-URL: /api\nX-Rewrite-URL: /api", "200")
             .sees_no("path: /api")
@@ -439,6 +439,8 @@ fn by_the_query() {
                 "GET /?user=r{n}&user[%0a]=u{id}",
                 "GET /?user=r{n}&%0auser=u{id}",
                 "GET /?user=r{n}&user%00x=u{id}",
+                "GET /??user=r{n}&user=u{id}",
+                "GET /?a=?user=r{n}&user=u{id}",
             ],
             "400",
         ),

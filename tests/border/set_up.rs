@@ -162,10 +162,7 @@ impl SetUp {
         }
         let programs: Vec<_> =
             programs().into_iter().filter(|(_, version)| *version >= self.since).collect();
-        if programs.is_empty() {
-            let (major, minor) = self.since;
-            return support::skip(&format!("it needs HAProxy {major}.{minor}"));
-        }
+        // An older HAProxy refuses the file: tests/daemon/end_to_end.rs.
         let complaints: String = thread::scope(|scope| {
             let tried = programs.iter().map(|it| scope.spawn(|| self.check_with(it, rows)));
             let tried: Vec<_> = tried.collect();

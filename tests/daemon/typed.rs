@@ -64,7 +64,6 @@ fn overrides_and_when_are_for_integers_and_booleans() {
     wait_until("it is exempt", || passing(443_i64.into(), true.into()) == 1);
     assert_eq!(passing("443".into(), true.into()), 1, "exempt by the first command");
     assert_eq!(passing(443_u64.into(), true.into()), 0, "another key");
-    assert_eq!(followed.said("can never be"), 0, "all of it can match");
 }
 
 #[test]

@@ -154,11 +154,12 @@ const PLACES: [Place; 3] = [
         words: "the query",
         found: "url_param(N)",
         folds: ",url_dec,regsub([+[:space:][:cntrl:]],,g)",
-        // A separator that is encoded is none.
-        one: "{ url_param(N) -m found } { query,url_dec -m found } !{ query -m sub %00 } \
+        // A separator that is encoded is none. HAProxy takes a second ? for the beginning of the
+        // query, and servers do not.
+        one: "{ url_param(N) -m found } { query,url_dec -m found } !{ query -m sub %00 ? } \
               !{ query,regsub(%26|%3b|%3d,.,gi),url_dec,regsub([+[:space:][:cntrl:]],,g) \
               -m reg -i (^|[&;])[[]?N[][=].*[&;][[]?N[][=] }",
-        none: "!{ query -m found } or { query,url_dec -m found } !{ query -m sub %00 } \
+        none: "!{ query -m found } or { query,url_dec -m found } !{ query -m sub %00 ? } \
                !{ query,regsub(%26|%3b|%3d,.,gi),url_dec,regsub([+[:space:][:cntrl:]],,g) \
                -m reg -i (^|[&;])[[]?N[][=] }",
     },

@@ -247,6 +247,10 @@ impl Policies {
         if self.counts_undecided() {
             lines.push_str(&haproxy_report::rules(self.settles()));
         }
+        lines.push_str(
+            "    # Behind CONNECT, as behind \"Upgrade: h2c\", requests would pass unseen.\n    \
+             http-request deny status 405 if { method CONNECT }\n",
+        );
         let messages = self.list.iter().map(name);
         let several = messages.clone().any(|message| Some(message) != messages.clone().next());
         lines.push_str(&self.rules_about_args(several));

@@ -185,7 +185,7 @@ fn what_a_client_writes_is_printed_with_rules() {
             "key = [\"ip\"]\noverrides = { \"192.0.2.1\" = \"9/s\" }",
             "ip=src",
             &[],
-            "deny status 40",
+            "deny status 400",
         ),
         ("key = [\"host\"]\nlowercase = true", HOST, &["unless { req.fhdr(host) -m reg ^("], long),
         ("key = [\"path\"]", PATH, &["{ path -m beg // } or { path -m sub %00 }\n"], names),
