@@ -163,6 +163,7 @@ fn failed_login_rows() -> Vec<Row> {
         honest("right passwords are free")
             .ask("POST /login\nPassword: right", "200 200 200 200 200")
             .ask("POST /login\n\npassword=right", "200"),
+        attempt("a coded NUL").ask_each(["POST /x%00/../login", "POST /lo%00gin"], "400"),
         honest("some wrong ones are, too")
             .ask(WRONG, "401 401")
             .ask("POST /login\nPassword: right", "200")

@@ -168,6 +168,9 @@ fn logins_by_a_form() {
                 "user=r{n};user=a{id}",
                 "x=1;user=a{id}&user=r{n}",
                 "user=a{id}%00",
+                "user=r{n}&a=\0&user=a{id}",
+                "user=r{n}&user\0=a{id}",
+                &format!("user=r{{n}}&x={}\0&user=a{{id}}", "y".repeat(6_000)),
                 "user=a{id}%zz",
             ]
             .map(|it| format!("{post}{it}")),
@@ -305,6 +308,7 @@ fn failed_logins() {
             .ask("POST /login\nPassword: right", "429")
             .ask_each(of(&SPELLINGS, "login", "POST", "\nPassword: right"), "429")
             .ask_each(["POST /log%09in", "POST /log%0ain"], "429"),
+        attempt("a coded NUL").ask_each(["POST /x%00/../login", "POST /lo%00gin"], "400|429"),
         attempt("other spellings are charged")
             .ask("POST //login", "401")
             .ask("POST /%6cogin", "401")
