@@ -301,6 +301,9 @@ fn configuration(setup: &Setup, frontend: SocketAddr, agent: &str) -> String {
                 let (usual, _) = line.split_once(" blocked=").unwrap();
                 write!(changed, "{usual}\"").unwrap();
             }
+            // Those about requests without a decision, and about tunnels.
+            "http-request"
+                if !has_agent && ["gcra.err", " 405 "].iter().any(|it| line.contains(it)) => {}
             "http-request" if second == "deny" && setup.name == NO_LIMITER => {}
             "http-request" if second == "deny" && setup.name == STICK_TABLE => {
                 let (deny, _) = line.split_once(" if ").unwrap();

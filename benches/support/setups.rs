@@ -303,6 +303,13 @@ fn shipped(file: &str) -> String {
 
 fn configuration(setup: &Setup, frontend: SocketAddr, agent: &str) -> String {
     const FILTER: &str = "    filter spoe engine gcra config spoe.conf\n";
+    // As in the shipped files.
+    const COUNTS: &str = "    http-request track-sc2 var(txn.gcra.err) table undecided
+    http-request set-var(proc.gcra_undecided) date(0,us) if { var(txn.gcra.err) -m found }
+";
+    const COUNTED: &str = "backend undecided
+    stick-table type integer size 64 store http_req_cnt
+";
     const DENY: &str = "    http-request deny status 429 if";
     let agent = agent.replace("unix:", "unix@");
     let mut rules = String::new();
@@ -323,6 +330,8 @@ fn configuration(setup: &Setup, frontend: SocketAddr, agent: &str) -> String {
         }
         Rules::Asked(_) | Rules::Unused => {
             rules.push_str(FILTER);
+            rules.push_str(COUNTS);
+            tables.push_str(COUNTED);
             writeln!(rules, "{DENY} {{ var(txn.gcra.blocked) -m bool }}").unwrap();
         }
         Rules::Shipped(file) => return without_log(&shipped(file), frontend, &agent),
@@ -331,6 +340,7 @@ fn configuration(setup: &Setup, frontend: SocketAddr, agent: &str) -> String {
         "global
     default-path config
     nbthread 1
+    set-var proc.gcra_since date(0,us)
 defaults
     mode http
     timeout connect 5s
