@@ -249,7 +249,10 @@ impl Policies {
         }
         lines.push_str(
             "    # Behind CONNECT, as behind \"Upgrade: h2c\", requests would pass unseen.\n    \
-             http-request deny status 405 if { method CONNECT }\n",
+             http-request deny status 405 if { method CONNECT }\n    \
+             # Servers may read a value in more ways than these rules know: they strip\n    \
+             # spaces of Unicode, or take other signs for _ in names. See 'What clients\n    \
+             # try' in haproxy/README.md.\n",
         );
         let messages = self.list.iter().map(name);
         let several = messages.clone().any(|message| Some(message) != messages.clone().next());
