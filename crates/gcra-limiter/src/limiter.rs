@@ -217,11 +217,7 @@ impl Limiter {
         let wanted = wanted.then_some(&mut standings);
         let messages = request.messages();
         if deciding.go_on(messages, Some(first), now, &mut progress, wanted, audit).is_ok() {
-            let Progress { verdict, reserved, told, .. } = &progress;
-            answer::write(&in_force.policies, *verdict, &standings, reserved, reply);
-            if let Some(told) = told {
-                answer::write_told(*told, reply);
-            }
+            progress.answer(in_force, &standings, reply);
             return;
         }
         // This answer leaves if there is no memory to wait in.

@@ -9,7 +9,7 @@ use gcra_table::Table;
 use spop_agent::{LateReply, OwnedRequest};
 use tokio::time::{Instant, timeout_at};
 
-use crate::answer::{self, Standings};
+use crate::answer::Standings;
 use crate::audit_lines::{AuditFile, Lines};
 use crate::borrower::Borrower;
 use crate::decide::attempt::Patience;
@@ -83,11 +83,7 @@ impl WaitingRequest {
                 break;
             }
         }
-        let Progress { verdict, reserved, told, .. } = &progress;
-        answer::write(&in_force.policies, *verdict, &standings, reserved, &mut reply);
-        if let Some(told) = told {
-            answer::write_told(*told, &mut reply);
-        }
+        progress.answer(&in_force, &standings, &mut reply);
         reply
     }
 }

@@ -7,7 +7,7 @@ use gcra_policy::{Limit, MAX_LIMITS, Policy, Rule};
 use gcra_table::{Leases, Reading, Table};
 use spop_agent::{Message, Messages};
 
-use crate::answer::Standings;
+use crate::answer::{self, SetVars, Standings};
 use crate::audit_lines::{AuditOutcome, Lines, Moment};
 use crate::borrower::Borrower;
 use crate::counting::{count, count_tried, count_undecided};
@@ -58,6 +58,21 @@ impl Progress {
     /// Whether a message that is decided blocks the request already.
     pub(crate) fn is_blocked(&self) -> bool {
         [self.verdict, self.next].iter().flatten().any(|verdict| verdict.is_blocked())
+    }
+
+    /// Writes the answer, once all messages are decided.
+    #[inline(always)]
+    pub(crate) fn answer(
+        &self,
+        in_force: &InForce,
+        standings: &Standings,
+        reply: &mut impl SetVars,
+    ) {
+        let Self { verdict, reserved, told, .. } = self;
+        answer::write(&in_force.policies, *verdict, standings, reserved, reply);
+        if let Some(told) = told {
+            answer::write_told(*told, reply);
+        }
     }
 }
 
