@@ -83,6 +83,23 @@ pub(crate) fn upgrade(request: &str, to: &str) -> String {
     )
 }
 
+/// Rows for a set-up that counts by the path: neither other fields of a request nor a target that
+/// some servers take for a host name one.
+pub(crate) fn other_names_of_a_path() -> [Row; 2] {
+    let fields = fields_with("/api");
+    [
+        attempt("a path in another header")
+            .ask("GET /r{n}\nX-Original-URL: /api\nX-Rewrite-URL: /api", "200")
+            .sees_no("path: /api")
+            .none_sees(
+                fields.iter().map(|it| format!("GET /r{{n}}\n{it}")).collect(),
+                "path: /api\n",
+            ),
+        attempt("a path that some take for a host")
+            .ask_each(with_a_host("/api").iter().map(|it| format!("GET {it}")), "400"),
+    ]
+}
+
 /// What some servers take for a URL with a host, and the rest of it for the path.
 pub(crate) fn with_a_host(path: &str) -> Vec<String> {
     vec![format!("//h{{n}}{path}"), format!("///h{{n}}{path}"), format!("//h{{n}}:80{path}/")]

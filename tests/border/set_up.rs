@@ -162,7 +162,11 @@ impl SetUp {
         }
         let programs: Vec<_> =
             programs().into_iter().filter(|(_, version)| *version >= self.since).collect();
-        // An older HAProxy refuses the file: tests/daemon/end_to_end.rs.
+        // One that is chosen may be too old. It refuses the file: tests/daemon/end_to_end.rs.
+        if programs.is_empty() && std::env::var_os("HAPROXY").is_none() {
+            let (major, minor) = self.since;
+            return support::skip(&format!("it needs HAProxy {major}.{minor}"));
+        }
         let complaints: String = thread::scope(|scope| {
             let tried = programs.iter().map(|it| scope.spawn(|| self.check_with(it, rows)));
             let tried: Vec<_> = tried.collect();
