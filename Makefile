@@ -4,12 +4,12 @@ CARGO ?= cargo
 # Where Cargo builds. Whatever is fetched or built besides is kept there, too.
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: help demo demo-cluster test test-all asks-less vtest lint doc width spelling deny msrv \
+.PHONY: help demo demo-cluster test test-all vtest lint doc width spelling deny msrv \
 	aarch64 aarch64-test aarch64-run asan loom shuttle lease-sim lease-explore store-script \
-	store-faults bench-store cluster-faults fuzz fuzz-seeds soak bench bench-quick \
-	bench-cluster bench-haproxy bench-peers bench-replay guard guard-haproxy haproxy promtool strace \
-	valkey static reproduce packages image site release packages-test image-test chart-test \
-	site-test page-test
+	store-faults bench-store cluster-faults cluster-splits fuzz fuzz-seeds soak bench bench-quick \
+	bench-cluster bench-haproxy bench-in-process bench-peers bench-replay guard guard-haproxy \
+	haproxy promtool strace valkey static reproduce packages image site release packages-test \
+	image-test chart-test site-test page-test crates
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "%-14s %s\n", $$1, $$2 }' Makefile
@@ -37,14 +37,6 @@ test: ## all tests with the installed HAProxy: 6 minutes from a fresh clone
 
 test-all: ## the tests with HAProxy, with each version in HAPROXY_VERSIONS: about 5 minutes
 	tests/matrix.sh
-
-# GCRA_ASKS_LESS_SEED repeats what was chosen at random.
-asks-less: ## the files that ask less, with faults, policed: SECONDS (600) in all, each HAProxy
-	for version in $${HAPROXY_VERSIONS:-2.6 2.8 3.0 3.2 3.4}; do \
-		tests/get-haproxy.sh $$version $(TARGET)/haproxy/$$version && echo "HAProxy $$version" && \
-		HAPROXY=$(abspath $(TARGET))/haproxy/$$version/haproxy \
-		GCRA_ASKS_LESS_SECONDS=$$(($(SECONDS) / 30)) \
-		$(CARGO) test --locked --test asks_less -- real_haproxy --nocapture || exit 1; done
 
 vtest: haproxy ## the VTest files, in the manner of HAProxy's own tests
 	$(CARGO) build --locked --bin gcra-spoa
@@ -99,6 +91,12 @@ cluster-faults: haproxy valkey ## agents, HAProxys and stores that fail, for SEC
 	GCRA_CLUSTER_SECONDS=$(SECONDS) $(CARGO) test --release --locked --test cluster -- \
 		faults:: --include-ignored --nocapture
 
+# AGENT=/path is another program to try, SCENARIOS="random_cuts" what to try, SECONDS for that one.
+cluster-splits: valkey ## machines as network namespaces, cut off from each other, policed; as root
+	@tests/install.sh ip iproute2
+	$(if $(AGENT),,$(CARGO) build --release --locked --bin gcra-spoa)
+	SECONDS=$(SECONDS) tests/splits $(or $(AGENT),$(TARGET)/release/gcra-spoa) $(SCENARIOS)
+
 # Everything from outside: frames, connections, table files, configurations, the admin port.
 FUZZ_SECONDS ?= 60
 # FUZZ_TARGETS="table logs" builds and runs only these. FUZZ_SEED=1 repeats a run.
@@ -141,8 +139,9 @@ soak: ## processes on one table, killed, stopped and resized, for SECONDS (600),
 	GCRA_SHUTTLE_RUNS=1000000 $(MAKE) shuttle
 
 BENCH = $(CARGO) bench --locked -p benches
-bench: ## all benchmarks but bench-haproxy; rewrites a table of docs/BENCHMARKS.md
+bench: ## all benchmarks but bench-haproxy; rewrites two tables of docs/BENCHMARKS.md
 	$(BENCH) --bench table -- --write
+	$(BENCH) --bench reload -- --write
 	$(BENCH) --bench agent
 	$(BENCH) --bench fairness
 	$(BENCH) --bench full_table
@@ -174,6 +173,13 @@ bench-haproxy: ## what limiting costs HAProxy, with wrk; BENCH_ARGS= writes noth
 		tests/get-haproxy.sh $$version $(TARGET)/haproxy/$$version || exit 1; done
 	$(BENCH) --bench haproxy -- $(BENCH_ARGS)
 
+bench-in-process: ## HAProxy that decides itself, with wrk; BENCH_ARGS= writes nothing
+	@tests/install.sh wrk wrk
+	for version in $${HAPROXY_VERSIONS:-2.6 2.8 3.0 3.2 3.4}; do \
+		tests/get-haproxy.sh $$version $(TARGET)/haproxy/$$version || exit 1; done
+	$(CARGO) build --locked --release -p gcra-lua -p gcra-spoa
+	$(CARGO) test --locked -p benches --bench in_process_time -- $(BENCH_ARGS)
+
 guard: valkey ## instructions per NOTIFY against their bounds; GUARD=--write writes the page
 	@tests/install.sh valgrind valgrind
 	CARGO_INCREMENTAL=0 $(CARGO) bench --locked --profile guard -p guard -- $(GUARD)
@@ -183,7 +189,9 @@ guard-haproxy: ## HAProxy's instructions per request against their bounds; GUARD
 	@tests/install.sh valgrind valgrind
 	for version in $${HAPROXY_VERSIONS:-2.6 2.8 3.0 3.2 3.4}; do \
 		tests/get-haproxy.sh $$version $(TARGET)/haproxy/$$version || exit 1; done
-	$(CARGO) test --locked -p benches --bench asks_less -- $(GUARD)
+	$(CARGO) build --locked --release -p gcra-lua
+	$(CARGO) test --locked -p benches --bench guard_haproxy -- $(GUARD)
+	$(CARGO) test --locked -p benches --bench in_process -- $(GUARD)
 
 haproxy: ## installs an HAProxy to test with, if there is none
 	@tests/install-haproxy.sh
@@ -203,6 +211,14 @@ DIST ?= $(TARGET)/dist
 static: ## the static programs for x86-64 and 64-bit ARM, with man pages, into target/dist
 	deploy/release/static x86_64
 	deploy/release/static aarch64
+
+# In an empty folder: Cargo takes what it has of a package with the same name and version.
+CARGO_REGISTRY := $(or $(CARGO_HOME),$(HOME)/.cargo)/registry
+
+crates: ## what cargo publish would publish, and that it builds from that alone
+	rm -rf $(TARGET)/crates $(CARGO_REGISTRY)/src/-*/gcra-* $(CARGO_REGISTRY)/src/-*/spop-*
+	$(CARGO) publish --dry-run --locked --allow-dirty --target-dir $(TARGET)/crates \
+		-p spop-codec -p spop-agent -p gcra-lease -p gcra-table
 
 reproduce: ## builds the static programs of what is committed twice, and compares the bytes
 	deploy/release/reproduce x86_64

@@ -2,13 +2,13 @@
 //! every ACK checked.
 //!
 //! `cargo bench -p benches --bench agent [-- PART-OF-A-ROW'S-NAME] [--quick] [--agent PATH]...`.
-//! Loads: bursts of 8192 NOTIFYs, windows of 64, and one at a time; each on a million and on
-//! 100 000 keys in random order, and on one hot key, with the default table; and bursts on four
-//! connections at once, with two workers. Beside our agent runs a control, which does nothing but
-//! decode, decide and answer, and the agents that `--agent` names, such as an earlier release.
-//! They take turns within a round. `AGENT_ARGS` replaces the agent's `--rate 100/s --burst 20`.
-//! Throughput is of agent and generator together and moves with the machine; CPU per NOTIFY is
-//! steadier. `--quick` only tries it out.
+//! The loads are bursts of 8192 NOTIFYs, windows of 64, and one at a time. Each is on a million
+//! and on 100 000 keys in random order, and on one hot key, with the default table. There are also
+//! bursts on four connections at once, with two workers. Beside our agent runs a control, which
+//! does nothing but decode, decide and answer, and the agents that `--agent` names, such as an
+//! earlier release. They take turns within a round. `AGENT_ARGS` replaces the agent's `--rate
+//! 100/s --burst 20`. Throughput is of agent and generator together and moves with the machine;
+//! CPU per NOTIFY is steadier. `--quick` only tries it out.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

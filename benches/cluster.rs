@@ -1,13 +1,13 @@
-//! The cost of sharing a limit: three hosts that hold leases, beside three that have each request
-//! charged in the store, three that call a script of the store for each request, and three that
-//! count by themselves. `make bench-cluster`.
+//! The cost of sharing a limit. Three hosts hold leases, and three have each request charged in
+//! the store. Beside them, three call a script of the store for each request, and three count by
+//! themselves. `make bench-cluster`.
 //!
 //! `cargo bench -p benches --bench cluster [-- PART-OF-A-LOAD'S-NAME | away] [--quick]`. Asks, CPU
 //! of the store and of the agents, and latency, each under the same steady load, medians of
 //! interleaved rounds. `--quick` only tries it out.
 //!
 //! The cost of deciding by shares while the store is away is too small to be seen between agents
-//! that were started one after the other: it is measured in short rounds on the same ones.
+//! that were started one after the other. It is measured in short rounds on the same agents.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

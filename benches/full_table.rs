@@ -1,11 +1,12 @@
 //! Decisions by a table that is too small: `cargo bench -p benches --bench full_table`.
 //!
-//! Requests of a million clients (Zipf, s = 1), 200 000 per second of simulated time, decided by
-//! our table; by tables of the same shape that forget what was used least recently, or what is
-//! paid off soonest; and by an exact map. Where there are two limits, each request is charged by
-//! the first, and by the second if the first allows it. A cell is allowed wrongly when the exact
-//! map denies it. Then the attack: one client at a hundred times its limit, and a spray of keys
-//! that are never seen again, under the same limit or a slow one. `--quick` only tries it out.
+//! Requests of a million clients (Zipf, s = 1), 200 000 per second of simulated time. Our table
+//! decides about them. So do tables of the same shape that forget the bucket used least recently,
+//! or the one paid off soonest; and so does an exact map. Where there are two limits, each request
+//! is charged by the first, and by the second if the first allows it. A cell is allowed wrongly
+//! when the exact map denies it. Then the attack: one client at a hundred times its limit, and a
+//! spray of keys that are never seen again, under the same limit or a slow one. `--quick` only
+//! tries it out.
 #![allow(
     clippy::unwrap_used,
     clippy::cast_possible_truncation,

@@ -1,10 +1,10 @@
 //! The instructions of the data path, against bounds: `make guard`.
 //!
-//! `cargo bench -p guard [-- --write | --quick]`. Valgrind counts instructions of user space,
-//! so the figures do not depend on how busy the machine is. Each load runs twice, the second time
-//! with twice as much, and the difference is shown: start and end cancel out. `--write` writes the
-//! figures into docs/BENCHMARKS.md. `--quick` does each load once without Valgrind, and judges
-//! nothing.
+//! `cargo bench -p guard [-- --write | --quick | PART]`. Valgrind counts instructions of user
+//! space, so the figures do not depend on how busy the machine is. Each load runs twice, the
+//! second time with twice as much, and the difference is shown: start and end cancel out.
+//! `--write` writes the figures into docs/BENCHMARKS.md. `--quick` does each load once without
+//! Valgrind, and judges nothing. With a part of their names, only those loads are counted.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -33,7 +33,7 @@ use gcra_lease::{
     AskReply, HostTime, Look, MOST_CELLS, Micros, Sent, SharedLimit, StoreTime, Wish,
 };
 use gcra_table::{LeaseKey, LeaseNumbers, Leases, Nanos, Quota, Slots, Table};
-use notifies::Notifies;
+use notifies::{Kind, Notifies};
 use support::Agent;
 use support::spop::Spop;
 use support::valkey::Server;
@@ -58,9 +58,9 @@ enum Work {
     Spend,
     /// A key that the store has told to come back later.
     Blocked,
-    /// An agent answers NOTIFYs of `keys` keys, of which `together` arrive at once, with a
-    /// limit of flags or of this configuration file.
-    Answer { together: usize, keys: u32, config: Option<&'static str> },
+    /// An agent answers NOTIFYs of this kind, of which `together` arrive at once, with a limit of
+    /// flags or of this configuration file.
+    Answer { together: usize, kind: Kind, config: Option<&'static str> },
     /// The same with a limit that is shared through a store, of a burst of `burst`. If that is a
     /// large one, all are allowed.
     AnswerShared { burst: u32 },
@@ -74,14 +74,47 @@ const USUAL: &str = "[policy.check]\nlimits = \"100/s burst 20\"\nipv6_prefix = 
 const UNUSUAL: &str = "[policy.check]\nlimits = \"100/s burst 20\"\nipv6_prefix = 128\n\
                        [policy.check.overrides]\n\"192.0.2.1\" = \"unlimited\"\n";
 
+/// Two limits, and variables that a page for clients has.
+const ANSWERED: &str = "answer = [\"remaining\", \"reset\", \"ratelimit\"]\n\
+                        [policy.check]\nlimits = [\"100/s burst 20\", \"3000/m burst 500\"]\n\
+                        ipv6_prefix = 128\n";
+
+/// The same limits, with `blocked` alone.
+const TWO_LIMITS: &str = "[policy.check]\nlimits = [\"100/s burst 20\", \"3000/m burst 500\"]\n\
+                          ipv6_prefix = 128\n";
+
+/// The same answer for clients within their limits.
+const ANSWERED_ALLOWED: &str = "answer = [\"remaining\", \"reset\", \"ratelimit\"]\n\
+                                [policy.check]\n\
+                                limits = [\"1000000/s burst 1000000\", \"60000000/m\"]\n\
+                                ipv6_prefix = 128\n";
+
+/// One limit, and the variable that most configurations add first.
+const REMAINING: &str = "answer = [\"remaining\"]\n\
+                         [policy.check]\nlimits = \"100/s burst 20\"\nipv6_prefix = 128\n";
+
+/// An override that no key has, and all that an error page or an API says about its limits.
+const FOUR_VARIABLES: &str = "answer = [\"remaining\", \"reset\", \"retry_after\", \
+                              \"ratelimit\"]\n\
+                              [policy.check]\n\
+                              limits = [\"100/s burst 20\", \"3000/m burst 500\"]\n\
+                              [policy.check.overrides]\n\"192.0.2.1\" = \"unlimited\"\n";
+
+/// A policy for each of two messages.
+const TWO_POLICIES: &str = "[policy.check]\nlimits = \"100/s burst 20\"\n\
+                            [policy.login]\nlimits = \"50/s burst 20\"\n";
+
 const GENEROUS: u32 = 1_000_000_000;
 
-/// How many NOTIFYs an agent answers before any is counted. It names the clients of all of the
-/// first 4096 in a minute, of half of those that follow, and so on: after this many it names one
-/// in sixteen, and a busy agent fewer.
+/// How many NOTIFYs an agent answers before any is counted. In each minute it names the clients of
+/// the first 4096 NOTIFYs, then of every second one, and so on. After this many it names the
+/// client of one in sixteen, and a busy agent names fewer.
 const WARM_UP: usize = 65_536;
 
-const ROWS: [Row; 14] = [
+/// NOTIFYs with one IPv4 address.
+const ONE_KEY: Kind = Kind::Ipv4 { keys: 1 };
+
+const ROWS: [Row; 22] = [
     Row { name: "decode a NOTIFY", count: 100_000, work: Work::Decode, bound: 325 },
     Row {
         name: "decide: known key, allowed",
@@ -106,38 +139,86 @@ const ROWS: [Row; 14] = [
     Row {
         name: "the agent: 2000 NOTIFYs together",
         count: 100_000,
-        work: Work::Answer { together: 2000, keys: 1, config: None },
+        work: Work::Answer { together: 2000, kind: ONE_KEY, config: None },
         bound: 432,
     },
     Row {
         name: "the agent: 32 NOTIFYs together",
         count: 32_000,
-        work: Work::Answer { together: 32, keys: 1, config: None },
+        work: Work::Answer { together: 32, kind: ONE_KEY, config: None },
         bound: 531,
     },
     Row {
         name: "the agent: one NOTIFY at a time",
         count: 4_000,
-        work: Work::Answer { together: 1, keys: 1, config: None },
+        work: Work::Answer { together: 1, kind: ONE_KEY, config: None },
         bound: 3330,
     },
     Row {
         name: "2000 together, 100 000 keys",
         count: 100_000,
-        work: Work::Answer { together: 2000, keys: 100_000, config: None },
+        work: Work::Answer { together: 2000, kind: Kind::Ipv4 { keys: 100_000 }, config: None },
         bound: 845,
     },
     Row {
         name: "2000 together, a limit of a file",
         count: 100_000,
-        work: Work::Answer { together: 2000, keys: 1, config: Some(USUAL) },
+        work: Work::Answer { together: 2000, kind: ONE_KEY, config: Some(USUAL) },
         bound: 432,
     },
     Row {
         name: "2000 together, not the usual case",
         count: 100_000,
-        work: Work::Answer { together: 2000, keys: 1, config: Some(UNUSUAL) },
-        bound: 1380,
+        work: Work::Answer { together: 2000, kind: ONE_KEY, config: Some(UNUSUAL) },
+        bound: 1140,
+    },
+    Row {
+        name: "2000 together, two limits, answered",
+        count: 50_000,
+        work: Work::Answer { together: 2000, kind: ONE_KEY, config: Some(ANSWERED) },
+        bound: 2_170,
+    },
+    Row {
+        name: "2000 together, the same, allowed",
+        count: 50_000,
+        work: Work::Answer { together: 2000, kind: ONE_KEY, config: Some(ANSWERED_ALLOWED) },
+        bound: 2_950,
+    },
+    Row {
+        name: "2000 together, two limits",
+        count: 50_000,
+        work: Work::Answer { together: 2000, kind: ONE_KEY, config: Some(TWO_LIMITS) },
+        bound: 1_090,
+    },
+    Row {
+        name: "2000 together, with 'remaining'",
+        count: 50_000,
+        work: Work::Answer { together: 2000, kind: ONE_KEY, config: Some(REMAINING) },
+        bound: 1_270,
+    },
+    Row {
+        name: "2000 together, override, 4 variables",
+        count: 50_000,
+        work: Work::Answer { together: 2000, kind: ONE_KEY, config: Some(FOUR_VARIABLES) },
+        bound: 2_570,
+    },
+    Row {
+        name: "32 together, two messages by turns",
+        count: 32_000,
+        work: Work::Answer { together: 32, kind: Kind::TwoMessages, config: Some(TWO_POLICIES) },
+        bound: 560,
+    },
+    Row {
+        name: "32 together, IPv6",
+        count: 32_000,
+        work: Work::Answer { together: 32, kind: Kind::Ipv6, config: None },
+        bound: 685,
+    },
+    Row {
+        name: "32 together, strings of 20 bytes",
+        count: 32_000,
+        work: Work::Answer { together: 32, kind: Kind::Text, config: None },
+        bound: 785,
     },
     Row {
         name: "32 together, shared, allowed",
@@ -159,12 +240,12 @@ const TABLE_HEAD: &str = "\
 ";
 
 const LEGEND: &str = "
-A NOTIFY has one IPv4 arg and ids as HAProxy sends them. A decision includes hashing the key. A new
-key takes a slot, with a fresh reading of the clock, which is a system call under Valgrind. Leased
-cells are those of a limit that several machines share; hashing the key is included. The agent is
-a process with all that answers a NOTIFY, from read to write, as the program puts it together, on
-one key that is denied unless the row says more; with 100 000 keys, a quarter of those that are
-counted are the first of their key.
+A NOTIFY has one arg, IPv4 unless the row says more, and ids as HAProxy sends them. A decision
+includes hashing the key. A new key takes a slot, with a fresh reading of the clock, which is a
+system call under Valgrind. Leased cells are those of a limit that several machines share; hashing
+the key is included. The agent is a process with all that answers a NOTIFY, from read to write, as
+the program puts it together, on one key that is denied unless the row says more; with 100 000
+keys, a quarter of those that are counted are the first of their key.
 
 ";
 
@@ -192,7 +273,11 @@ fn main() -> ExitCode {
         host::description()
     );
     let mut failed = false;
+    let wanted = asked::wanted();
     for (number, row) in ROWS.iter().enumerate() {
+        if !row.name.contains(&wanted) {
+            continue;
+        }
         let profile = profile(number);
         let (mut once, mut twice, mut each) = (usize::MAX, usize::MAX, usize::MAX);
         // Instructions that depend on time count, too, and on a busy machine there are more of
@@ -279,11 +364,17 @@ impl Work {
             }
             let agent = Agent::start_command(&mut command);
             let mut stream = Spop::connect(&agent.address).into_stream();
-            let keys = if let Self::Answer { keys, .. } = self { keys } else { 1 };
-            let notifies = Notifies::new(count, keys);
+            let kind = if let Self::Answer { kind, .. } = self { kind } else { ONE_KEY };
+            let notifies = Notifies::of(kind, count);
+            let kind = if let Kind::Ipv4 { .. } = kind { ONE_KEY } else { kind };
+            let is_longer = |config: &str| config.starts_with("answer");
             match store {
+                None if matches!(self, Self::Answer { config: Some(it), .. } if is_longer(it)) => {
+                    Notifies::of(kind, WARM_UP).exchange_of_any_length(&mut stream, 2000);
+                    notifies.exchange_of_any_length(&mut stream, all_together);
+                }
                 None => {
-                    Notifies::new(WARM_UP, 1).exchange(&mut stream, 2000);
+                    Notifies::of(kind, WARM_UP).exchange(&mut stream, 2000);
                     notifies.exchange(&mut stream, all_together);
                 }
                 Some(_) => notifies.exchange_in_any_order(&mut stream, all_together),

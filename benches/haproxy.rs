@@ -17,6 +17,8 @@
     reason = "a bench may end with a message, and its numbers are small"
 )]
 
+#[path = "support/asked.rs"]
+mod asked;
 #[path = "support/haproxy_report.rs"]
 mod haproxy_report;
 #[path = "support/haproxys.rs"]
@@ -69,7 +71,7 @@ pub(crate) struct Row {
 }
 
 struct Options {
-    /// Parts of the names of rows; none of them wants all rows.
+    /// Parts of the names of rows; an empty list wants all rows.
     wanted: Vec<String>,
     quick: bool,
     write: bool,
@@ -160,23 +162,12 @@ impl Options {
     }
 
     fn of(args: &[String]) -> Self {
-        let flag = |name: &str| args.iter().any(|arg| arg == name);
-        let values = |name: &str| {
-            let positions = args.windows(2).filter(|pair| pair[0] == name);
-            positions.map(|pair| pair[1].clone()).collect::<Vec<_>>()
-        };
-        let number = |name: &str, otherwise| {
-            values(name).first().map_or(otherwise, |value| value.parse().expect("a number"))
-        };
-        let quick = flag("--quick");
-        let mut haproxys: Vec<_> = values("--haproxy").into_iter().map(PathBuf::from).collect();
-        if haproxys.is_empty() && !quick {
-            haproxys = haproxys::fetched();
-        }
+        let quick = asked::quick();
+        let mut haproxys = haproxys::asked(quick);
         if haproxys.is_empty() {
             haproxys.push(support::haproxy_binary());
         }
-        let peer = values("--peer")
+        let peer = asked::values("--peer")
             .first()
             .map(PathBuf::from)
             .or(std::env::var_os("GCRA_GO_PEER").map(Into::into));
@@ -195,9 +186,9 @@ impl Options {
         Self {
             wanted: wanted.collect(),
             quick,
-            write: flag("--write"),
-            rounds: number("--rounds", if quick { 1 } else { 3 }) as usize,
-            seconds: number("--seconds", if quick { 1 } else { 3 }),
+            write: asked::flag("--write"),
+            rounds: asked::number("--rounds", if quick { 1 } else { 3 }) as usize,
+            seconds: asked::number("--seconds", if quick { 1 } else { 3 }),
             peer: peer.filter(|path| path.is_file()),
             haproxys,
         }

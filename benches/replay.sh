@@ -1,7 +1,7 @@
 #!/bin/sh
-# replay.sh [REQUESTS [ROUNDS]] | --quick: `gcra-spoa replay` beside awk and GoAccess on
-# the same log, each as a whole program: processor time and time in all, as medians of interleaved
-# rounds. awk only counts the requests of each client. What is not installed is left out, and the
+# replay.sh [REQUESTS [ROUNDS]] | --quick: `gcra-spoa replay` beside awk and GoAccess on the same
+# log, each as a whole program: processor time and time in all, as medians of interleaved rounds.
+# awk only counts the requests of each client. A program that is not installed is left out, and the
 # output says so. --quick only tries it out, with the programs that the tests are made of.
 set -eu
 cd "$(dirname "$0")/.."
@@ -50,7 +50,8 @@ for tool in mawk gawk goaccess; do
 done
 for round in $(seq "$rounds"); do
     for tool in $tools; do
-        # `times` of a shell of its own has the time of what it ran; a rest of a second is cut.
+        # `times` of a shell of its own has the time of the commands that it ran; a rest of a
+        # second is cut.
         began=$(date +%s%N)
         (
             run "$tool" >"$work/out" 2>"$work/err" || {

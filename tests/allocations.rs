@@ -8,7 +8,8 @@ use std::fs;
 use std::net::Ipv4Addr;
 
 use counting::Counting;
-use gcra_spoa::testing::limiter;
+use gcra_limiter::decide::in_process::AskedRequest;
+use gcra_spoa::testing::{in_process, limiter};
 use gcra_table::Slots;
 use spop_agent::Value;
 use spop_codec::FrameId;
@@ -46,10 +47,9 @@ fn known_and_new_keys_allowed_and_denied_are_decided_without_allocating() {
     }
 }
 
-/// The text of a header field takes memory. All fields in one list take no more than each of them
-/// in a variable of its own, and a bandwidth takes none.
+/// Neither do the texts of header fields, nor the names of clients.
 #[test]
-fn a_list_of_header_fields_allocates_no_more_than_the_fields() {
+fn texts_of_an_answer_are_written_without_allocating() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("gcra-spoa.toml");
     let allocations = |answer: &str| {
@@ -68,10 +68,13 @@ fn a_list_of_header_fields_allocates_no_more_than_the_fields() {
         };
         of_clients(10) + of_clients(u32::MAX)
     };
-    assert_eq!(allocations("\"retry_after\", \"bandwidth\""), 0);
-    let each = allocations("\"retry_after\", \"ratelimit\", \"ratelimit_policy\"");
-    let list = allocations("\"headers\"");
-    assert!((1..=each).contains(&list), "{list} for the list, {each} for each field");
+    for answer in [
+        "\"retry_after\", \"bandwidth\"",
+        "\"retry_after\", \"ratelimit\", \"ratelimit_policy\", \"client\"",
+        "\"headers\"",
+    ] {
+        assert_eq!(allocations(answer), 0, "{answer}");
+    }
 }
 
 /// Also where limits read the message themselves: the numbers of each value are parsed once.
@@ -100,7 +103,7 @@ fn limits_by_other_keys_and_by_an_arg_are_decided_without_allocating() {
     };
     let counting = Counting::new(agent, each);
     // Until the names of the heaviest clients have their memory.
-    counting.allocations(1, 10_000);
+    counting.allocations(1, 3_000);
     assert_eq!(counting.allocations(1, 1000), 0);
 }
 
@@ -121,8 +124,36 @@ fn counts_in_windows_are_decided_without_allocating() {
             let agent = limiter(&["--config", file.to_str().unwrap()], slots).unwrap();
             let counting = Counting::new(agent, notifies(addresses));
             // Until the names of the heaviest clients have their memory.
-            counting.allocations(1, 10_000);
+            counting.allocations(1, 3_000);
             assert_eq!(counting.allocations(1, 1000), 0, "{limits} {addresses}");
         }
+    }
+}
+
+/// Inside HAProxy, by the usual path and by that of a message.
+#[test]
+fn requests_in_the_process_that_has_them_are_decided_without_allocating() {
+    let slots = Slots::new(4096).unwrap();
+    let limiter = in_process(&["--rate", "100/s", "--burst", "20"], slots).unwrap();
+    let (mut found, mut space) = (limiter.found_in_force(), vec![0; 4096]);
+    for names in [&["ip"][..], &["ip", "path"]] {
+        let mut asked = 0_u32;
+        let mut ask = |times: u32| {
+            for _ in 0..times {
+                asked += 1;
+                let ip = Value::Ipv4(Ipv4Addr::from(0x0a00_0000 + asked % 5_000));
+                let values = [ip, Value::String(b"/path")];
+                let mut args = [(&b""[..], Value::Null); 2];
+                for (arg, (name, value)) in args.iter_mut().zip(names.iter().zip(values)) {
+                    *arg = (name.as_bytes(), value);
+                }
+                let args = &args[..names.len()];
+                limiter.wait(&mut found, AskedRequest { message: None, args }, &mut space);
+            }
+        };
+        // Until the names of the heaviest clients have their memory.
+        ask(10_000);
+        let counted = allocation_counter::measure(|| ask(10_000));
+        assert_eq!(counted.count_total, 0, "{names:?}");
     }
 }

@@ -9,8 +9,10 @@
 
 mod support;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -77,6 +79,128 @@ fn every_configuration_in_the_documents_is_valid() {
                 recipe.place
             );
         }
+    }
+}
+
+/// The printed files as an operator edits them.
+fn edited(text: &str) -> String {
+    let text = text.replace(" unless EDIT-THIS", " unless TRUE").replace(" if EDIT-THIS", "");
+    let text = text.replace("} EDIT-THIS", "}").replace("=EDIT-THIS", "=str(known)");
+    text.replace(") EDIT-THIS\n", ") str(known)\n")
+}
+
+/// Also under an umask by which nobody else could read them.
+#[test]
+fn the_files_that_are_written_for_haproxy_start() {
+    needs!(support::haproxy());
+    let directory = directory();
+    let shipped = haproxy_folder().read_dir().unwrap().map(|entry| entry.unwrap().path());
+    let shipped = shipped.filter(|path| path.extension().is_some_and(|it| it == "toml"));
+    let mut texts: Vec<_> = shipped.map(|path| fs::read_to_string(path).unwrap()).collect();
+    texts.extend(recipes("docs/RECIPES.md").into_values().flat_map(|it| it.policies));
+    // An older HAProxy does not know the rule that delays.
+    texts.retain(|text| !text.contains("max_delay") || support::haproxy_since((3, 2)).is_ok());
+    let [mut ready, mut to_edit] = [0, 0];
+    for (number, text) in texts.iter().enumerate() {
+        let file = directory.path().join("gcra-spoa.toml");
+        fs::write(&file, text).unwrap();
+        let folder = directory.path().join(format!("{number}/haproxy"));
+        let run = |more: &str| {
+            let script =
+                format!("umask 077; exec \"$0\" check \"$1\" --print-haproxy \"$2\" {more}");
+            let mut check = Command::new("sh");
+            let check = check.args(["-c", &script]).arg(agent_binary()).arg(&file).arg(&folder);
+            check.output().unwrap()
+        };
+        let output = run("");
+        assert!(output.status.success(), "{text}{output:?}");
+        let accepts = || {
+            let mut check = Command::new(haproxy_binary());
+            let output = check.arg("-c").arg("-f").arg(folder.join("haproxy.cfg")).output();
+            let said = String::from_utf8(output.as_ref().unwrap().stderr.clone()).unwrap();
+            (output.unwrap().status.success() && !said.contains("WARNING"), said)
+        };
+        let written = String::from_utf8(output.stdout).unwrap();
+        assert!(written.lines().count() >= 2, "{written}");
+        for path in written.lines() {
+            assert_eq!(fs::metadata(path).unwrap().permissions().mode() & 0o777, 0o644, "{path}");
+        }
+        let notes = String::from_utf8(output.stderr).unwrap();
+        let (is_ready, said) = accepts();
+        assert_eq!(is_ready, !notes.contains("EDIT-THIS"), "{text}{notes}{said}");
+        if is_ready {
+            ready += 1;
+        } else {
+            to_edit += 1;
+            assert!(said.contains("'EDIT-THIS'"), "{said}");
+            for name in ["haproxy.cfg", "spoe-gcra.conf"].map(|name| folder.join(name)) {
+                fs::write(&name, edited(&fs::read_to_string(&name).unwrap())).unwrap();
+            }
+            let (is_ready, said) = accepts();
+            assert!(is_ready, "{text}{said}");
+        }
+        // What was edited stays, unless the operator says otherwise. Maps always stay.
+        let cfg = folder.join("haproxy.cfg");
+        fs::write(&cfg, "mine").unwrap();
+        let map = written.lines().find(|path| path.ends_with(".map"));
+        map.inspect(|map| fs::write(map, "192.0.2.7 mine\n").unwrap());
+        let output = run("");
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(said.contains("conf exists, and nothing was written; name another"), "{said}");
+        assert_eq!(fs::read_to_string(&cfg).unwrap(), "mine");
+        assert!(run("--force").status.success());
+        assert!(fs::read_to_string(&cfg).unwrap().contains("frontend web"));
+        map.inspect(|map| assert_eq!(fs::read_to_string(map).unwrap(), "192.0.2.7 mine\n"));
+    }
+    assert!(ready > 3 && to_edit > 3, "{ready} ready, {to_edit} to be edited");
+}
+
+/// How the words of rules begin against which clients have tried something. What is printed for
+/// HAProxy has each, and so have shipped files and documents.
+const WORDS_OF_RULES: [&str; 8] = [
+    "[^!-~]|",
+    "[^A-Za-z0-9-]",
+    "^(forwarded|x",
+    "^([0-9A-Za-z._-]+",
+    "^x.(http.",
+    "^x.(original",
+    "forward(ed)?",
+    "path,url_dec,lower,regsub([[:space:]",
+];
+
+/// A cure of a rule must reach all places where it stands. It may go on behind its end there.
+#[test]
+fn a_rule_is_the_same_wherever_it_stands() {
+    let directory = directory();
+    let file = directory.path().join("gcra-spoa.toml");
+    let policy = "[policy.a]\nlimits = \"1/s\"\nkey = [\"key\", \"path\", \"host\"]\n\
+                  when = { method = \"GET\" }\noverrides = { a = \"2/s\" }\n";
+    fs::write(&file, policy).unwrap();
+    let check =
+        Command::new(agent_binary()).arg("check").arg(file).arg("--print-haproxy").output();
+    let printed = String::from_utf8(check.unwrap().stdout).unwrap();
+    let words = |text: &str, begin: &str| -> Vec<String> {
+        let found = text.match_indices(begin).map(|(at, _)| &text[at..]);
+        found.filter_map(|rest| rest.split_whitespace().next()).map(str::to_owned).collect()
+    };
+    let mut places = documents();
+    for entry in haproxy_folder().read_dir().unwrap() {
+        places.push(format!("haproxy/{}", entry.unwrap().file_name().display()));
+    }
+    let texts: Vec<_> = places
+        .into_iter()
+        .filter_map(|place| Some((fs::read_to_string(root().join(&place)).ok()?, place)))
+        .collect();
+    for begin in WORDS_OF_RULES {
+        let rule = words(&printed, begin).pop().unwrap_or_else(|| panic!("no {begin}\n{printed}"));
+        let mut count = 0;
+        for (text, place) in &texts {
+            for word in words(text, begin) {
+                assert!(word.starts_with(&rule), "{place} has another rule: {word}\nnot {rule}");
+                count += 1;
+            }
+        }
+        assert!(count > 0, "{rule} stands nowhere else");
     }
 }
 
@@ -173,25 +297,6 @@ fn a_policy_allows_what_the_stick_table_allowed() {
         running.statuses(2, "/", &[], 1);
         logged(&["127.0.0.2:", " 429 ", " blocked=1 "])
     });
-}
-
-#[test]
-fn only_failed_logins_are_counted() {
-    needs!(support::haproxy());
-    let recipes = recipes("docs/RECIPES.md");
-    let recipe = &recipes["Only failed logins"];
-    let running = Running::start(recipe, &recipe.frontends[0]);
-    let wrong = [("X-Password", "wrong")];
-    assert_eq!(passed(&running.statuses(1, "/login", &[], 5)), 5, "right ones are free");
-    // A cell comes back in 20 s.
-    let start = Instant::now();
-    let statuses = running.statuses(1, "/login", &wrong, 5);
-    if start.elapsed() < Duration::from_secs(15) {
-        assert_eq!(statuses, [401, 401, 401, 429, 429]);
-        assert_eq!(running.statuses(1, "/login", &[], 1), [429], "with the right one, too");
-    }
-    assert_eq!(statuses[..3], [401, 401, 401]);
-    assert_eq!(running.statuses(2, "/login", &wrong, 1), [401], "another client");
 }
 
 /// The fields without which a browser hides the answer from the script that asked.
@@ -459,7 +564,33 @@ impl Task {
             }
         }
     }
+
+    /// The same where HAProxy decides itself.
+    fn run_in_process(&self) {
+        let folder = directory();
+        let (module, table) = (support::lua_module(), folder.path().join("table"));
+        let environment = [
+            ("GCRA_LIB", module.to_str().unwrap()),
+            ("GCRA_SHARE", &format!("{}/crates/gcra-lua", root().display())),
+            ("GCRA_TABLE", table.to_str().unwrap()),
+            ("GCRA_RATE", "1/m"),
+        ];
+        let start = Instant::now();
+        let haproxy = Haproxy::start(self.started(IN_PROCESS)[0], &environment);
+        haproxy.process.wait_for_table();
+        let (command, printed) = self.commands.last().unwrap();
+        let command = command.replace("localhost:8080", &haproxy.frontend.to_string());
+        let output = Command::new("sh").args(["-c", &command]).output().unwrap();
+        let said = String::from_utf8(output.stdout).unwrap();
+        // A cell comes back in a minute.
+        if start.elapsed() < Duration::from_secs(50) {
+            assert_eq!(said.trim(), printed.trim(), "{}", self.name);
+        }
+    }
 }
+
+/// The beginning of the command of the task in which HAProxy decides itself.
+const IN_PROCESS: &str = "GCRA_RATE=1/m haproxy -f ";
 
 fn curl() -> Result<(), String> {
     let output = Command::new("curl").arg("--version").output();
@@ -472,11 +603,13 @@ fn each_task_is_done_by_its_files() {
     needs!(support::haproxy());
     needs!(curl());
     let tasks = tasks();
-    assert_eq!(tasks.len(), 12);
+    assert_eq!(tasks.len(), 13);
     let text = fs::read_to_string(root().join("docs/TASKS.md")).unwrap();
     for task in tasks {
-        let [config] = task.started("haproxy -f ")[..] else { panic!("{}", task.name) };
-        let words = task.started("gcra-spoa ");
+        let is_in_process = task.commands[0].0.starts_with(IN_PROCESS);
+        let haproxy = if is_in_process { IN_PROCESS } else { "haproxy -f " };
+        let [config] = task.started(haproxy)[..] else { panic!("{}", task.name) };
+        let words = if is_in_process { Vec::new() } else { task.started("gcra-spoa ") };
         let used = words.into_iter().filter(|word| word.ends_with(".toml")).chain([config]);
         let others = task.files.iter().filter(|file| file.ends_with(".conf")).count();
         assert!(task.files.len() <= 2, "{}: {:?}", task.name, task.files);
@@ -487,7 +620,9 @@ fn each_task_is_done_by_its_files() {
         assert!(text.contains(&format!("* [{}](#{link})", task.name)), "{}", task.name);
 
         let is_too_old = config == "delay.cfg" && support::haproxy_since((3, 2)).is_err();
-        if !is_too_old && !task.commands[0].0.contains("--store") {
+        if is_in_process {
+            task.run_in_process();
+        } else if !is_too_old && !task.commands[0].0.contains("--store") {
             task.run("", |said, printed| said == printed);
         }
     }
@@ -499,8 +634,8 @@ fn the_task_of_several_machines_is_done_by_its_files() {
     needs!(curl());
     needs!(valkey());
     let server = Server::start(&[]);
-    let task = tasks().pop().unwrap();
-    assert!(task.commands[0].0.contains("--store"), "{}", task.name);
+    let is_of_several = |task: &Task| task.commands[0].0.contains("--store");
+    let task = tasks().into_iter().find(is_of_several).expect("a task with --store");
     // Cells that one machine holds are of no use to the other one, so it may be less.
     task.run(&server.url(), |said, printed| {
         let [said, most] = [said, printed].map(|it| it.parse::<u32>().unwrap());
@@ -557,9 +692,8 @@ fn packed() -> impl Fn(&Path) -> bool {
     }
 }
 
-#[test]
-fn every_link_between_documents_leads_somewhere() {
-    let is_packed = packed();
+/// All pages that a reader is offered.
+fn all_documents() -> Vec<PathBuf> {
     let mut folders: Vec<PathBuf> = ["docs", "haproxy", "deploy", "crates", "site/pages"]
         .map(|folder| root().join(folder))
         .into();
@@ -577,8 +711,108 @@ fn every_link_between_documents_leads_somewhere() {
             }
         }
     }
+    documents
+}
+
+/// The flags in a text, each from its dashes to its last letter.
+fn flags(text: &str) -> impl Iterator<Item = &str> {
+    let is_in_name = |letter: char| letter.is_ascii_lowercase() || "-0123456789".contains(letter);
+    text.match_indices("--").filter_map(move |(at, _)| {
+        let before = text[..at].chars().next_back();
+        if before.is_some_and(|letter| letter == '-' || letter.is_alphanumeric()) {
+            return None;
+        }
+        let name = &text[at + 2..];
+        let end = name.find(|letter| !is_in_name(letter)).unwrap_or(name.len());
+        name.starts_with(|letter: char| letter.is_ascii_lowercase())
+            .then(|| &text[at..at + 2 + end])
+    })
+}
+
+/// A flag that went, or never was, would be a command that fails.
+#[test]
+fn every_flag_in_the_documents_exists() {
+    const OF_OTHERS: [&str; 12] = [
+        "--create-namespace",
+        "--from-literal",
+        "--hostname",
+        "--memory",
+        "--namespace",
+        "--network",
+        "--replicaof",
+        "--reuse-values",
+        "--set",
+        "--set-file",
+        "--user",
+        "--userns",
+    ];
+    let interface = fs::read_to_string(root().join("tests/interfaces/commands.txt")).unwrap();
+    let known: BTreeSet<_> = flags(&interface).collect();
     let (mut found, mut wrong) = (0, Vec::new());
-    for document in documents {
+    for document in all_documents() {
+        // A decision may be about a flag that it removed, and writers have tools of their own.
+        if document.components().any(|it| it.as_os_str() == "adr")
+            || document.ends_with("CONTRIBUTING.md")
+        {
+            continue;
+        }
+        let text = fs::read_to_string(&document).unwrap().replace("\\\n", " ");
+        // A flag as a word of its own, and all flags of a command of ours.
+        let words = text.split('`').filter(|it| it.starts_with("--") && !it.contains('\n'));
+        let commands = text.split("gcra-spoa ").skip(1);
+        let commands =
+            commands.map(|rest| rest.split(['`', '\n', '|', ';', '&', '#']).next().unwrap());
+        for flag in
+            words.map(|word| flags(word).next().unwrap_or(word)).chain(commands.flat_map(flags))
+        {
+            found += 1;
+            if !known.contains(flag) && !OF_OTHERS.contains(&flag) {
+                wrong.push(format!("{}: {flag}", document.display()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "no command of the program has these flags: {wrong:#?}");
+    assert!(found > 200, "{found}");
+}
+
+/// The number of tasks, files or tables changes, and the sentence about it stays.
+#[test]
+fn no_document_counts_what_a_reader_can_see() {
+    const NUMBERS: &str = " two three four five six seven eight nine ten eleven twelve thirteen \
+                           fourteen fifteen sixteen eighteen twenty ";
+    const THINGS: [&str; 9] = [
+        "tasks",
+        "recipes",
+        "examples",
+        "guides",
+        "questions",
+        "tables",
+        "sections",
+        "alerts",
+        "panels",
+    ];
+    let mut wrong = Vec::new();
+    for document in all_documents() {
+        let text = fs::read_to_string(&document).unwrap().to_lowercase();
+        let words: Vec<_> = text.split_whitespace().collect();
+        for pair in words.windows(2) {
+            let thing = pair[1].trim_matches(|letter: char| !letter.is_alphanumeric());
+            let is_number = NUMBERS.contains(&format!(" {} ", pair[0]))
+                || pair[0].parse::<u32>().is_ok_and(|number| number > 1);
+            let is_known = matches!(pair, ["two", "tasks" | "tasks,"]);
+            if THINGS.contains(&thing) && is_number && !is_known {
+                wrong.push(format!("{}: {} {thing}", document.display(), pair[0]));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn every_link_between_documents_leads_somewhere() {
+    let is_packed = packed();
+    let (mut found, mut wrong) = (0, Vec::new());
+    for document in all_documents() {
         let text = fs::read_to_string(&document).unwrap();
         for link in text.split("](").skip(1).filter_map(|rest| rest.split_once(')')) {
             let (file, anchor) = link.0.split_once('#').unwrap_or((link.0, ""));
@@ -608,9 +842,9 @@ fn documents_are_as_long_as_their_readers_have_time() {
     assert!(lines(&root().join("docs/CONFIG.md")) <= 700);
     let guides = std::fs::read_dir(root().join("docs/guides")).unwrap();
     let guides: Vec<_> = guides.map(|guide| guide.unwrap().path()).collect();
-    assert!(guides.len() > 7, "{guides:?}");
+    assert!(guides.len() >= 7, "{guides:?}");
     for guide in guides {
-        assert!((60..=150).contains(&lines(&guide)), "{}: {}", guide.display(), lines(&guide));
+        assert!(lines(&guide) <= 150, "{}: {}", guide.display(), lines(&guide));
     }
 }
 

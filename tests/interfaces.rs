@@ -10,6 +10,8 @@
 
 #[path = "interfaces/fields.rs"]
 mod fields;
+#[path = "interfaces/settings.rs"]
+mod settings;
 mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -73,117 +75,6 @@ fn add_help(command: &clap::Command, words: &[&str], content: &mut String) {
     }
 }
 
-/// The tables of the configuration file, each with what stands around a setting in it.
-const TABLES: [(&str, &str, &str); 7] = [
-    ("the file", "", "\n[policy.NAME]\nlimits = \"9/s\"\n"),
-    ("[policy.NAME]", "[policy.NAME]\nlimits = \"9/s\"\nkey = [\"ip\"]\n", ""),
-    ("a limit", "[policy.NAME]\nlimits = { rate = \"9/s\", ", " }\n"),
-    ("penalty", "[policy.NAME]\nlimits = \"9/s\"\npenalty = { ceiling = \"9m\", ", " }\n"),
-    (
-        "bandwidth",
-        "[policy.NAME]\nlimits = \"9/s\"\nbandwidth = { full = \"9m\", least = \"1m\", ",
-        " }\n",
-    ),
-    (
-        "[[policy.NAME.lists]]",
-        "[policy.NAME]\nlimits = \"9/s\"\nkey = [\"ip\"]\n[[policy.NAME.lists]]\n\
-         file = \"list\"\n",
-        "",
-    ),
-    (
-        "[store]",
-        "[policy.NAME]\nlimits = \"9/s\"\nkey = [\"ip\"]\nshared = true\n[store]\n\
-         url = \"redis://127.0.0.1\"\n",
-        "",
-    ),
-];
-
-/// The default of a setting, another value, and what must stand before it to have an effect.
-const DEFAULTS: [(&str, &str, &str, &str, &str); 19] = [
-    ("the file", "scope", "\"txn\"", "\"sess\"", ""),
-    ("the file", "answer", "[]", "[\"limit\"]", ""),
-    ("the file", "nat64", "[]", "[\"2001:db8:64::/96\"]", ""),
-    ("[policy.NAME]", "message", "\"NAME\"", "\"OTHER\"", ""),
-    ("[policy.NAME]", "mode", "\"enforce\"", "\"observe\"", ""),
-    ("[policy.NAME]", "ipv4_prefix", "32", "31", ""),
-    ("[policy.NAME]", "ipv6_prefix", "64", "63", ""),
-    ("[policy.NAME]", "lowercase", "false", "true", ""),
-    ("[policy.NAME]", "asked_by", "1", "2", "cost = \"n\"\nunasked = 1\n"),
-    ("[policy.NAME]", "reserve", "0", "1", "settle = \"done\"\n"),
-    ("[policy.NAME]", "max_debt", "\"1h\"", "\"2h\"", "settle = \"done\"\n"),
-    ("[policy.NAME]", "settle_within", "\"10m\"", "\"9m\"", "settle = \"done\"\nreserve = 1\n"),
-    ("[policy.NAME]", "shared", "false", "true", ""),
-    ("[policy.NAME]", "without_store", "\"share\"", "\"closed\"", "shared = true\n"),
-    (
-        "[policy.NAME]",
-        "open_for",
-        "\"10s\"",
-        "\"9s\"",
-        "shared = true\nwithout_store = \"open\"\n",
-    ),
-    ("penalty", "cells", "1", "2", ""),
-    ("[store]", "wait", "\"20ms\"", "\"21ms\"", ""),
-    ("[store]", "strict", "false", "true", ""),
-    ("[store]", "least_replicas", "0", "1", ""),
-];
-
-/// The sentences of the program about a configuration, or its mistakes.
-fn read_config(text: &str) -> Result<[String; 2], Vec<String>> {
-    gcra_spoa::testing::read_config(Path::new("gcra-spoa.toml"), text)
-}
-
-/// Whether a setting that is left out means the same as this value. Another value must not.
-fn is_default(table: &str, setting: &str, value: &str, other: &str, beside: &str) -> bool {
-    let (_, before, after) = TABLES.iter().find(|(name, _, _)| *name == table).unwrap();
-    let store = match beside.contains("shared") {
-        true => "\n[store]\nurl = \"redis://127.0.0.1\"\n",
-        false => "",
-    };
-    let means = |line: &str| read_config(&format!("{before}{beside}{line}{after}{store}"));
-    let (left_out, written) = (means(""), means(&format!("{setting} = {value}")));
-    assert!(written.is_ok(), "{setting} = {value}: {written:?}");
-    assert_ne!(written, means(&format!("{setting} = {other}")), "{setting} = {other}");
-    written == left_out
-}
-
-#[test]
-fn settings() {
-    let (mut content, mut of_policies) = (String::new(), Vec::new());
-    for (table, before, after) in TABLES {
-        let mistakes = read_config(&format!("{before}no_such_setting = 1{after}")).unwrap_err();
-        let list = mistakes.iter().find_map(|mistake| mistake.split_once("; use one of "));
-        writeln!(content, "{table}").unwrap();
-        for setting in list.unwrap_or_else(|| panic!("{table}: {mistakes:?}")).1.split(", ") {
-            let known = DEFAULTS.iter().find(|it| (it.0, it.1) == (table, setting));
-            let default = match known {
-                None => String::new(),
-                Some((_, _, value, other, beside)) => {
-                    match is_default(table, setting, value, other, beside) {
-                        true => format!(" = {value}"),
-                        false => {
-                            format!(": not {value}, which tests/interfaces.rs has as the default")
-                        }
-                    }
-                }
-            };
-            writeln!(content, "    {setting}{default}").unwrap();
-            if ["the file", "[policy.NAME]"].contains(&table) {
-                of_policies.push(setting.to_owned());
-            }
-        }
-    }
-    let about = "The settings of the configuration file, and the defaults of those that have one.";
-    compare("settings.txt", about, &content);
-
-    let everything = fs::read_to_string(root().join("tests/interfaces/everything.toml")).unwrap();
-    let is_used = |setting: &String| {
-        let here = [format!("\n{setting} = "), format!("\n[{setting}"), format!(".{setting}]")];
-        here.iter().any(|text| everything.contains(text))
-    };
-    let left_out: Vec<_> = of_policies.iter().filter(|setting| !is_used(setting)).collect();
-    assert!(left_out.is_empty(), "tests/interfaces/everything.toml does not use {left_out:?}");
-}
-
 /// An agent with the configuration that uses everything.
 struct Everything {
     directory: TempDir,
@@ -204,6 +95,8 @@ impl Everything {
         let file = directory.path().join("gcra-spoa.toml");
         fs::write(&file, text).unwrap();
         fs::write(directory.path().join("partners.txt"), "192.0.2.99\n").unwrap();
+        fs::write(directory.path().join("names.salt"), "0123456789abcdef").unwrap();
+        fs::write(directory.path().join("customers.txt"), "192.0.2.1 = office\n").unwrap();
         let file = file.into_os_string().into_string().unwrap();
         let table = directory.path().join("table");
         let (agent, admin) = start(&table, &[&["--config", &file], flags].concat());
@@ -267,13 +160,15 @@ fn type_of(value: Value<'_>) -> &'static str {
 #[test]
 fn variables() {
     let mut variables = Everything::start(NO_STORE, "1ms", |text| text, &[]).ask();
-    // The header fields are too long to be sent beside all others.
+    // These are too long to be sent beside all others.
     let (begin, end) = ("answer = [", "]\n");
-    let only_headers = |text: String| {
-        let (before, rest) = text.split_once(begin).unwrap();
-        format!("{before}answer = [\"headers\"]\n{}", rest.split_once(end).unwrap().1)
-    };
-    variables.extend(Everything::start(NO_STORE, "1ms", only_headers, &[]).ask());
+    for names in ["\"headers\"", "\"limit_name\", \"client\""] {
+        let only_these = |text: String| {
+            let (before, rest) = text.split_once(begin).unwrap();
+            format!("{before}answer = [{names}]\n{}", rest.split_once(end).unwrap().1)
+        };
+        variables.extend(Everything::start(NO_STORE, "1ms", only_these, &[]).ask());
+    }
     // Of a name that is none, the program says which there are.
     let directory = directory();
     let file = directory.path().join("gcra-spoa.toml");
@@ -285,7 +180,7 @@ fn variables() {
     for name in names.split(", ") {
         assert!(
             set.contains(name),
-            "let tests/interfaces/everything.toml answer '{name}': {set:?}"
+            "let tests/interfaces/everything.toml or this test answer '{name}': {set:?}"
         );
     }
     let variables: Vec<_> = variables.into_iter().collect();
@@ -408,7 +303,7 @@ fn json() {
     });
     // Which counts the slots.
     let _ = (ask("/status"), get(&away.admin, "/status"));
-    post(admin, "exempt", "{\"key\": \"192.0.2.77\", \"policy\": \"slow\"}");
+    post(admin, "block", "{\"key\": \"192.0.2.77\", \"policy\": \"slow\", \"note\": \"a\"}");
     groups.add_until_complete("/status?own", || {
         vec![ask("/status?own"), parse(&get(&away.admin, "/status?own").body)]
     });
@@ -447,6 +342,7 @@ fn json() {
     groups.add("/actions", &Fields::of(&[ask("/actions")]));
     for (action, body) in [
         ("exempt", "{\"key\": \"192.0.2.1\", \"policy\": \"slow\"}"),
+        ("block", "{\"key\": \"192.0.2.1\", \"policy\": \"slow\"}"),
         ("observe", "{\"policy\": \"slow\", \"observe\": true}"),
         ("forgive", "{\"key\": \"192.0.2.1\", \"policy\": \"slow\"}"),
     ] {
@@ -504,6 +400,10 @@ fn json() {
         "store check",
         &[vec!["store", "check", "--config", file], vec!["store", "check", "--store", NO_STORE]],
     );
+    let wrong = other.path().join("wrong.toml");
+    fs::write(&wrong, "[policy.check]\nlimit = \"5/s\"\n").unwrap();
+    let wrong = wrong.to_str().unwrap();
+    repeated(&mut groups, "check", &[vec!["check", file], vec!["check", wrong]]);
     repeated(&mut groups, "reload", &[[&["reload"], &of[..]].concat()]);
     let audited =
         |policy| vec!["audit", audit, "--rate", "2/d", "--burst", "1", "--policy", policy];
@@ -527,17 +427,37 @@ fn json() {
     let [decided, two] = [&decided, &two].map(|path| path.to_str().unwrap());
     repeated(&mut groups, "replay", &[replay.to_vec(), vec!["replay", decided, "--config", two]]);
 
+    let words = fs::read_to_string(decided).unwrap();
+    let said = "blocked=1 policy=a reason=limit retry_after=9 err=-\n";
+    let blocked = words.replace("blocked=- policy=- reason=- retry_after=- err=1\n", said);
+    fs::write(decided, format!("a line\n{words}{blocked}")).unwrap();
+    let times = ["--from", "2026-11-21", "--to", "2026-11-22"];
+    let blocked = [&["blocked", decided, "192.0.2.1"][..], &times].concat();
+    repeated(&mut groups, "blocked", &[blocked]);
+
     let once = |groups: &mut Groups, name: &str, args: &[&str]| {
         groups.add(&format!("gcra-spoa {name} --json"), &Fields::of(&run_json(args).0));
     };
-    let exempt = |more: &[&'static str]| [&["exempt", "--policy", "api"], more, &of[..]].concat();
-    once(&mut groups, "exempt --for", &exempt(&["--for", "1h", "192.0.2.1"]));
-    once(&mut groups, "exempt --list", &[&["exempt", "--list"], &of[..]].concat());
-    once(&mut groups, "exempt --end", &exempt(&["--end", "192.0.2.1"]));
+    for command in ["exempt", "block"] {
+        let order =
+            |more: &[&'static str]| [&[command, "--policy", "api"], more, &of[..]].concat();
+        once(&mut groups, &format!("{command} --for"), &order(&["--for", "1h", "192.0.2.1"]));
+        once(&mut groups, &format!("{command} --list"), &order(&["--list"]));
+        let listed = format!("\"order\":\"{command}\"");
+        wait_until("the agent follows", || get(admin, "/live").body.contains(&listed));
+        let there = [command, "--list", "--admin", admin];
+        once(&mut groups, &format!("{command} --list --admin"), &there);
+        let there = [command, "--end", "192.0.2.9", "--admin", admin, "--token", &token];
+        once(&mut groups, &format!("{command} --end --admin"), &there);
+        once(&mut groups, &format!("{command} --end"), &order(&["--end", "192.0.2.1"]));
+    }
     let reset = [&["table", "reset", "--policy", "check", "alice"], &of[..]].concat();
     once(&mut groups, "table reset", &reset);
     let reset = [&["table", "reset", "--policy", "lent", "192.0.2.1"], &of[..]].concat();
     once(&mut groups, "table reset, of a shared limit", &reset);
+    let reset = [&["table", "reset", "--policy", "check"], &of[..]].concat();
+    once(&mut groups, "table reset, of a policy", &reset);
+    once(&mut groups, "table info, after that", &[&["table", "info"], &at[..]].concat());
     once(&mut groups, "table check", &[&["table", "check"], &at[..]].concat());
     let resize = [&["table", "resize", "--slots", "8192"], &at[..]].concat();
     once(&mut groups, "table resize", &resize);
@@ -622,12 +542,22 @@ gcra-spoa exempt --config DIRECTORY/right.toml --table DIRECTORY/table --list
 gcra-spoa exempt --config DIRECTORY/right.toml --table DIRECTORY/table --end 192.0.2.3
 gcra-spoa exempt --config DIRECTORY/right.toml --table DIRECTORY/table --end 192.0.2.3
 gcra-spoa exempt --config DIRECTORY/right.toml --table DIRECTORY/table 192.0.2.3
+gcra-spoa block --config DIRECTORY/right.toml --table DIRECTORY/table --for 1h 192.0.2.0/24
+gcra-spoa block --config DIRECTORY/right.toml --table DIRECTORY/table --list
+gcra-spoa block --table DIRECTORY/table --list --plain
+gcra-spoa block --config DIRECTORY/right.toml --table DIRECTORY/table --end 192.0.2.0/24
+gcra-spoa block --config DIRECTORY/right.toml --table DIRECTORY/table --end 192.0.2.0/24
+gcra-spoa block --config DIRECTORY/right.toml --table DIRECTORY/table 192.0.2.3
 gcra-spoa reload --config DIRECTORY/right.toml --table DIRECTORY/table
 gcra-spoa reload --config DIRECTORY/warned.toml --table DIRECTORY/table
 gcra-spoa reload --config DIRECTORY/wrong.toml --table DIRECTORY/table
 gcra-spoa replay --config DIRECTORY/right.toml DIRECTORY/log
 gcra-spoa replay --config DIRECTORY/right.toml DIRECTORY/missing
 gcra-spoa replay DIRECTORY/log
+gcra-spoa blocked DIRECTORY/decided
+gcra-spoa blocked DIRECTORY/decided 192.0.2.2
+gcra-spoa blocked DIRECTORY/log
+gcra-spoa blocked DIRECTORY/missing
 gcra-spoa audit DIRECTORY/audit --rate 3/d
 gcra-spoa audit DIRECTORY/audit --rate 1/d
 gcra-spoa audit DIRECTORY/empty --rate 3/d
@@ -655,6 +585,7 @@ fn exit_codes() {
     fs::write(path("warned.toml"), warned).unwrap();
     fs::write(path("wrong.toml"), "[policy.check]\n").unwrap();
     fs::write(path("log"), log_to_replay()).unwrap();
+    fs::write(path("decided"), decided_log()).unwrap();
     fs::write(path("empty"), "").unwrap();
     let mut agent = Agent::start(&path("other-layout"), &["--rate", "1/s"]);
     let mut content = format!("{} | SIGTERM\n", agent.process.stop().code().unwrap());
@@ -704,7 +635,7 @@ const HASH_CHECK: u64 = 0x5ca5_0eb2_b9a3_3701;
 const HASH_KEY_AT: u64 = 24;
 
 /// Where the slots of a table begin.
-const SLOTS_AT: usize = 0x40000;
+const SLOTS_AT: usize = 0x60000;
 
 /// The number that stands for the limits of the only agent of a table.
 fn limits_digest(table: &Path) -> String {
@@ -779,6 +710,8 @@ fn names_of_records() {
     let is_used = |line: &String| line.contains("is used");
     wait_until("the store is used", || everything.agent.process.lines().iter().any(is_used));
     everything.ask();
+    let table = everything.table.to_str().unwrap();
+    run(&["block", "--for", "1h", "192.0.2.1", "--table", table]);
     let mut names = BTreeSet::new();
     wait_until("the store has records of all kinds", || {
         let keys = server.say(&["KEYS", "*"]);
@@ -787,7 +720,7 @@ fn names_of_records() {
             Some((name, _)) => format!("{name}:count-BEGIN-END"),
             None => name.to_owned(),
         }));
-        names.len() >= 4
+        names.len() >= 5
     });
     let about = "The names of the records in a store. The number behind the tag is their layout.";
     compare("records.txt", about, &names.into_iter().collect::<Vec<_>>().join("\n"));

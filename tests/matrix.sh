@@ -23,9 +23,9 @@ for version in ${HAPROXY_VERSIONS:-2.6 2.8 3.0 3.2 3.4}; do
     [ "$version" != 3.4 ] || more="examples:: policies::"
     # With --workspace, features are those of `make test`, so nothing is built again.
     # shellcheck disable=SC2086 # several arguments, or none
-    tests/run --workspace --locked --test daemon --test asks_less -- end_to_end:: settle:: live:: \
-        ask_less:: haproxy_undecided:: real_haproxy $more
-    tests/run --workspace --locked --test border
+    tests/run --workspace --locked --test daemon -- end_to_end:: settle:: live:: \
+        haproxy_undecided:: real_haproxy $more
+    tests/run --workspace --locked --test border --test inproc
     tests/vtest/run "${CARGO_TARGET_DIR:-target}/debug/gcra-spoa"
     summary="$summary
     ok  HAProxy $exact ($(($(date +%s) - began)) s)"

@@ -391,8 +391,8 @@ fn killed_stopped_and_resized_no_key_gets_too_much_and_nothing_is_left_unusable(
     println!("{done:?}, {cells} cells of {} keys, {evictions:?}", logs.len());
 
     // Every key, every interval. The keys that are evicted for want of space are those of the slow
-    // limit: each owes a smaller part of it than any other key, and there are some among any eight
-    // slots.
+    // limit. Each owes a smaller part of its limit than any other key, and there are some among
+    // any eight slots.
     let too_many: usize =
         logs.iter().map(|(key, readings)| excess(readings, quota_of(*key))).sum();
     assert_eq!(too_many, 0, "cells too many (seed {seed})");

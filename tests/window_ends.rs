@@ -98,8 +98,6 @@ fn judge(answers: &[Asked]) {
     let allowed = |of: &dyn Fn(&Asked) -> bool| {
         answers.iter().filter(|asked| asked.allowed && of(asked)).count()
     };
-    let before = answers.iter().filter(|asked| asked.received < MIDNIGHT);
-    assert!(before.clone().any(|asked| !asked.allowed), "the first day was used up");
     assert!(allowed(&|asked| asked.received < MIDNIGHT) <= COUNT);
     assert!(allowed(&|asked| asked.sent >= MIDNIGHT) <= COUNT);
     // Each is of one day or of the other, and both have been used up.
@@ -172,9 +170,12 @@ fn test(is_shared: bool) {
                 .map(|agent| scope.spawn(move || ask_over_midnight(&agent.address, ahead)));
             asking.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
         });
-        return judge(&answers);
+        // Both processes together may be too slow for the count.
+        if answers.iter().any(|asked| asked.received < MIDNIGHT && !asked.allowed) {
+            return judge(&answers);
+        }
     }
-    panic!("no agent was ready in two minutes");
+    panic!("no count was used up in two minutes");
 }
 
 #[test]

@@ -65,11 +65,14 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 fn policies(flags: &Flags) -> Result<Policies, String> {
     if let Some(file) = &flags.config {
-        return document::read(file, Readers::OfFile).map_err(|mistakes| mistakes.join("\n"));
+        return document::read(file, Readers::OfFile).map_err(|mistakes| {
+            mistakes.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+        });
     }
     let store = flags.store.settings()?.map(|settings| settings.with_wait(flags.store_wait));
     let (without_store, answers) = (WithoutStore::default(), Answers::blocked_only());
-    flags::policies_of_flags_and_store(&flags.limit, store, without_store, answers)
+    let policies = flags::policies_of_flags_and_store(&flags.limit, store, without_store, answers);
+    policies.map_err(|sentence| sentence.to_string())
 }
 
 /// Until SIGTERM. Meanwhile the table and the counters have their beats.

@@ -1,4 +1,4 @@
-//! The tables of what HAProxy does with and without limiters.
+//! The tables of HAProxy's figures with and without limiters.
 
 use std::fmt::Write as _;
 

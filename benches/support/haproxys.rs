@@ -4,10 +4,23 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::asked;
 use crate::program::target;
+use crate::support;
+
+/// Those to measure: those that `--haproxy` names, else with `--quick` the installed one, else all
+/// that are fetched. None if there are none.
+pub(crate) fn asked(quick: bool) -> Vec<PathBuf> {
+    let named: Vec<_> = asked::values("--haproxy").into_iter().map(PathBuf::from).collect();
+    match (named.is_empty(), quick) {
+        (false, _) => named,
+        (true, true) => vec![support::haproxy_binary()],
+        (true, false) => fetched(),
+    }
+}
 
 /// Their programs, the oldest version first. None if there are none.
-pub(crate) fn fetched() -> Vec<PathBuf> {
+fn fetched() -> Vec<PathBuf> {
     let folders = fs::read_dir(target().join("haproxy")).into_iter().flatten().flatten();
     let programs = folders.map(|folder| folder.path().join("haproxy"));
     let mut programs: Vec<_> = programs.filter(|path| path.is_file()).collect();

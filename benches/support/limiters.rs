@@ -17,9 +17,10 @@ const BATCH: usize = 32;
 /// The columns, in the order of [`all`].
 ///
 /// * *null* is the loop that all others run in, without a limiter.
-/// * *one reading*, *clock each* and *batches of 32* are ours: with one reading of the clock for
-///   all decisions, with one for each, and as the agent decides: 32 keys are hashed and their
-///   lines prefetched, the clock is read once, and then the 32 are decided.
+/// * *one reading*, *clock each* and *batches of 32* are ours. The first has one reading of the
+///   clock for all decisions, and the second has one for each. The third decides as the agent
+///   does: 32 keys are hashed and their lines prefetched, the clock is read once, and then the 32
+///   are decided.
 /// * *governor* is `RateLimiter::keyed` with its defaults: a `DashMap`, std's hasher, and a
 ///   reading of its own clock (quanta, the CPU's time stamp counter) for each decision.
 /// * *DashMap* is token buckets in a `DashMap<IpAddr, _>`, with `Instant::now` for each decision.

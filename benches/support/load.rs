@@ -211,7 +211,7 @@ impl Generator {
 }
 
 impl Connection {
-    /// One write of what may be sent.
+    /// One write of the bytes that may be sent.
     fn send(&mut self, clock: Instant) -> Result<(), Fault> {
         let from = self.sent % self.notifies.len();
         let left = self.offered * NOTIFY_BYTES - self.sent;

@@ -1,7 +1,7 @@
 //! NOTIFYs as HAProxy sends them with its usual configuration, and checks of the answers.
 
-use std::io::{Read as _, Write as _};
-use std::net::{Ipv4Addr, TcpStream};
+use std::io::{BufReader, Read as _, Write as _};
+use std::net::{Ipv4Addr, Ipv6Addr, TcpStream};
 use std::ops::Range;
 
 use spop_codec::haproxy::NotifyWriter;
@@ -25,9 +25,29 @@ pub(crate) struct Notifies {
     pub ends: Vec<usize>,
 }
 
+/// The kind of messages that a load has.
+#[derive(Clone, Copy)]
+#[allow(dead_code, reason = "not every bench has each kind")]
+pub(crate) enum Kind {
+    /// With one of so many IPv4 addresses.
+    Ipv4 { keys: u32 },
+    /// With an IPv6 address.
+    Ipv6,
+    /// With a string of 20 bytes.
+    Text,
+    /// Of two names by turns, with an IPv4 address.
+    TwoMessages,
+}
+
 impl Notifies {
     /// One message with one IPv4 arg each, of `keys` addresses in random order.
     pub(crate) fn new(count: usize, keys: u32) -> Self {
+        Self::of(Kind::Ipv4 { keys }, count)
+    }
+
+    /// One message with one arg of this kind each.
+    pub(crate) fn of(kind: Kind, count: usize) -> Self {
+        let keys = if let Kind::Ipv4 { keys } = kind { keys } else { 1 };
         let (mut bytes, mut ends) = (Vec::new(), Vec::new());
         let mut random = 1_u64;
         for stream in (FIRST_STREAM..).take(count) {
@@ -37,8 +57,16 @@ impl Notifies {
             let key = u32::try_from(((random >> 32) * u64::from(keys)) >> 32).unwrap();
             let mut out = [0; 64];
             let mut notify = NotifyWriter::new(&mut out, FrameId { stream, frame: 1 }).unwrap();
-            notify.message(b"check").unwrap();
-            notify.arg(b"ip", Value::Ipv4(Ipv4Addr::from(0x0a00_0000 + key))).unwrap();
+            let is_other = matches!(kind, Kind::TwoMessages) && stream % 2 == 0;
+            notify.message(if is_other { b"login" } else { b"check" }).unwrap();
+            let value = match kind {
+                Kind::Ipv4 { .. } | Kind::TwoMessages => {
+                    Value::Ipv4(Ipv4Addr::from(0x0a00_0000 + key))
+                }
+                Kind::Ipv6 => Value::Ipv6(Ipv6Addr::new(0x2001, 0xdb8, 1, 2, 3, 4, 5, 6)),
+                Kind::Text => Value::String(b"k-7f3a90c2e15b4d8866"),
+            };
+            notify.arg(b"ip", value).unwrap();
             let length = notify.finish();
             bytes.extend_from_slice(&out[..length]);
             ends.push(bytes.len());
@@ -63,11 +91,27 @@ impl Notifies {
         });
     }
 
+    /// Sends `window` at a time, and reads as many ACKs of any length.
+    #[allow(dead_code, reason = "not every bench has longer answers")]
+    pub(crate) fn exchange_of_any_length(&self, stream: &mut TcpStream, window: usize) {
+        let mut ack = Vec::new();
+        self.send(stream, window, |stream, notifies, notify_bytes| {
+            let mut stream = BufReader::new(stream);
+            for _ in 0..notifies.len() / notify_bytes {
+                let mut length = [0; 4];
+                stream.read_exact(&mut length).unwrap();
+                ack.resize(usize::try_from(u32::from_be_bytes(length)).unwrap(), 0);
+                stream.read_exact(&mut ack).unwrap();
+                assert_eq!(ack[0], ACK_HEAD[4], "an ACK");
+            }
+        });
+    }
+
     fn send(
         &self,
         stream: &mut TcpStream,
         window: usize,
-        check: impl Fn(&mut TcpStream, &[u8], usize),
+        mut check: impl FnMut(&mut TcpStream, &[u8], usize),
     ) {
         let mut sent = 0;
         for frames in self.ends.chunks(window) {

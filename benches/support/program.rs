@@ -1,4 +1,4 @@
-//! The daemon's program, which Cargo builds by itself only for what is in the same package.
+//! The daemon's program, which Cargo builds by itself only for targets in the same package.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! The table of what a decision costs.
+//! The table of the costs of a decision.
 
 use std::fmt::Write as _;
 

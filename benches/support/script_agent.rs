@@ -42,7 +42,7 @@ pub(crate) fn serve(store: &str, per_second: u64, burst: u64) {
             let (mut connection, hash) = (connection.clone(), hash.clone());
             reply.later(async move |mut reply| {
                 let blocked = ask(&mut connection, &hash, ip, interval, tolerance).await;
-                reply.set_var(Scope::Transaction, BLOCKED, blocked).unwrap();
+                reply.set_var(Scope::Transaction, BLOCKED, blocked);
                 reply
             });
         };

@@ -18,9 +18,9 @@ use crate::support::{Agent, Process, directory, free_port, haproxy_folder, wait_
 pub(crate) enum Group {
     /// An agent is asked about every request, and none is denied.
     Asking,
-    /// How often an agent is asked, if nearly all clients make one request.
+    /// Nearly all clients make one request.
     Light,
-    /// How often an agent is asked, with one client far above its limit.
+    /// One client is far above its limit.
     Heavy,
     /// The share of the requests that an agent is asked about.
     Share,
@@ -91,8 +91,6 @@ enum Rules {
     Asked(u32),
     /// The filter is configured, and nothing is ever sent.
     Unused,
-    /// The rules of a file in haproxy/.
-    Shipped(&'static str),
 }
 
 #[derive(Clone, Debug)]
@@ -137,7 +135,7 @@ impl Setup {
             // Over a Unix socket, the constant answer stands for both agents; over TCP, ours.
             Group::Asking => self.unix == matches!(self.who, Who::Constant { .. }),
             Group::Light => matches!(self.rules, Rules::Asked(_)),
-            Group::Heavy => matches!(self.rules, Rules::StickTable | Rules::Shipped(_)),
+            Group::Heavy => matches!(self.rules, Rules::StickTable),
             Group::Share => matches!(self.rules, Rules::Unused | Rules::Asked(25)),
         }
     }
@@ -156,8 +154,6 @@ const GO: &str = "Go agent, TCP";
 const GO_UNIX: &str = "Go agent, Unix";
 const CONSTANT: &str = "constant answer, TCP";
 const CONSTANT_UNIX: &str = "constant answer, Unix";
-const EVERY_KTH: &str = "every-kth.cfg";
-const ASK_LESS: &str = "ask-less.cfg";
 
 /// All setups, in the order in which they take turns. The limit is per second, or per hour.
 pub(crate) fn all(peer: Option<&Path>, hourly: bool) -> Vec<Setup> {
@@ -179,9 +175,6 @@ pub(crate) fn all(peer: Option<&Path>, hourly: bool) -> Vec<Setup> {
         setups.push(Setup::new(NO_LIMITER, group, load, Rules::Nothing, Who::Nobody));
         setups.push(Setup::new(STICK_TABLE, group, load, Rules::StickTable, Who::Nobody));
         setups.push(Setup::new("asked every time", group, load, Rules::Asked(1000), Who::Ours));
-        for file in [EVERY_KTH, "remember.cfg", ASK_LESS] {
-            setups.push(Setup::new(file, group, load, Rules::Shipped(file), Who::Ours));
-        }
     }
     let share = |name: &str, rules, who| Setup::new(name, Group::Share, Load::Allowed, rules, who);
     setups.push(share(NO_LIMITER, Rules::Nothing, Who::Nobody));
@@ -213,11 +206,11 @@ pub(crate) fn be_agent(listen: &str, delay: Duration) {
     const BLOCKED: VarName<'_> = VarName::from_static("blocked");
     let answer = move |_: &Request<'_>, reply: &mut Reply<'_>| {
         if delay.is_zero() {
-            let _ = reply.set_var(Scope::Transaction, BLOCKED, false);
+            reply.set_var(Scope::Transaction, BLOCKED, false);
         } else {
             reply.later(async move |mut reply| {
                 tokio::time::sleep(delay).await;
-                let _ = reply.set_var(Scope::Transaction, BLOCKED, false);
+                reply.set_var(Scope::Transaction, BLOCKED, false);
                 reply
             });
         }
@@ -270,13 +263,7 @@ fn start_agent(setup: &Setup, listen: &str, directory: &Path) -> Option<Agent> {
                 Load::Allowed => ("100000000/s".to_owned(), "1000000"),
                 Load::Heavy | Load::Light => (format!("100/{}", setup.period), "20"),
             };
-            let mut args = vec![
-                "--rate", &rate, "--burst", burst, "--drain", "0", "--cost", "cost", "--listen",
-                listen,
-            ];
-            if matches!(setup.rules, Rules::Shipped(EVERY_KTH | ASK_LESS)) {
-                args.extend(["--unasked", "7"]);
-            }
+            let args = ["--rate", &rate, "--burst", burst, "--drain", "0", "--listen", listen];
             Agent::start_with(&directory.join("table"), &args)
         }
     };
@@ -292,12 +279,10 @@ fn start_agent(setup: &Setup, listen: &str, directory: &Path) -> Option<Agent> {
 /// The client is in a header that wrk sends, so that one wrk can be many clients.
 const KEY: &str = "req.hdr_ip(x-client),ipmask(32,64)";
 
-/// A file of haproxy/, with that key. A connection has no header yet, so clients are tracked at
-/// the request instead, as the files themselves recommend for such a key.
+/// A file of haproxy/, with that key.
 fn shipped(file: &str) -> String {
     let text = fs::read_to_string(haproxy_folder().join(file)).unwrap();
     assert!(text.contains("src,ipmask(32,64)"), "{file}");
-    let text = text.replace("tcp-request connection track-sc", "http-request track-sc");
     text.replace("src,ipmask(32,64)", KEY)
 }
 
@@ -334,7 +319,6 @@ fn configuration(setup: &Setup, frontend: SocketAddr, agent: &str) -> String {
             tables.push_str(COUNTED);
             writeln!(rules, "{DENY} {{ var(txn.gcra.blocked) -m bool }}").unwrap();
         }
-        Rules::Shipped(file) => return without_log(&shipped(file), frontend, &agent),
     }
     format!(
         "global
@@ -363,38 +347,9 @@ backend gcra-agents
     )
 }
 
-/// A shipped file as it is, but for what the other setups have not: it writes no log, runs one
-/// thread, answers as shortly, and does not check its agent.
-fn without_log(text: &str, frontend: SocketAddr, agent: &str) -> String {
-    let mut changed = String::new();
-    for line in text.lines() {
-        let mut words = line.split_whitespace();
-        match words.next() {
-            Some("log" | "log-format" | "default-server" | "option" | "retries") => continue,
-            Some("http-request") if line.contains("set-var-fmt(txn.decision)") => continue,
-            Some("http-request") if words.next() == Some("return") => {
-                changed.push_str(
-                    "    http-request return status 200 content-type text/plain string ok",
-                );
-            }
-            Some("global") => changed.push_str("global\n    nbthread 1"),
-            Some("bind") => write!(changed, "    bind {frontend}").unwrap(),
-            Some("filter") => {
-                changed.push_str("    filter spoe engine gcra config spoe.conf");
-            }
-            Some("server") if line.contains("agent2") => continue,
-            Some("server") => write!(changed, "    server agent {agent}").unwrap(),
-            _ => changed.push_str(line),
-        }
-        changed.push('\n');
-    }
-    changed
-}
-
 /// The SPOE configuration, also from haproxy/.
 fn questions(setup: &Setup) -> String {
     let text = match setup.rules {
-        Rules::Shipped(_) => shipped("spoe-ask-less.conf"),
         Rules::Unused => shipped("spoe-group.conf"),
         // Without a filter the file is not read.
         Rules::Nothing | Rules::StickTable => String::new(),

@@ -1,9 +1,10 @@
 //! The daemon as a library, for the program, and for the tests, benches and fuzz targets of this
 //! repository. It is not published: authors of other agents use `spop-agent`.
 //!
-//! `README.md` beside this file lists the modules in reading order.
+//! `README.md` beside this file says where to look.
 
 mod cli;
+mod explain_line;
 mod hangup;
 mod housekeeping;
 mod logging;
@@ -15,7 +16,8 @@ pub mod testing;
 use std::process::ExitCode;
 
 use gcra_inspect::commands::store::StoreCommand;
-use gcra_inspect::commands::{audit, check, exempt, explain, name, reload, store, table};
+use gcra_inspect::commands::{audit, check, explain, name, order, reload, store, table};
+use gcra_table::OrderKind;
 use gcra_text::output;
 
 use crate::cli::{Command, Task};
@@ -36,12 +38,15 @@ pub fn run() -> ExitCode {
             Command::Table(command) => table::run(command),
             Command::Check(check) => check::run(check),
             Command::Reload { config, at } => reload::run(&config.path(), &at),
+            Command::Explain(explain) if explain.is_of_line() => explain_line::run(explain),
             Command::Explain(explain) => explain::run(&explain),
-            Command::Exempt(exempt) => exempt::run(&exempt),
+            Command::Exempt(args) => order::run(OrderKind::Exempt, &args),
+            Command::Block(args) => order::run(OrderKind::Block, &args),
             Command::Name(name) => name::run(&name),
             Command::Store(StoreCommand::Check(check)) => store::run(check),
             Command::Audit(audit) => audit::run(&audit),
             Command::Replay(replay) => gcra_replay::command::run(&replay),
+            Command::Blocked(blocked) => gcra_replay::blocked::command::run(&blocked),
             Command::Top(top) => gcra_admin::top::command::run(&top).map(|()| ExitCode::SUCCESS),
         },
         Err(exit) => return exit,

@@ -14,26 +14,26 @@ use gcra_admin::token::Token;
 use gcra_admin::watched::Watched;
 use gcra_inspect::policies_file::Keeper;
 use gcra_limiter::audit_lines::AuditFile;
-use gcra_limiter::borrower::Borrower;
+use gcra_limiter::borrower::{Background, Borrower};
 use gcra_limiter::limiter::Limiter;
 use gcra_limiter::policies_in_force::InForce;
 use gcra_limiter::stats::Stats;
 use gcra_policy::Policies;
 use gcra_policy::secrets::Readers;
+use gcra_policy::table_error::TableError;
 use gcra_table::{Opened, Table};
 use gcra_text::count::Count;
 use gcra_text::output::Mistakes;
-use gcra_text::table_error::TableError;
 use gcra_text::version;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use spop_agent::{Limits, Sockets};
 use tokio::sync::mpsc;
 
 use crate::cli::AgentConfig;
-use crate::housekeeping::{Housekeeping, Running, Startup};
+use crate::housekeeping::{Housekeeping, Running, Startup, exchange_orders};
 
-/// How many orders of actions may wait for the housekeeping.
-const MOST_ORDERS: usize = 8;
+/// How many errands of actions may wait for the housekeeping.
+const MOST_ERRANDS: usize = 8;
 
 /// Runs an agent until it is stopped, and returns the exit status.
 pub(crate) fn serve(config: AgentConfig) -> anyhow::Result<ExitCode> {
@@ -56,7 +56,11 @@ pub(crate) fn serve(config: AgentConfig) -> anyhow::Result<ExitCode> {
     limits.max_frame_size = flags.max_frame_size;
     let stats = Arc::new(Stats::new(flags.threads));
     let store = policies.store.clone();
-    let policies = Arc::new(ArcSwap::from_pointee(InForce::at_start(policies, &stats, &table)));
+    let keeper = Keeper::new(path.as_path().into());
+    let (history, why) = keeper.begin(&table, &policies);
+    why.iter().for_each(|why| log::warn!("{why}"));
+    let in_force = InForce::after(history, policies, &stats, &table);
+    let policies = Arc::new(ArcSwap::from_pointee(in_force));
     let table = Arc::new(ArcSwap::from_pointee(table));
     let audit = flags.audit.map(AuditFile::open).transpose()?.map(Arc::new);
     let borrowing = store.as_ref().map(|settings| Borrower::open(settings, &table)).transpose()?;
@@ -71,7 +75,7 @@ pub(crate) fn serve(config: AgentConfig) -> anyhow::Result<ExitCode> {
         .max_buffered_bytes(flags.buffers)
         .drain(drain)
         .busy_poll(flags.busy_poll);
-    let (orders, receiver) = mpsc::channel(MOST_ORDERS);
+    let (errands, receiver) = mpsc::channel(MOST_ERRANDS);
     let start_admin = |listener| {
         let watched = Watched::new(
             table.clone(),
@@ -82,7 +86,7 @@ pub(crate) fn serve(config: AgentConfig) -> anyhow::Result<ExitCode> {
             borrower.clone(),
         );
         let watched = Arc::new(watched);
-        let actions = ActionHandler::new(watched.clone(), path.clone(), token, orders);
+        let actions = ActionHandler::new(watched.clone(), path.clone(), token, errands);
         let answering = Answering::new(flags.admin_host, watched, path.clone(), actions);
         server::start(listener, answering)
     };
@@ -93,11 +97,19 @@ pub(crate) fn serve(config: AgentConfig) -> anyhow::Result<ExitCode> {
         stats,
         counters: agent.counters(),
         undecided,
-        keeper: Arc::new(Keeper::new(&path)),
+        keeper: Arc::new(keeper),
         has_file: file.is_some(),
         admin,
     };
     let (watches, max_frame_size) = (flags.watch, flags.max_frame_size);
+    let exchange = store.clone().zip(borrower.clone()).map(|(settings, borrower)| {
+        exchange_orders(running.clone(), path.clone(), settings, borrower)
+    });
+    let background = background.zip(exchange).map(|(background, exchange)| -> Background {
+        Box::pin(async {
+            tokio::join!(background, exchange);
+        })
+    });
     let startup = Startup { file, watches, store, max_frame_size };
     let housekeeping =
         Housekeeping::new(running.clone(), startup, path, audit.clone(), borrower, receiver);
@@ -136,7 +148,8 @@ fn announce(policies: &Policies, file: Option<&Path>, max_frame_size: u32) {
         }
     }
     let about_frames = policies.about_frames(max_frame_size);
-    policies.warnings.iter().chain(&about_frames).for_each(|warning| log::warn!("{warning}"));
+    policies.warnings.iter().for_each(|warning| log::warn!("{warning}"));
+    about_frames.iter().for_each(|warning| log::warn!("{warning}"));
 }
 
 fn announce_table(path: &Path, table: &Table, opened: Opened) -> anyhow::Result<()> {

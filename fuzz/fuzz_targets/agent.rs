@@ -84,17 +84,17 @@ impl Handler for Echo {
         match way {
             // Where there is no room the answer is empty.
             way::NOW => {
-                let _ = reply.set_var(Scope::Transaction, ECHO, token);
+                reply.set_var(Scope::Transaction, ECHO, token);
             }
             way::LARGE => {
-                let _ = reply.set_var(Scope::Transaction, ECHO, &*"x".repeat(size.into()));
+                reply.set_var(Scope::Transaction, ECHO, &*"x".repeat(size.into()));
             }
             way::PANIC => {
-                let _ = reply.set_var(Scope::Transaction, ECHO, token);
+                reply.set_var(Scope::Transaction, ECHO, token);
                 resume_unwind(Box::new(()));
             }
             _ => {
-                let _ = reply.set_var(Scope::Transaction, ECHO, EARLY);
+                reply.set_var(Scope::Transaction, ECHO, EARLY);
                 reply.later(async move |mut reply| {
                     if way == way::NEVER {
                         pending::<()>().await;
@@ -105,7 +105,7 @@ impl Handler for Echo {
                     if way == way::PANIC_LATER {
                         resume_unwind(Box::new(()));
                     }
-                    let _ = reply.set_var(Scope::Transaction, ECHO, token);
+                    reply.set_var(Scope::Transaction, ECHO, token);
                     reply
                 });
             }

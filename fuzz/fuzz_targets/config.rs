@@ -1,6 +1,6 @@
-//! The configuration file, as any text and as text made of its own words: it is read or each
-//! mistake is told in one line, of a line that is there; and what is told is not much longer than
-//! the text.
+//! The configuration file, as any text and as text made of its own words: it is read, or each
+//! mistake is reported. A report is one line about a line that is there. All reports together are
+//! not much longer than the text.
 //!
 //! An input is a byte that chooses, and then the text or the choices that make it.
 #![no_main]
@@ -13,7 +13,7 @@ use gcra_policy::file::document::parse;
 use gcra_spoa_fuzz::text;
 use libfuzzer_sys::fuzz_target;
 
-/// A folder that is not there: a list that is named by chance is no file of this machine.
+/// A folder that is not there. So the name of a list, made by chance, is no file of this machine.
 const FILE: &str = "/nonexistent/fuzz.toml";
 
 const HEADS: [&str; 12] = [
@@ -193,10 +193,12 @@ fn value(u: &mut Unstructured<'_>, document: &mut String, depth: u8) -> Result<(
 fn check(document: &str) {
     match parse(Path::new(FILE), document) {
         Ok(policies) => {
-            let [words, haproxy] = [policies.in_words(UNIX_EPOCH), policies.for_haproxy()];
+            let haproxy: String = policies.for_haproxy().into_iter().map(|it| it.text).collect();
+            let words = policies.in_words(UNIX_EPOCH);
             assert!(!words.is_empty() && haproxy.contains("spoe-agent"), "{document}");
         }
         Err(mistakes) => {
+            let mistakes: Vec<String> = mistakes.iter().map(ToString::to_string).collect();
             assert!(!mistakes.is_empty(), "it is wrong, and nobody says why: {document}");
             let lines = document.matches('\n').count() + 1;
             let is_more = |mistake: &String| {

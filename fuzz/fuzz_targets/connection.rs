@@ -17,8 +17,8 @@ use spop_codec::{
 /// When the connection is opened.
 const OPENED: Duration = Duration::from_secs(1000);
 
-/// No frame is longer, nor a session but for its last step: more than HAProxy's 16384, and no more
-/// than makes it slow.
+/// No frame is longer, and no session, except its last step. It is more than HAProxy's 16384, and
+/// not so much that the target is slow.
 const LONGEST: usize = 20_000;
 
 fuzz_target!(|input: &[u8]| {
@@ -193,7 +193,7 @@ impl Script {
         let mut over = false;
         for (end, wait) in pieces {
             now += wait;
-            // Ends: each turn takes bytes, but for the one error.
+            // Ends: each turn takes bytes, except the one error.
             loop {
                 let held = &self.bytes[at..end.max(at)];
                 let received = connection.receive(held, now);

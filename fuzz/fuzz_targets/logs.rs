@@ -1,5 +1,5 @@
-//! A log-format (the first line of the input) and a log (the rest): neither makes the reader
-//! panic, or hold more than it was given, and each line is a request, a bad line, or empty.
+//! A log-format (the first line of the input) and a log (the rest). Neither makes the reader
+//! panic, or hold more than it was given. Each line is a request, a bad line, or empty.
 #![no_main]
 
 use std::io::Cursor;

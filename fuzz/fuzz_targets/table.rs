@@ -184,8 +184,9 @@ fn run(template: &Template, u: &mut Unstructured<'_>) -> Result<()> {
         let mut now = table.reading();
         match u.arbitrary::<u8>()? % 10 {
             0 => drop(table.reset(key, quota, now.time())),
-            1 => drop(table.register().put_in_force(u64::from(cells), quota)),
-            2 => table.register().add_override(u64::from(cells), quota),
+            1 | 2 => {
+                table.add_said(u64::from(cells), quota);
+            }
             3 => table.beat(),
             4 => {
                 let least_tat = now.time().saturating_add(Nanos(number(u)?));
@@ -229,8 +230,7 @@ fn look(table: &Table, path: &std::path::Path) {
     let all = occupancy.live + occupancy.idle + occupancy.pending + occupancy.sealed;
     assert_eq!(all, SLOTS as u64);
     table.check().iter().for_each(|fault| assert!(!fault.to_string().is_empty()));
-    let _ =
-        (table.processes(), table.registered(), table.age(), table.creator(), table.evictions());
+    let _ = (table.processes(), table.said_of(0), table.age(), table.creator(), table.evictions());
     if let Err(error) = Table::inspect(path) {
         assert!(!error.to_string().contains('\n'), "{error}");
     }

@@ -10,9 +10,9 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::{Sleep, sleep};
 
-/// A stream in memory whose reads and writes are cut as a list of numbers says: the bytes from the
-/// peer come in pieces of any length, and those to it are taken in pieces of any length, or not at
-/// once.
+/// A stream in memory whose reads and writes are cut as a list of numbers says. The bytes from the
+/// peer come in pieces of any length. The bytes to the peer are taken in pieces of any length, or
+/// not at once.
 pub struct CutStream {
     /// The bytes that the peer sends before it closes.
     pub input: Vec<u8>,

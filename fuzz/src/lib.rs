@@ -1,6 +1,5 @@
-//! The parts that the targets share: values and frames made of the fuzzer's bytes (by the code
-//! that the codec's own tests have), a NOTIFY written again, and a stream that cuts reads and
-//! writes.
+//! The parts that the targets share. Values and frames are made of the fuzzer's bytes, by the code
+//! of the codec's own tests. A NOTIFY is written again, and a stream cuts reads and writes.
 
 use spop_codec::Notify;
 use spop_codec::haproxy::NotifyWriter;

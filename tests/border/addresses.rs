@@ -66,6 +66,49 @@ fn haproxy() {
 }
 
 #[test]
+fn in_process() {
+    let mut rows = any_request("/");
+    rows.push(seen("127.19.{n}.2", ""));
+    SetUp::in_process("in-process.cfg")
+        .change("${GCRA_RATE-100/s}", "3/d")
+        .change("--burst 20", "--slots 4096")
+        .check(&rows);
+}
+
+/// Rows for a set-up that counts by the addresses of clients, which may have any.
+fn by_networks() -> [Row; 3] {
+    [
+        honest("each /64 has its limit")
+            .from("2001:db8:{id}:{n}::1")
+            .ask("GET /", "200 200 200 429")
+            .sees_no("200 200")
+            .from("2001:db8:{id}:{n}::1")
+            .ask("GET /", "200"),
+        attempt("other addresses of a /64")
+            .from("2001:db8:{id}::1")
+            .ask("GET /", "200 200 200 429")
+            .from("2001:db8:{id}::{n}")
+            .ask("GET /", "429")
+            .from("2001:db8:{id}:0:ffff::{n}")
+            .ask("GET /", "429"),
+        attempt("an IPv4 address as an IPv6 address")
+            .from("198.51.100.7")
+            .ask("GET /", "200 200 200 429")
+            .from("::ffff:198.51.100.7")
+            .ask("GET /", "429"),
+    ]
+}
+
+#[test]
+fn in_process_behind_a_balancer() {
+    SetUp::in_process("in-process.cfg")
+        .change("${GCRA_RATE-100/s}", "3/d")
+        .change("--burst 20", "--slots 4096")
+        .behind_a_balancer()
+        .check(&by_networks());
+}
+
+#[test]
 fn haproxy_with_an_exemption() {
     let event = "\n    event on-frontend-http-request\n";
     let exempt = event.trim_end().to_owned() + " unless { path /health }\n";
@@ -110,26 +153,7 @@ fn haproxy_with_an_exemption() {
 #[test]
 fn haproxy_behind_a_balancer() {
     let mut rows = any_request("/");
-    rows.extend([
-        honest("each /64 has its limit")
-            .from("2001:db8:{id}:{n}::1")
-            .ask("GET /", "200 200 200 429")
-            .sees_no("200 200")
-            .from("2001:db8:{id}:{n}::1")
-            .ask("GET /", "200"),
-        attempt("other addresses of a /64")
-            .from("2001:db8:{id}::1")
-            .ask("GET /", "200 200 200 429")
-            .from("2001:db8:{id}::{n}")
-            .ask("GET /", "429")
-            .from("2001:db8:{id}:0:ffff::{n}")
-            .ask("GET /", "429"),
-        attempt("an IPv4 address as an IPv6 address")
-            .from("198.51.100.7")
-            .ask("GET /", "200 200 200 429")
-            .from("::ffff:198.51.100.7")
-            .ask("GET /", "429"),
-    ]);
+    rows.extend(by_networks());
     SetUp::shipped("haproxy.cfg").agent("--rate 3/d").behind_a_balancer().check(&rows);
 }
 
@@ -284,59 +308,6 @@ fn networks() {
         )
         .behind_a_balancer()
         .check(&rows);
-}
-
-/// Rows for the files that ask less: one request in 8 asks, with a burst of 20. So 15 pass, and
-/// never more than 20.
-fn asking_less() -> Vec<Row> {
-    let all = "200 200 200 200 200 200 200 200 200 200 200 200 200 200 200";
-    let mut rows = vec![
-        honest("an address has its limit, and others have theirs")
-            .ask("GET /", &format!("{all} 429 429"))
-            .from("127.19.{id}.1")
-            .ask("GET /", "200"),
-        honest("requests of many kinds")
-            .ask("HEAD /", "200")
-            .ask("POST /\n\nuser=al", "200")
-            .ask("GET /a/../b?next=//e/ HTTP/2", "200")
-            .ask("GET / HTTP/1.0", "200"),
-    ];
-    for (method, path, version) in
-        [("HEAD", "/", ""), ("BREW", "/static/x", ""), ("GET", "/?q={n}", " HTTP/2")]
-    {
-        let name = format!("{method} {path}{version} is the same client's");
-        let request = format!("{method} {path}{version}\nX-Forwarded-For: 9.9.9.9");
-        rows.push(
-            attempt(&name)
-                .ask(request.clone(), all)
-                .ask(request, "429 429 429 429 429 429 429 429 429 429")
-                .leave("GET /", 30)
-                .reached(20),
-        );
-    }
-    rows
-}
-
-const ASKING_LESS: &str = "--rate 20/d --cost cost --unasked 7";
-
-#[test]
-fn every_kth() {
-    SetUp::shipped("every-kth.cfg").agent(ASKING_LESS).check(&asking_less());
-}
-
-#[test]
-fn ask_less() {
-    SetUp::shipped("ask-less.cfg").agent(ASKING_LESS).check(&asking_less());
-}
-
-#[test]
-fn ask_less_loop() {
-    SetUp::shipped("ask-less-loop.cfg").agent(ASKING_LESS).check(&asking_less());
-}
-
-#[test]
-fn remember() {
-    SetUp::shipped("remember.cfg").agent("--rate 3/d").check(&any_request("/"));
 }
 
 #[test]

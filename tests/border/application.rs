@@ -1,6 +1,6 @@
-//! The application behind HAProxy. It is as lenient as many frameworks, all at once: of several
-//! fields with one name it reads the first, `_` and `-` in names are the same, other headers can
-//! name the method and the path, and a path may be spelled in any way.
+//! The application behind HAProxy. It is as lenient as many frameworks, all at once. Of several
+//! fields with one name it reads the first, and `_` and `-` in names are the same. Other headers
+//! can name the method and the path, and a path may be spelled in any way.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufReader, Read as _, Write as _};

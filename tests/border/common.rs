@@ -100,7 +100,7 @@ pub(crate) fn other_names_of_a_path() -> [Row; 2] {
     ]
 }
 
-/// What some servers take for a URL with a host, and the rest of it for the path.
+/// Targets that some servers take for a URL with a host and a path.
 pub(crate) fn with_a_host(path: &str) -> Vec<String> {
     vec![format!("//h{{n}}{path}"), format!("///h{{n}}{path}"), format!("//h{{n}}:80{path}/")]
 }

@@ -1,4 +1,4 @@
-//! Set-ups that count by what a header says: an API key, a token.
+//! Set-ups that count by the value of a header: an API key, a token.
 
 use crate::common::any_request;
 use crate::row::{Row, attempt, honest};

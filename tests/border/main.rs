@@ -24,8 +24,11 @@ mod set_up;
 mod support;
 
 use std::fs;
+use std::process::Command;
 
-use support::{Client, Haproxy, haproxy_folder, needs, wait_until};
+use support::{
+    Agent, Client, Haproxy, agent_binary, directory, haproxy_folder, needs, wait_until,
+};
 
 /// The files with the set-ups.
 const SOURCES: [&str; 3] =
@@ -66,4 +69,55 @@ fn a_long_url_does_not_cut_the_decision_off_the_log() {
     });
     let said = said.unwrap();
     assert!(said.contains(" blocked=- ") && said.contains(" err="), "{said}");
+}
+
+/// No file says a wait to a client that an order blocks: there is no header, and not an empty one.
+#[test]
+fn a_client_that_an_order_blocks_is_not_told_to_come_back() {
+    needs!(support::haproxy());
+    for (name, policies, key) in [
+        ("networks.cfg", Some("networks.toml"), "127.0.0.0/8"),
+        ("policies.cfg", Some("gcra-spoa.toml"), "127.0.0.0/8"),
+        ("bandwidth.cfg", Some("bandwidth.toml"), "127.0.0.0/8"),
+        ("haproxy.cfg", None, "127.0.0.1"),
+        ("api-key.cfg", None, "127.0.0.1"),
+        ("behind-proxy.cfg", None, "127.0.0.1"),
+        ("fail-closed.cfg", None, "127.0.0.1"),
+        ("group.cfg", None, "127.0.0.1"),
+        ("per-path.cfg", None, "127.0.0.1,/api"),
+    ] {
+        // It has a filter that older ones do not know.
+        if name == "bandwidth.cfg" && support::haproxy_version() < (2, 7) {
+            continue;
+        }
+        let folder = directory();
+        let table = folder.path().join("table");
+        let config = policies.map(|policies| haproxy_folder().join(policies));
+        let flags = match &config {
+            Some(config) => vec!["--config", config.to_str().unwrap()],
+            None => vec!["--rate", "1000/s"],
+        };
+        let agent = Agent::start(&table, &flags);
+        let agents = ["GCRA_AGENT1", "GCRA_AGENT2"].map(|name| (name, &*agent.address));
+        let haproxy = Haproxy::start_as_shipped(name, &agents);
+        haproxy.wait_for("gcra-agents", "agent1", "UP");
+        let mut block = Command::new(agent_binary());
+        block.args(["block", "--for", "1h", key, "--table"]).arg(&table);
+        assert!(block.output().unwrap().status.success(), "{name}");
+        wait_until(&format!("{name}: the agent follows"), || {
+            agent.process.lines().iter().any(|line| line.contains(" is blocked for another "))
+        });
+        let get = || Client::new(haproxy.frontend).get("/api").unwrap();
+        let mut response = get();
+        // On a busy machine, a request may pass because there was no answer in time.
+        wait_until(&format!("{name}: a request has a decision"), || {
+            let is_decided = response.status != 200;
+            if !is_decided {
+                response = get();
+            }
+            is_decided
+        });
+        assert_eq!(response.status, 429, "{name}");
+        assert!(!response.head.contains("retry-after"), "{name}: {}", response.head);
+    }
 }

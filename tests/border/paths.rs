@@ -1,4 +1,4 @@
-//! Set-ups that count by path, or by what is found there.
+//! Set-ups that count by path, by group of paths, or by failed logins on a path.
 
 use crate::common::{any_request, fields_with, spellings};
 use crate::row::{Row, attempt, honest};

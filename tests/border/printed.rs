@@ -1,4 +1,4 @@
-//! What `gcra-spoa check --print-haproxy` prints, for a policy with a key of each kind.
+//! The output of `gcra-spoa check --print-haproxy`, for a policy with a key of each kind.
 
 use std::fs;
 use std::process::Command;
@@ -13,47 +13,28 @@ fn print(policies: &str) -> String {
     let file = folder.path().join("policies.toml");
     fs::write(&file, policies).unwrap();
     let mut check = Command::new(agent_binary());
-    let output = check.args(["check", "--print-haproxy"]).arg(file).output().unwrap();
+    let output = check.arg("check").arg(file).arg("--print-haproxy").output().unwrap();
     assert!(output.status.success(), "{output:?}");
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// What stands behind these words of a comment, wherever they do.
+/// The text behind these words of a comment, in all lines that have them.
 fn said(policies: &str, comment: &str) -> Vec<String> {
     let text = print(policies);
     let lines = text.lines().filter_map(|line| line.trim().strip_prefix(comment));
     lines.map(str::to_owned).collect()
 }
 
-/// The printed parts in their places, with these words in place of others: what the operator has
-/// to write.
+/// The printed files, with these words in place of others: what the operator has to write.
 fn printed(policies: &str, edits: &[(&str, &str)]) -> SetUp {
     let mut text = print(policies);
     for (from, to) in edits {
         assert!(text.contains(from), "'{from}' is not in\n{text}");
         text = text.replace(from, to);
     }
-    let part = |heading: &str| -> String {
-        let parts = text.split("# ---- ").filter(|part| part.starts_with(heading));
-        parts.map(|part| part.split_once('\n').unwrap().1).collect()
-    };
-    let mut agents = part("haproxy.cfg: the agents");
-    for (number, address) in [(1, "127.0.0.1:9000"), (2, "127.0.0.1:9001")] {
-        agents = agents.replace(address, &format!("\"${{GCRA_AGENT{number}-{address}}}\""));
-    }
-    let cfg = format!(
-        "global\n    default-path config\n    log stdout format raw local0 info\ndefaults\n    \
-         mode http\n    log global\n    timeout connect 5s\n    timeout client 30s\n    \
-         timeout server 30s\n{}frontend web\n    bind \"${{GCRA_HTTP-:8080}}\"\n{}    \
-         default_backend app\nbackend app\n    server app1 \"${{GCRA_APP-127.0.0.1:8000}}\"\n\
-         {agents}{}",
-        part("haproxy.cfg: in the section 'defaults'"),
-        part("haproxy.cfg: in the frontend"),
-        part("haproxy.cfg: how many requests had no decision"),
-    );
-    SetUp::of("printed.cfg", cfg)
-        .file("spoe-gcra.conf", &part("spoe-gcra.conf"))
-        .policies(policies)
+    let files = text.strip_prefix("# ---- spoe-gcra.conf\n");
+    let (conf, cfg) = files.unwrap().split_once("# ---- haproxy.cfg\n").unwrap();
+    SetUp::of("printed.cfg", cfg.to_owned()).file("spoe-gcra.conf", conf).policies(policies)
 }
 
 fn policy(settings: &str) -> String {
@@ -128,7 +109,7 @@ fn by_key_with_an_override() {
     printed(&text, &[]).check(&rows.concat());
 }
 
-/// Whatever the text of the key is, all plans are told apart.
+/// All plans are told apart, for any text of the key.
 #[test]
 fn by_plan() {
     let text = "[policy.gold]\nmessage = \"m\"\nwhen = { plan = \"gold\" }\nlimits = \"5/d\"\n\
@@ -508,9 +489,9 @@ fn several_messages() {
     let text = "[policy.login]\nlimits = \"3/d\"\nkey = [\"ip\"]\n[policy.api]\n\
                 limits = \"9000/d\"\nkey = [\"ip\"]\n";
     let condition = &said(text, "# { path,")[0];
-    let of_login = format!("http-request if {{ path,{condition}\nspoe-message api");
+    let of_login = format!("http-request if {{ path,{condition}\n\nspoe-message api");
     let edits = [
-        ("http-request if EDIT-THIS\nspoe-message api", of_login.as_str()),
+        ("http-request if EDIT-THIS\n\nspoe-message api", of_login.as_str()),
         ("http-request if EDIT-THIS", "http-request"),
     ];
     let set_up = printed(text, &edits);

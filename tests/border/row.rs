@@ -1,6 +1,6 @@
 //! A row: a sentence, and requests with the statuses that they must get.
 
-/// What one client does, in order.
+/// The steps of one client, in order.
 #[derive(Clone, Debug)]
 pub(crate) struct Row {
     pub(crate) name: String,

@@ -3,18 +3,18 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 use std::thread;
 
 use crate::application::Application;
 use crate::request::{Answer, Way};
 use crate::row::{Row, Step, attempt};
 use crate::support::{
-    self, Agent, Haproxy, certificate, directory, haproxy_folder, needs, parse_version, wait_until,
+    self, Agent, Haproxy, Program, certificate, directory, haproxy_folder, lua_module, needs,
+    programs, root, wait_until,
 };
 
-/// What stands in the shipped files in place of an application.
+/// The answers in the shipped files in place of an application.
 const ANSWERS: [&str; 2] = ["Hello from your application.", "Hello from your files."];
 const SERVER: &str = "    server app1 \"${GCRA_APP-127.0.0.1:8000}\"";
 /// A HAProxy that speaks TLS for a client.
@@ -27,13 +27,14 @@ const BIND: &str = "bind \"${GCRA_HTTP-:8080}\"";
 #[derive(Clone, Debug)]
 pub(crate) struct SetUp {
     cfg: File,
-    /// What it names: the `.conf`, maps.
+    /// The files that it names: the `.conf`, maps.
     files: Vec<File>,
     policies: Option<String>,
     args: Vec<String>,
     since: (u32, u32),
     balancer: bool,
     tls: Vec<String>,
+    in_process: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -88,17 +89,24 @@ impl SetUp {
             since: (2, 6),
             balancer: false,
             tls: Vec::new(),
+            in_process: false,
         }
     }
 
-    /// A file beside the `.cfg`, in place of a shipped one of that name.
+    /// A `.cfg` of `haproxy/in-process/`: HAProxy decides itself, and there is no agent.
+    pub(crate) fn in_process(name: &str) -> Self {
+        let file = File::shipped(&format!("in-process/{name}"));
+        Self { in_process: true, ..Self::of(name, file.text) }
+    }
+
+    /// A file beside the `.cfg`, in place of a shipped one with its name.
     pub(crate) fn file(mut self, name: &str, text: &str) -> Self {
         self.files.retain(|file| file.name != name);
         self.files.push(File { name: name.to_owned(), text: text.to_owned() });
         self
     }
 
-    /// What the agent is started with, such as `--rate 3/d`.
+    /// The flags of the agent, such as `--rate 3/d`.
     pub(crate) fn agent(mut self, args: &str) -> Self {
         self.args.extend(args.split(' ').map(ToOwned::to_owned));
         self
@@ -161,7 +169,7 @@ impl SetUp {
             needs!(support::openssl());
         }
         let programs: Vec<_> =
-            programs().into_iter().filter(|(_, version)| *version >= self.since).collect();
+            programs().into_iter().filter(|it| it.version >= self.since).collect();
         // One that is chosen may be too old. It refuses the file: tests/daemon/end_to_end.rs.
         if programs.is_empty() && std::env::var_os("HAPROXY").is_none() {
             let (major, minor) = self.since;
@@ -175,7 +183,8 @@ impl SetUp {
         assert!(complaints.is_empty(), "{}\n{complaints}", self.cfg.name);
     }
 
-    fn check_with(&self, (program, (major, minor)): &Program, rows: &[Row]) -> String {
+    fn check_with(&self, program: &Program, rows: &[Row]) -> String {
+        let Program { path: program, version: (major, minor) } = program;
         let mut complaints = String::new();
         let mut complain = |name: &str, tried: Result<(), String>| {
             if let Err(complaint) = tried {
@@ -191,6 +200,9 @@ impl SetUp {
             let mut running = Running::start(&closed, program);
             for (id, row) in (1..).zip(rows) {
                 complain(&format!("failing closed, {}", row.name), running.try_row(id, row));
+            }
+            if closed.in_process {
+                return complaints;
             }
             running.kill_agent();
             complain("without an agent", running.try_row(rows.len() + 1, &undecided(rows)));
@@ -212,37 +224,13 @@ impl SetUp {
     }
 }
 
-/// Where no agent answers, the first request of the rows is denied. The files that ask less let 7
-/// of them pass.
+/// Where no agent answers, the first request of the rows is denied.
 fn undecided(rows: &[Row]) -> Row {
     let first = rows.iter().flat_map(|row| &row.steps).find_map(|step| match step {
         Step::Ask { request, .. } => Some(request.clone()),
         _ => None,
     });
-    let statuses = "200|503|- ".repeat(7) + "503|-";
-    attempt("the agent is away").ask(first.expect("a request"), &statuses)
-}
-
-/// A HAProxy to test with, and its version.
-type Program = (PathBuf, (u32, u32));
-
-fn programs() -> Vec<Program> {
-    let mut programs = vec![support::haproxy_binary()];
-    let fetched = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("haproxy/3.4/haproxy");
-    if std::env::var_os("HAPROXY").is_none() && fetched.is_file() {
-        programs.push(fetched);
-    }
-    let mut with_versions: Vec<Program> = Vec::new();
-    for program in programs {
-        let output = Command::new(&program).arg("-v").output().expect("HAProxy");
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        let version = text.split(' ').nth(2).and_then(parse_version);
-        let version = version.unwrap_or_else(|| panic!("what version is '{text}'?"));
-        if with_versions.iter().all(|(_, other)| *other != version) {
-            with_versions.push((program, version));
-        }
-    }
-    with_versions
+    attempt("the agent is away").ask(first.expect("a request"), "503|-")
 }
 
 struct Running {
@@ -272,12 +260,18 @@ impl Running {
         let is_unix = set_up.cfg.text.contains("GCRA_SOCKET");
         let listen =
             if is_unix { format!("unix:{}", socket.display()) } else { "127.0.0.1:0".to_owned() };
-        let agent = Agent::start_at(&folder.path().join("table"), &listen, &args);
+        let table = folder.path().join("table");
+        let agent = (!set_up.in_process).then(|| Agent::start_at(&table, &listen, &args));
+        let address = agent.as_ref().map_or("", |agent| &agent.address);
+        let (module, lua) = (lua_module(), root().join("crates/gcra-lua"));
         let application = Application::start();
         let application_address = application.address.to_string();
         let mut environment = vec![
-            ("GCRA_AGENT1", agent.address.as_str()),
-            ("GCRA_AGENT2", agent.address.as_str()),
+            ("GCRA_AGENT1", address),
+            ("GCRA_AGENT2", address),
+            ("GCRA_LIB", module.to_str().unwrap()),
+            ("GCRA_SHARE", lua.to_str().unwrap()),
+            ("GCRA_TABLE", table.to_str().unwrap()),
             ("GCRA_SOCKET", socket.to_str().unwrap()),
             ("GCRA_APP", application_address.as_str()),
         ];
@@ -285,7 +279,10 @@ impl Running {
         environment.extend(certificate.iter().map(|it| ("GCRA_CERT", it.to_str().unwrap())));
         let cfg = files.join(&set_up.cfg.name);
         let haproxy = Haproxy::start_program(program, cfg.to_str().unwrap(), &environment);
-        haproxy.wait_for("gcra-agents", "agent1", "UP");
+        match set_up.in_process {
+            true => haproxy.process.wait_for_table(),
+            false => haproxy.wait_for("gcra-agents", "agent1", "UP"),
+        }
         let web = haproxy.frontend.to_string();
         let tls = set_up.tls.iter().map(|options| {
             let file = folder.path().join("client.cfg");
@@ -294,7 +291,7 @@ impl Running {
             Haproxy::start_program(program, file.to_str().unwrap(), &[("WEB", &web)])
         });
         let (tls, balancer) = (tls.collect(), set_up.balancer);
-        Self { haproxy, application, balancer, tls, agent: Some(agent), _folder: folder }
+        Self { haproxy, application, balancer, tls, agent, _folder: folder }
     }
 
     fn kill_agent(&mut self) {

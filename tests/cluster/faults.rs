@@ -22,7 +22,7 @@ use crate::load::{Load, Pattern};
 use crate::support::host::Host;
 use crate::support::proxy::Proxy;
 use crate::support::server_groups::{
-    add_replicas, cluster, cluster_url, follows, replica_of, sentinel_of,
+    cluster_url, cluster_with_replicas, follows, replica_of, sentinel_of,
 };
 use crate::support::valkey::{Server, valkey};
 use crate::support::{needs, wait_until};
@@ -178,7 +178,7 @@ fn disturb(hosts: &Hosts, load: &Load, random: &mut Rng, stop: &AtomicBool) -> F
     faults
 }
 
-/// One of them, or all.
+/// One of the proxies, or all.
 fn some<'p>(proxies: &'p [Proxy], random: &mut Rng) -> &'p [Proxy] {
     let place = random.usize(..2 * HOSTS);
     proxies.get(place..=place).unwrap_or(proxies)
@@ -368,9 +368,8 @@ fn disturb_replica(servers: &mut [Server; 2], primary: usize, random: &mut Rng) 
 
 /// Three primaries and three replicas, one pair of which fails at a time.
 fn six_servers(time: Duration, random: &mut Rng) -> Phase {
-    let primaries = cluster(3);
+    let (primaries, replicas) = cluster_with_replicas(3);
     let url = cluster_url(&primaries);
-    let replicas = add_replicas(&primaries);
     // The node that the hosts begin with may be the one that fails.
     let more: Vec<_> = primaries[1..].iter().map(|node| node.address().to_string()).collect();
     let stores = Stores::closed(&format!("{url},{}", more.join(",")));

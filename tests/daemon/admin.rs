@@ -242,8 +242,8 @@ fn each_policy_has_numbers_that_outlive_a_reload() {
     assert_eq!(reloads("ok"), 1.0);
 }
 
-/// The requests that a trial would block of those that have passed, and none that its policy has
-/// blocked.
+/// Of the requests that have passed, those that a trial would block; no request that its policy
+/// has blocked.
 #[test]
 #[expect(clippy::float_cmp, reason = "they are counts")]
 fn what_a_trial_would_block_in_addition_is_told_everywhere() {
@@ -572,8 +572,8 @@ fn slow_clients_keep_nobody_from_being_answered() {
     });
 }
 
-/// A browser sends another name if a web site has changed its own address to the one of this
-/// machine.
+/// A browser sends another name if a web site has changed its own address to this machine's
+/// address.
 #[test]
 fn what_is_told_is_told_under_known_names_only() {
     let directory = directory();

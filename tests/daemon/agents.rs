@@ -1,5 +1,5 @@
-//! Several agents of one table, seen through one of them: `/status` and `top` tell about all, and
-//! no agent that is slow, stopped, dead or something else holds them up.
+//! Several agents of one table, seen through one agent: `/status` and `top` tell about all, and no
+//! agent that is slow, stopped, dead or something else holds them up.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use gcra_table::{Profile, Table, Time};
+use gcra_table::{Profile, Table};
 use rustix::process::Signal;
 use serde_json::Value as Json;
 use spop_codec::Value;
@@ -173,6 +173,16 @@ fn an_agent_that_is_stopped_or_killed_is_named() {
     wait_until("it answers again", || entry(&status(&admin), pid)["status"].is_object());
     other.process.kill();
     wait_until("it is not there", || !entry(&status(&admin), pid)["status"].is_object());
+    let killed = || status(&admin)["killed"].clone();
+    wait_until("it is among those that were killed", || {
+        killed()[0]["pid"] == pid && killed()[0]["pid_namespace"] == "ours"
+    });
+    // One that has said that it stops is not.
+    let (third, _) = start(&table, &["--rate", "10/h"]);
+    let pid = third.process.id();
+    third.stop();
+    wait_until("it has left", || entry(&status(&admin), pid).is_null());
+    assert_eq!(killed().as_array().unwrap().len(), 1);
 }
 
 #[test]
@@ -221,12 +231,7 @@ impl Fake {
                 });
             }
         });
-        let profile = Profile {
-            limits: 1,
-            has_file: false,
-            admin: Some(admin),
-            remembers_until: Time::ZERO,
-        };
+        let profile = Profile { limits: 1, has_file: false, salt: 0, admin: Some(admin) };
         let fake = Self { table, asked, profile };
         fake.beat();
         fake

@@ -160,8 +160,8 @@ fn times_by_two_clocks_are_told() {
     }
 }
 
-/// A delayed request is written down with the moment at which it may go on, so that the limit is
-/// found to be kept: by the requests that go on, and not by those that come.
+/// A delayed request is written down with the moment at which it may go on. So the limit is found
+/// to be kept by the requests that go on, and not by those that come.
 #[test]
 fn a_delayed_request_counts_when_it_goes_on() {
     let directory = directory();
@@ -188,8 +188,8 @@ fn a_delayed_request_counts_when_it_goes_on() {
     assert_eq!(output.status.code(), Some(1), "{output:?}");
 }
 
-/// Each of several limits is kept by the moments in the file, also those of a client's first
-/// request: its charges are not made at one time, because each new bucket reads the clock.
+/// Each of several limits is kept by the moments in the file, also by that of a client's first
+/// request. Its charges are not made at one time, because each new bucket reads the clock.
 #[test]
 fn several_limits_are_kept_by_the_same_moments() {
     let directory = directory();
@@ -333,14 +333,15 @@ fn a_damaged_line_damages_no_other_and_a_gap_is_told() {
     assert!(said.contains("up to 7 decisions could not be written, so this proves"), "{said}");
     assert!(said.contains("left out: 1 damaged line, so decisions may be missing, and"), "{said}");
     assert_eq!(output.status.code(), Some(1));
-    // Only a write that failed leaves a damaged line. What it should have said is not known.
+    // Only a write that failed leaves a damaged line. Nobody knows which decision it should have
+    // said.
     fs::write(&file, format!("{whole}12 default 192.0")).unwrap();
     assert_eq!(audit(&[&file], &["--rate", "1/d"]).status.code(), Some(1));
     fs::write(&file, format!("{whole}# end pid=")).unwrap();
     assert_eq!(audit(&[&file], &["--rate", "1/d"]).status.code(), Some(1), "its end is cut off");
 }
 
-/// A disk that is full to the end leaves no line about the gap. What has no end is told.
+/// A disk that is full to the end leaves no line about the gap. A file without an end is reported.
 #[test]
 fn an_agent_that_stops_writes_its_end_and_one_that_is_killed_does_not() {
     let directory = directory();

@@ -1,5 +1,5 @@
-//! Agents of one machine whose stores are not the same, as while `[store]` is changed and agents
-//! are restarted one by one, and machines of which one is a copy of the other.
+//! Agents of one machine whose stores differ, as while `[store]` is changed and agents are
+//! restarted one by one. And machines, one of which is a copy of the other.
 
 use std::fs;
 use std::path::Path;

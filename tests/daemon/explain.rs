@@ -1,9 +1,9 @@
 //! The commands about single clients, beside agents with a file: `table get` and `reset`,
-//! `explain`, `exempt` and `name`.
+//! `explain`, `exempt`, `block` and `name`.
 
-mod exemptions;
 mod former_debts;
 mod keys;
+mod orders;
 
 use std::ffi::OsStr;
 use std::fs;
@@ -11,14 +11,14 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use serde_json::Value as Json;
 use spop_codec::{Scope, Value};
 use tempfile::TempDir;
 
 use crate::support::spop::Spop;
-use crate::support::{Agent, PATIENCE, directory, free_port, wait_until};
+use crate::support::{Agent, PATIENCE, agent_binary, directory, free_port, wait_until};
 
 /// An agent with a file, a connection to it, and commands about its clients.
 struct Scene {
@@ -297,37 +297,6 @@ fn all_said(output: &Output) -> (String, i32) {
     (String::from_utf8(output.stderr.clone()).unwrap() + &words, status)
 }
 
-const TOO_MANY_NUMBERS: &str = "the limits have had more numbers than the table has space for";
-
-/// With another rate, burst, key or cost, a command looks at other buckets.
-#[test]
-fn a_command_with_other_flags_than_the_agents_says_so() {
-    for (flags, command) in [
-        (&["--rate", "deny"][..], &["--rate", "100/s"][..]),
-        (&["--rate", "1/h", "--key", "key"], &["--rate", "1/h"]),
-        (&["--rate", "1/h", "--cost", "n"], &["--rate", "1/h"]),
-        (&["--rate", "1/h", "--key", "key"], &["--rate", "1/h", "--key", "key"]),
-    ] {
-        let directory = directory();
-        let table = directory.path().join("table");
-        let _agent = Agent::start(&table, flags);
-        wait_until("the agent says which limits it has", || {
-            let mut info = Command::new(env!("CARGO_BIN_EXE_gcra-spoa"));
-            let info = info.args(["table", "info", "--json", "--table"]).arg(&table).output();
-            !String::from_utf8(info.unwrap().stdout).unwrap().contains("\"limits\":null")
-        });
-        let output = Command::new(env!("CARGO_BIN_EXE_gcra-spoa"))
-            .args(["explain", "--table", table.to_str().unwrap(), "key=alice"])
-            .args(command)
-            .output()
-            .unwrap();
-        let note = String::from_utf8(output.stderr).unwrap();
-        let differs = "1 of 1 agent of table ";
-        let wants = "another --rate, --burst, --key or --cost than this command";
-        assert_eq!(note.contains(differs) && note.contains(wants), flags != command, "{note}");
-    }
-}
-
 /// Commands have no --store, and what they say of a shared policy is not all.
 #[test]
 fn a_command_says_that_a_policy_is_shared() {
@@ -423,7 +392,8 @@ fn a_key_without_a_bucket_is_told_from_one_that_owes_nothing() {
 fn a_name_is_the_one_in_the_status() {
     let admin = free_port([127, 0, 0, 1].into()).to_string();
     let mut scene = Scene::with(
-        "[policy.check]\nlimits = \"2/d\"\nkey = [\"user\"]\nlowercase = true\n\
+        "[policy.check]\nlimits = [\"9/h\", { name = \"daily\", rate = \"2/d\" }]\n\
+         key = [\"user\"]\nlowercase = true\n\
          [policy.two]\nlimits = \"2/d\"\nkey = [\"a\", \"b\"]\n",
         &["--admin", &admin],
     );
@@ -442,8 +412,12 @@ fn a_name_is_the_one_in_the_status() {
         serde_json::from_str::<Json>(body).unwrap()["policies"][0]["top_blocked"].to_string()
     };
     assert!(status().contains(&name), "{}, {name}", status());
+    assert!(status().contains(r#""limit":"check.daily""#), "{}", status());
     let explanation = scene.json(&["explain"], &["user=sk_live_0123456789"]).remove(0);
     assert_eq!(explanation["client"], name);
+    let both = scene.said(&["name"], &["sk_live_0123456789", "192.0.2.7"]).0;
+    assert!(both.starts_with("sk_live_0123456789: "), "{both}");
+    assert!(both.contains("\n192.0.2.7: "), "{both}");
     let other_case = scene.said(&["name"], &["SK_live_0123456789"]).0;
     let digits = |name: &str| name.trim_end().split_once('#').unwrap().1.to_owned();
     assert_eq!(digits(&other_case), digits(&name), "the policy ignores case");
@@ -521,16 +495,6 @@ fn what_can_not_be_meant_is_refused() {
             let said = scene.complaint(command, args);
             assert!(said.contains(sentence), "{command:?} {args:?}: {said}");
         }
-    }
-    for (command, args) in [
-        (&["table", "get", "--rate", "1/s"][..], &["a"][..]),
-        (&["explain", "--rate", "1/s"], &["ip=192.0.2.1"]),
-    ] {
-        let output = scene.run_without_file(command, args);
-        let sentence = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(2), "{command:?}");
-        assert!(sentence.contains("have their limits from a file"), "{sentence}");
-        assert!(sentence.contains("' without --rate, or with --config FILE"), "{sentence}");
     }
     let sentence = scene.complaint(&["explain", "--message", "apy"], &["ip=192.0.2.1"]);
     assert!(sentence.contains("there are policies for api, keyed"), "{sentence}");
@@ -646,6 +610,8 @@ fn no_command_prints_what_a_terminal_obeys() {
         &["table", "reset"],
         &["exempt", "--for", "1h"],
         &["exempt", "--end"],
+        &["block", "--for", "1h"],
+        &["block", "--end"],
         &["name"],
         &["name", "--policy", hostile],
     ] {
@@ -664,7 +630,8 @@ fn no_command_prints_what_a_terminal_obeys() {
     printed(&["explain"], &["key=a", &format!("{hostile}=b")]);
     printed(&["explain", "--message", hostile], &["key=a"]);
     printed(&["exempt", "--for", hostile], &["a"]);
-    printed(&["exempt", "--list"], &[]);
+    printed(&["block", "--for", "1h", "--note", hostile], &["a"]);
+    printed(&["block", "--list"], &[]);
     printed(&[hostile], &[]);
     let when = "\"a\\u202Eb\\u009B\"";
     let policy = format!("[policy.check]\nwhen = {{ plan = {when} }}\nlimits = \"2/d\"\n");
@@ -694,7 +661,7 @@ fn a_table_that_no_agent_uses_is_not_taken_for_one_of_agents() {
     assert!(sentence.contains(", or name the table of your agents with --table"), "{sentence}");
     let none = "note: no agent uses the table ";
     let (words, note, status) = run(&["exempt", "--for", "1h", "192.0.2.7"]);
-    let follow = "exempt for 1h, but no agent uses the table now; agents that start on it will";
+    let follow = ", but no agent uses the table now; agents that start on it will";
     assert!(words.contains(follow) && note.contains(none) && status == 1, "{words}{note}");
     for command in [&["table", "resize", "--slots", "8"][..], &["table", "reset", "192.0.2.7"]] {
         let (_, note, _) = run(command);
@@ -723,4 +690,71 @@ fn the_penalty_is_said_beside_the_wait() {
     let verdict = said.lines().next().unwrap();
     assert!(verdict.contains(" of that is penalty, which is at its ceiling"), "{said}");
     assert!(said.contains(" of it is penalty)"), "{said}");
+}
+
+impl Scene {
+    /// Explains a line of HAProxy's log.
+    fn explain_line(&self, line: &str, flags: &[&str]) -> Output {
+        let mut command = Command::new(agent_binary());
+        let table = self.path("table");
+        command.args(["explain", "-", "--table", table.to_str().unwrap()]).args(flags);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut process = command.spawn().unwrap();
+        // A command that refuses its flags does not read it.
+        let _ = process.stdin.take().unwrap().write_all(line.as_bytes());
+        process.wait_with_output().unwrap()
+    }
+}
+
+#[test]
+fn a_line_of_the_log_is_explained() {
+    let mut scene = Scene::new(
+        "[policy.read]\nlimits = '2/d'\nkey = ['ip']\n\
+         [policy.by-key]\nlimits = '1/d'\nkey = ['key']\n",
+    );
+    let client = [("ip", ip("192.0.2.7"))];
+    for _ in 0..3 {
+        scene.spop.ask(&[("read", &client)]);
+    }
+    let line = |said: &str| {
+        format!(
+            "192.0.2.7:4711 [21/Nov/2026:14:00:00.500] web app/srv1 0/0/0/1/1 429 99 ---- \
+             1/1/0/0/0 0/0 \"GET / HTTP/1.1\" {said}\n"
+        )
+    };
+    let blocked = "blocked=1 policy=read limit_name=read.2 client=192.0.2.7 reason=limit \
+                   retry_after=602 err=-";
+    let output = scene.explain_line(&line(blocked), &[]);
+    let words = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{words}");
+    for part in [
+        "the line: 2026-11-21 14:00:00 UTC, blocked; policy read; limit read.2; reason limit; \
+         client 192.0.2.7; told to wait 10 min 2 s\n",
+        "message 'read': policy 'read' decides: a request now is blocked",
+    ] {
+        assert!(words.contains(part), "{part}: {words}");
+    }
+    assert!(!words.contains("by-key"), "{words}");
+    let undecided = "blocked=- policy=- reason=- retry_after=- err=1";
+    let output = scene.explain_line(&line(undecided), &["--message", "read", "--json"]);
+    let words = String::from_utf8(output.stdout).unwrap();
+    let lines: Vec<Json> = words.lines().map(|it| serde_json::from_str(it).unwrap()).collect();
+    assert_eq!(lines[0]["line"]["outcome"], "undecided");
+    assert_eq!(lines[0]["line"]["err"], 1);
+    assert_eq!(lines[1]["policy"], "read");
+
+    let of_key = line("blocked=1 policy=by-key reason=limit retry_after=9 err=-");
+    for (text, status, sentence) in [
+        ("", 2, "standard input has no line"),
+        ("a\nb\n", 2, "standard input has several lines"),
+        ("a\n", 2, "none of the formats that are known here"),
+        (&of_key, 2, "gives the arg 'key', which policy 'by-key' needs; write it: gcra-spoa"),
+    ] {
+        let output = scene.explain_line(text, &[]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(status), "{text}: {said}");
+        assert!(said.contains(sentence), "{text}: {said}");
+    }
+    let output = scene.explain_line("", &["ip=192.0.2.7"]);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("'-' is a line with all args"));
 }

@@ -256,7 +256,8 @@ fn what_can_not_be_is_one_sentence_and_the_right_exit_status() {
     assert!(status == 2 && said.contains("--config FILE"), "{status} {said}");
 
     std::fs::write(&table, "something else").unwrap();
-    let (status, said) = run(&["--rate", "1/s", "--table", table.to_str().unwrap()]);
+    let args = ["--rate", "1/s", "--listen", "127.0.0.1:0", "--table", table.to_str().unwrap()];
+    let (status, said) = run(&args);
     assert!(
         status == 1 && (said.contains("has mode 0") || said.contains("is not a table")),
         "{status} {said}"
@@ -437,4 +438,24 @@ fn a_signal_just_after_it_listens_ends_it_in_order() {
         agent.process.signal(signal);
         assert_eq!(agent.process.wait().code(), Some(0), "{signal:?}");
     }
+}
+
+#[test]
+fn shapes_are_learned_anew_when_odd_ones_have_all_places() {
+    let directory = directory();
+    let mut command = Command::new("env");
+    command.arg("RUST_LOG=debug").arg(support::agent_binary());
+    command.arg("--table").arg(directory.path().join("table"));
+    command.args(HOURLY).args(["--slots", "4096", "--listen", "127.0.0.1:0"]);
+    let agent = Agent::start_command(&mut command);
+    let mut spop = Spop::connect(&agent.address);
+    for odd in ["a", "b", "c", "d", "e", "f", "g", "h"] {
+        assert_eq!(spop.allowed(&[(odd, ip("192.0.2.1"))], 1), 1);
+    }
+    let allowed: usize = (0..1000).map(|_| spop.allowed(&[("ip", ip("192.0.2.2"))], 1)).sum();
+    assert_eq!(allowed, 10);
+    let is_said = |line: &String| line.contains("all shapes are learned anew");
+    wait_until("shapes are learned anew", || agent.process.lines().iter().any(is_said));
+    assert_eq!(spop.allowed(&[("ip", ip("192.0.2.2"))], 100), 0);
+    assert_eq!(spop.allowed(&[("ip", ip("192.0.2.3"))], 100), 10);
 }

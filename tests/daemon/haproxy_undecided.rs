@@ -1,6 +1,7 @@
 //! Requests that had no decision because HAProxy got no answer: what its table counts, what its
 //! log says, and what the agents count together are the same.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
@@ -35,7 +36,7 @@ fn add(to: &mut ByErr, more: &ByErr) {
     more.iter().for_each(|(err, count)| *to.entry(err.clone()).or_default() += count);
 }
 
-/// What an agent has counted.
+/// The counts of an agent.
 fn counted(admin: &str) -> ByErr {
     let metrics = get(admin, "/metrics").body;
     let lines = metrics.lines().filter_map(|line| {
@@ -46,7 +47,7 @@ fn counted(admin: &str) -> ByErr {
     lines.filter(|(_, count)| *count > 0).collect()
 }
 
-/// What the table of HAProxy has counted.
+/// The counts in the table of HAProxy.
 fn in_table(haproxy: &Haproxy) -> ByErr {
     let text = haproxy.say("show table undecided\n");
     let entries = text.lines().filter_map(|line| {
@@ -57,7 +58,7 @@ fn in_table(haproxy: &Haproxy) -> ByErr {
     entries.collect()
 }
 
-/// What the log of HAProxy has, if it has a line for each of these requests.
+/// The counts in the log of HAProxy, if it has a line for each of these requests.
 fn in_log(haproxy: &Haproxy, requests: usize) -> Option<ByErr> {
     let logged = |haproxy: &Haproxy| {
         let lines = haproxy.process.lines();
@@ -117,7 +118,7 @@ impl Agents {
         self.now.iter().for_each(|(agent, _)| agent.process.signal(signal));
     }
 
-    /// What they have counted ends with them, and is kept here.
+    /// The agents' counts end with the agents, and are kept here.
     fn kill(&mut self) {
         self.before = self.counted();
         self.now.iter_mut().for_each(|(agent, _)| agent.process.kill());
@@ -250,7 +251,7 @@ fn each_request_without_a_decision_is_counted_once_whatever_the_cause() {
     scene.wait_for("UP");
     grew(&mut scene, "gone", &["2", "257"]);
 
-    // What the agents say about it.
+    // The sentences of the agents about it.
     let (_, admin) = &scene.agents.now[0];
     let together = &status(admin)["together"];
     assert!(together["haproxy_undecided_why"].is_string(), "{together}");
@@ -281,7 +282,7 @@ fn haproxies_add_up_over_reloads_restarts_and_a_resize() {
             haproxy.wait_for("gcra-agents", "agent2", state);
         }
     };
-    // What processes have counted that were replaced.
+    // The counts of processes that were replaced.
     let mut ended = ByErr::new();
     let ask = |haproxies: &[Haproxy; 2], count: usize| {
         for haproxy in haproxies {
@@ -296,7 +297,7 @@ fn haproxies_add_up_over_reloads_restarts_and_a_resize() {
             haproxies.iter().for_each(|haproxy| add(&mut expected, &in_table(haproxy)));
             agents.counted() == expected
         });
-        // What was said before is not new.
+        // Counts that were reported before are not new.
         ask(haproxies, 6);
         haproxies.iter().fold(ended.clone(), |mut sum, haproxy| {
             add(&mut sum, &in_table(haproxy));
@@ -381,33 +382,43 @@ fn a_response_that_nobody_settles_is_counted() {
         haproxy.wait_for("gcra-agents", "agent2", state);
     };
     let frontend = haproxy.frontend;
-    let log_in = || thread::spawn(move || Client::new(frontend).get("/login").unwrap().status);
     wait_for("UP");
-    for _ in 0..3 {
-        let status = log_in();
+    let logged_in = Cell::new(0);
+    let log_in = |meanwhile: &dyn Fn()| {
+        let status = thread::spawn(move || Client::new(frontend).get("/login").unwrap().status);
         come.recv_timeout(support::PATIENCE).unwrap();
-        // HAProxy 2.6 can hold the response for a minute if they are killed.
-        agents.signal(Signal::STOP);
+        meanwhile();
         go_on.send(()).unwrap();
         assert_eq!(status.join().unwrap(), 401);
+        logged_in.set(logged_in.get() + 1);
+    };
+    let known = || {
+        let table = haproxy.say("show table unsettled\n");
+        let count = table.split_once("gpc0=")?.1.split_whitespace().next()?;
+        Some(count.parse::<u64>().unwrap())
+    };
+    // On a busy machine, a request may have no decision, whose response needs none.
+    for _ in 0..30 {
+        // HAProxy 2.6 can hold the response for a minute if they are killed.
+        log_in(&|| agents.signal(Signal::STOP));
         agents.signal(Signal::CONT);
         wait_for("UP");
+        if known() >= Some(3) {
+            break;
+        }
     }
+    assert!(known() >= Some(3), "{:?}", known());
     let unsettled = |(_, admin): &(Agent, String)| {
         let metrics = get(admin, "/metrics").body;
         let line = metrics.lines().find_map(|it| it.strip_prefix("gcra_haproxy_unsettled_total "));
         line.unwrap().parse::<u64>().unwrap()
     };
-    let table = haproxy.say("show table unsettled\n");
-    assert!(table.contains("gpc0=3"), "{table}");
-    wait_until("the agents have heard of it", || {
-        let status = log_in();
-        come.recv_timeout(support::PATIENCE).unwrap();
-        go_on.send(()).unwrap();
-        status.join().unwrap();
-        agents.now.iter().map(unsettled).sum::<u64>() == 3
+    wait_until("the agents have heard of each", || {
+        log_in(&|| ());
+        Some(agents.now.iter().map(unsettled).sum()) == known()
     });
-    assert!(in_table(&haproxy).is_empty(), "each request was decided");
+    let lost = sum(&in_table(&haproxy)) + known().unwrap();
+    assert!(lost <= logged_in.get(), "{lost} of {}: one is counted twice", logged_in.get());
 }
 
 /// The files that need TLS, a token or a newer HAProxy are left out.

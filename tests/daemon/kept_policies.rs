@@ -139,9 +139,9 @@ fn commands_know_the_text_that_agents_have_read() {
     assert!(text.contains("7 per day") && text.contains("has other limits than those"), "{text}");
 }
 
-/// The policies have had another key, by which a client owes something and is exempt.
+/// The policies have had another key, by which a client is exempt.
 #[test]
-fn a_reset_knows_the_groups_from_before_a_reload() {
+fn an_exemption_by_a_former_key_is_ended_by_its_key() {
     let scene = Scene::new();
     let config = |prefix: u8| {
         format!("[policy.api]\nlimits = \"3/d\"\nkey = [\"ip\"]\nipv4_prefix = {prefix}\n")
@@ -158,10 +158,7 @@ fn a_reset_knows_the_groups_from_before_a_reload() {
     assert_eq!(scene.said(&["exempt", "--for", "1h", "198.51.100.7"]).1, 0);
     scene.write("gcra.toml", &config(32));
     assert_eq!(scene.said(&["reload", &file]).1, 0);
-    assert_eq!(allowed("192.0.2.7", 9), 0, "it owes what its network owed");
-    let (text, status) = scene.said(&["table", "reset", "192.0.2.7"]);
-    assert!(text.contains("also what it owed before the reload") && status == 0, "{text}");
-    assert_eq!(allowed("192.0.2.7", 9), 3);
+    assert_eq!(allowed("192.0.2.7", 9), 3, "it begins anew");
     let (text, status) = scene.said(&["exempt", "--end", "198.51.100.7"]);
     assert!(
         text.contains("the exemption of 198.51.100.0/24, from before") && status == 0,
@@ -193,10 +190,14 @@ fn agents_that_differ_are_named_and_the_most_decide() {
     second.stop();
     let (text, _) = scene.said(&["explain", "ip=192.0.2.7"]);
     assert!(text.contains("4 per day") && !text.contains("different limits"), "{text}");
-    // Nobody has the old limits any more when an agent writes the next time.
     scene.write("gcra.toml", "[policy.api]\nlimits = \"5/d\"\nkey = [\"ip\"]\n");
     assert_eq!(scene.said(&["reload", &file]).1, 0);
-    assert!(!fs::read_to_string(scene.kept()).unwrap().contains("3/d"));
+    // On a busy machine, `reload` may have taken the agent for a dead one.
+    wait_until("the agent follows", || {
+        scene.said(&["explain", "ip=192.0.2.7"]).0.contains("5 per day")
+    });
+    let kept = fs::read_to_string(scene.kept()).unwrap();
+    assert!(["3/d", "4/d", "5/d"].iter().all(|limit| kept.contains(limit)), "{kept}");
     new.stop();
     let (text, _) = scene.said(&["explain", "ip=192.0.2.7"]);
     assert!(text.contains("5 per day") && text.contains("no agent uses the table"), "{text}");
@@ -252,7 +253,7 @@ fn what_others_could_have_written_is_refused_and_mended() {
         put(damaged, 0o600);
         refused("is damaged, or belongs to another table");
     }
-    for foreign in [&b""[..], b"gcra-spoa policies 1 ", b"gcra-spoa policies 3 ", b"{}"] {
+    for foreign in [&b""[..], b"gcra-spoa policies 2 ", b"gcra-spoa policies 4 ", b"{}"] {
         put(foreign, 0o600);
         refused("is not a file that agents of this version have written");
     }
@@ -290,14 +291,11 @@ fn a_file_that_was_removed_comes_back_and_a_resize_keeps_it() {
     }
     agent.stop();
     fs::remove_file(scene.kept()).unwrap();
-    for (command, or_rate) in COMMANDS.iter().zip([true, true, false, false, false]) {
+    for command in COMMANDS {
         let (text, status) = scene.said(command);
         assert!(text.contains(" are not known; name their file with --config"), "{text}");
-        assert_eq!(text.contains(", or their --rate"), or_rate, "{command:?}: {text}");
         assert_eq!(status, 2, "{command:?}");
     }
-    let (text, _) = scene.said(&["explain", "--rate", "3/d", "ip=192.0.2.7"]);
-    assert!(text.contains("a request now is allowed"), "{text}");
 }
 
 #[test]
@@ -312,7 +310,7 @@ fn a_configuration_that_is_too_large_is_read_from_its_file() {
         "[policy.api]\nlimits = \"3/d\"\nkey = [\"key\"]\n\
          [[policy.api.lists]]\nfile = \"list.txt\"\nlimits = \"9/d\"\n",
     );
-    let _agent = scene.start(&["--config", &file]);
+    let agent = scene.start(&["--config", &file]);
     assert!(fs::metadata(scene.kept()).unwrap().len() < 1024);
     let (text, status) = scene.said(&["explain", "key=partner-7"]);
     let note = format!("has more than 4 MiB with its lists, so {file} is read as it is now");
@@ -321,13 +319,16 @@ fn a_configuration_that_is_too_large_is_read_from_its_file() {
     scene.write("list.txt", "");
     let (text, _) = scene.said(&["explain", "key=partner-7"]);
     assert!(text.contains(&format!("{note}; its limits are others")), "{text}");
-    // The agent remembers which clients had other limits, and the file has no space to say it.
+    // The agent knows which clients had other limits, and the file has no space to say it.
     wait_until("the file is reloaded", || scene.said(&["reload", &file]).1 == 0);
     let (text, status) = scene.said(&["table", "get", "partner-7"]);
-    let unseen =
-        " may count what clients owed before, which the file beside the table does not tell";
+    let unseen = "a configuration that was in force before was too large to be kept beside";
     assert!(text.contains(unseen) && status == 1, "{text}");
-    assert!(text.contains("no bucket that this command can see"), "{text}");
+    agent.stop();
+    let agent = scene.start(&["--config", &file]);
+    let warned = "1 configuration that were in force before were too large";
+    let warned = warned.replace("were in force before were", "was in force before was");
+    assert!(agent.process.lines().iter().any(|line| line.contains(&warned)));
 }
 
 /// The file is a whole one at every moment, whatever its writers are killed in the middle of.
@@ -390,16 +391,57 @@ fn an_agent_that_was_killed_is_not_counted_as_one_of_those_that_decide() {
 fn without_agents_the_last_limits_in_force_answer() {
     let scene = Scene::new();
     let mut last = scene.start(&["--rate", "5/h", "--key", "ip"]);
-    let mut killed = scene.start(&["--rate", "6/h", "--key", "user"]);
+    let mut killed = scene.start(&["--rate", "6/h", "--key", "ip"]);
     killed.process.kill();
     assert!(last.process.stop().success());
-    assert!(explains(&scene, "5 per hour"), "it stopped after the other was killed");
+    assert!(explains(&scene, "6 per hour"), "it came into force after the other");
     // There and back, each killed.
     for rate in ["5/m", "6/m", "5/m"] {
         let mut agent = scene.start(&["--rate", rate, "--key", "ip"]);
         agent.process.kill();
     }
     assert!(explains(&scene, "5 per minute"));
+}
+
+/// An agent that cannot read what was in force before says what follows from that.
+#[test]
+fn clients_begin_with_no_debts_where_the_file_is_lost_and_the_log_says_so() {
+    let scene = Scene::new();
+    let allowed = |rate: &str, wanted: usize| {
+        let agent = scene.start(&["--rate", rate, "--key", "ip"]);
+        let mut spop = Spop::connect(&agent.address);
+        assert_eq!(spop.allowed(&[("ip", ip("192.0.2.7"))], 20), wanted, "{rate}");
+        let mut lines = agent.process.lines().into_iter();
+        let warning = lines.find(|line| line.contains("clients begin with no debts under limits"));
+        agent.stop();
+        warning
+    };
+    assert_eq!(allowed("5/d", 5), None, "a new table");
+    assert_eq!(allowed("7/d", 2), None);
+    fs::remove_file(scene.kept()).unwrap();
+    let warning = allowed("9/d", 9).unwrap();
+    assert!(warning.contains("there is no file ") && warning.contains("table.policies, so"));
+    fs::write(scene.kept(), "x").unwrap();
+    let warning = allowed("11/d", 11).unwrap();
+    assert!(warning.contains("is not a file that agents of this version have written, so"));
+    assert_eq!(allowed("12/d", 1), None);
+}
+
+/// So has the second of two agents that start at once, before the first has written the file.
+#[test]
+fn a_table_without_debts_has_none_to_lose() {
+    let scene = Scene::new();
+    let is_warned = || {
+        fs::remove_file(scene.kept()).unwrap();
+        let agent = scene.start(&["--rate", "5/d", "--key", "ip"]);
+        let is_charged = Spop::connect(&agent.address).allowed(&[("ip", ip("192.0.2.7"))], 1) == 1;
+        let lines = agent.process.lines();
+        agent.stop();
+        (is_charged, lines.iter().any(|line| line.contains("clients begin with no debts")))
+    };
+    scene.start(&["--rate", "5/d", "--key", "ip"]).stop();
+    assert_eq!(is_warned(), (true, false), "nobody has asked");
+    assert_eq!(is_warned(), (true, true), "a client owes");
 }
 
 #[test]
@@ -415,18 +457,17 @@ fn agents_with_the_same_limits_in_other_words_write_once_each() {
     assert_eq!(inode(), before);
 }
 
-/// One of them remembers what the other one has never had.
+/// One of them has had what the other one has never had, and tells it.
 #[test]
 fn agents_with_different_pasts_write_once_each() {
     let scene = Scene::new();
-    let config = |prefix: u8| {
-        format!("[policy.api]\nlimits = \"3/d\"\nkey = [\"ip\"]\nipv4_prefix = {prefix}\n")
-    };
-    let file = scene.write("gcra.toml", &config(24));
+    let config =
+        |burst: u8| format!("[policy.api]\nlimits = \"3/d burst {burst}\"\nkey = [\"ip\"]\n");
+    let file = scene.write("gcra.toml", &config(3));
     let one = scene.start(&["--config", &file]);
     let mut spop = Spop::connect(&one.address);
     assert_eq!(spop.ask(&[("api", &[("ip", ip("192.0.2.7"))])]).len(), 1);
-    scene.write("gcra.toml", &config(32));
+    scene.write("gcra.toml", &config(4));
     wait_until("the file is reloaded", || scene.said(&["reload", &file]).1 == 0);
     let other = scene.start(&["--config", &file]);
     let is_told = || scene.said(COMMANDS[0]).0.contains("(a debt from before the limits were");
@@ -442,7 +483,8 @@ fn agents_with_different_pasts_write_once_each() {
         assert_eq!(inode(), before);
     }
     drop(one);
-    assert!(!is_told(), "nobody counts it any more");
+    fs::remove_file(scene.kept()).unwrap();
+    wait_until("the other one tells it, too", || scene.kept().exists() && is_told());
     other.stop();
 }
 
@@ -513,7 +555,4 @@ fn a_message_of_any_name_is_explained_by_flags() {
     let _agent = scene.start(&["--rate", "7/m"]);
     let (text, status) = scene.said(&["explain", "--message", "m", "ip=192.0.2.7"]);
     assert!(text.contains("7 per minute") && status == 0, "{text}");
-    let of_flags = ["explain", "--rate", "7/m", "--message", "m", "ip=192.0.2.7"];
-    let (text, _) = scene.said(&of_flags);
-    assert!(text.contains("7 per minute"), "{text}");
 }

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use gcra_table::{Exemption, Nanos, Table, limit_id};
+use gcra_table::{Nanos, Order, OrderKind, OrderTarget, Table, limit_id};
 use rustix::process::Signal;
 use spop_agent::testing::{self, Answer};
 use spop_agent::{HeaderList, Scope, Value};
@@ -540,56 +540,32 @@ pub(crate) fn haproxy_with(followed: &Followed, edit: impl Fn(&str) -> String) -
     let output = followed.command("check", &["--print-haproxy"]);
     let printed = String::from_utf8(output.stdout).unwrap();
     let folder = followed.directory.path();
-    let Printed { spoe, defaults, frontend, backend, tables } = Printed::of(&printed);
+    let Printed { spoe, cfg } = Printed::of(&printed);
     let spoe = edit(&edited(&spoe, folder));
     fs::write(folder.join("spoe-gcra.conf"), support::patient(&spoe)).unwrap();
-    let conf = folder.join("spoe-gcra.conf");
-    let frontend = edited_rules(&frontend).replace("spoe-gcra.conf", conf.to_str().unwrap());
-    // The values that were measured for the shipped file are right for this one, too.
-    let shipped = fs::read_to_string(support::haproxy_folder().join("haproxy.cfg")).unwrap();
-    for line in backend.lines().filter(|line| !line.starts_with("    server ")) {
-        assert!(
-            shipped.lines().any(|shipped| shipped == line),
-            "haproxy.cfg has no line '{line}'"
-        );
-    }
-    let agent = &followed.agent.address;
-    let backend = backend.replace("127.0.0.1:9000", agent).replace("127.0.0.1:9001", agent);
-    let config = format!(
-        "defaults\n    mode http\n    timeout connect 1s\n    timeout client 10s\n    timeout \
-         server 10s\n{defaults}\
-         frontend web\n    bind \"${{GCRA_HTTP}}\"\n{frontend}    \
-         http-request return status 200\n{backend}{tables}"
-    );
-    let file: &Path = &folder.join("haproxy.cfg");
-    fs::write(file, config).unwrap();
-    let haproxy = Haproxy::start(file.to_str().unwrap(), &[]);
+    let file = folder.join("haproxy.cfg");
+    // Where responses settle, the application has to be a server.
+    let server = "    server app1 \"${GCRA_APP-127.0.0.1:8000}\"";
+    let cfg = edited_rules(&cfg).replace(server, "    http-request return status 200");
+    fs::write(&file, cfg).unwrap();
+    let agent = &*followed.agent.address;
+    let agents = [("GCRA_AGENT1", agent), ("GCRA_AGENT2", agent)];
+    let haproxy = Haproxy::start(file.to_str().unwrap(), &agents);
     haproxy.wait_for("gcra-agents", "agent1", "UP");
     haproxy
 }
 
-/// What is printed, by the place where it belongs.
+/// The files that are printed.
 struct Printed {
     spoe: String,
-    defaults: String,
-    frontend: String,
-    backend: String,
-    tables: String,
+    cfg: String,
 }
 
 impl Printed {
     fn of(printed: &str) -> Self {
-        let part = |heading: &str| -> String {
-            let parts = printed.split("# ---- ").filter(|part| part.starts_with(heading));
-            parts.map(|part| part.split_once('\n').unwrap().1).collect()
-        };
-        Self {
-            spoe: part("spoe-gcra.conf: "),
-            defaults: part("haproxy.cfg: in the section 'defaults'"),
-            frontend: part("haproxy.cfg: in the frontend"),
-            backend: part("haproxy.cfg: the agents"),
-            tables: part("haproxy.cfg: how many requests had no decision"),
-        }
+        let files = printed.strip_prefix("# ---- spoe-gcra.conf\n");
+        let (spoe, cfg) = files.unwrap().split_once("# ---- haproxy.cfg\n").unwrap();
+        Self { spoe: spoe.to_owned(), cfg: cfg.to_owned() }
     }
 }
 
@@ -614,8 +590,8 @@ fn edited(spoe: &str, folder: &Path) -> String {
     text.replace("/etc/haproxy/", &format!("{}/", folder.display()))
 }
 
-/// The judgement of `haproxy -c` about the configuration that is printed for a file, in a
-/// haproxy.cfg with nothing but that: before and after it was edited. `Ok` if it is accepted.
+/// The judgement of `haproxy -c` about the files that are printed for a configuration, before and
+/// after they were edited. `Ok` if it is accepted.
 fn judged_by_haproxy(config: &str) -> [Result<(), String>; 2] {
     let folder = directory();
     let path = folder.path();
@@ -623,15 +599,9 @@ fn judged_by_haproxy(config: &str) -> [Result<(), String>; 2] {
     let mut check = Command::new(support::agent_binary());
     check.arg("check").arg("--print-haproxy").arg("--config").arg(path.join("gcra-spoa.toml"));
     let printed = String::from_utf8(check.output().unwrap().stdout).unwrap();
-    let Printed { spoe, defaults, frontend, backend, tables } = Printed::of(&printed);
-    let haproxy = format!(
-        "global\n    default-path config\n    log stdout format raw local0\ndefaults\n    mode \
-         http\n    log global\n    timeout connect 1s\n    timeout client 10s\n    timeout server \
-         10s\n{defaults}frontend web\n    bind 127.0.0.1:8080\n{frontend}{backend}{tables}"
-    );
-    let after = edited_rules(&haproxy);
-    let spoe_after = edited(&spoe, path);
-    [(spoe, haproxy), (spoe_after, after)].map(|(spoe, haproxy)| {
+    let Printed { spoe, cfg } = Printed::of(&printed);
+    let after = (edited(&spoe, path), edited_rules(&cfg));
+    [(spoe, cfg), after].map(|(spoe, haproxy)| {
         fs::write(path.join("haproxy.cfg"), haproxy).unwrap();
         fs::write(path.join("spoe-gcra.conf"), spoe + "\n").unwrap();
         let mut command = Command::new(support::haproxy_binary());
@@ -815,14 +785,14 @@ fn a_request_without_the_header_of_the_key_is_not_counted_with_others() {
     assert_eq!(statuses(&[("X-Api-Key", "127.0.0.1")]), [200, 200, 429]);
     followed.reload(&with("[\"key\"]"));
     assert_eq!(statuses(&[]), [200; 3], "no decision, and the printed rules fail open");
-    // The debt by address is still owed.
+    // All requests without the header are one client.
     followed.reload(&with("[\"key\", \"else null\"]"));
-    assert_eq!(statuses(&[]), [429; 3]);
+    assert_eq!(statuses(&[]), [200, 200, 429]);
 }
 
-/// An exemption is in the table: all agents follow it.
+/// An order is in the table: all agents follow it.
 #[test]
-fn an_exemption_is_followed_also_after_a_resize() {
+fn an_order_is_followed_also_after_a_resize() {
     let followed = Followed::start("[policy.api]\nlimits = \"1/d\"\nkey = [\"ip\"]\n");
     let path = followed.directory.path().join("table");
     let passing = |count| followed.passing("api", &[("ip", ip("192.0.2.1"))], count);
@@ -831,20 +801,25 @@ fn an_exemption_is_followed_also_after_a_resize() {
         // A type and an address (docs/internals/TABLE.md).
         let mut hasher = table.hasher();
         hasher.write(&[6, 192, 0, 2, 1]);
-        let exemption = Exemption {
+        let order = Order {
             policy: limit_id(&[b"api"]),
-            key: hasher.finish(),
+            kind: OrderKind::Exempt,
+            target: OrderTarget::Client { key: hasher.finish(), groups: [Some(32), None] },
             until: table.now().saturating_add(Nanos::from_secs(seconds)),
-            client: "192.0.2.1".to_owned(),
+            given: table.now(),
+            since: table.now(),
+            key: "192.0.2.1".to_owned(),
+            note: String::new(),
+            giver: "anna".to_owned(),
         };
-        table.exempt(&exemption).unwrap();
+        table.give_order(&order).unwrap();
     };
     assert_eq!(passing(3), 1);
     exempt(3600);
     wait_until("the client is exempt", || passing(1) == 1);
     assert_eq!(passing(20), 20);
     wait_until("the log says so", || {
-        followed.said("192.0.2.1 is exempt from the policy 'api' for ") == 1
+        followed.said("policy 'api': 192.0.2.1 is exempt for another ") == 1
     });
     let mut resize = Command::new(support::agent_binary());
     resize.args(["table", "resize", "--slots", "8192", "--table"]).arg(&path);
@@ -854,7 +829,7 @@ fn an_exemption_is_followed_also_after_a_resize() {
     exempt(0);
     wait_until("the exemption has ended", || passing(1) == 0);
     wait_until("the log says so", || {
-        followed.said("192.0.2.1 is no longer exempt from the policy 'api'") == 1
+        followed.said("policy 'api': 192.0.2.1 is no longer exempt") == 1
     });
     assert_eq!(passing(3), 0, "it owes what it owed before");
     assert_eq!(followed.said("is exempt"), 1);
@@ -872,7 +847,7 @@ fn the_examples_of_the_manual_are_run() {
         .collect();
     let examples: Vec<_> =
         manual.split("```toml\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
-    assert!(examples.len() >= 20, "{}", examples.len());
+    assert!(examples.len() >= 15, "{}", examples.len());
     let can_pause = support::haproxy_since((3, 2)).is_ok();
     // The store of an example does not exist.
     for example in examples.into_iter().filter(|example| !example.contains("[store]")) {
@@ -880,7 +855,9 @@ fn the_examples_of_the_manual_are_run() {
         if delays && !can_pause {
             continue;
         }
-        let followed = Followed::start(example);
+        // A busy machine may not send as many requests in a second.
+        let slow = example.replace("50/s burst", "50/h burst").replace("20/s burst", "20/h burst");
+        let followed = Followed::start(&slow);
         let haproxy = haproxy_for(&followed);
         let mut client = Client::new(haproxy.frontend);
         let response = client.get_with("/", &[("X-Api-Key", "secret")]).unwrap();
@@ -892,8 +869,6 @@ fn the_examples_of_the_manual_are_run() {
             // Only responses charge, and HAProxy answers here itself.
             && !example.contains("settle")
             && !example.contains("500/s")
-            // 100/s are more than one client of a busy machine may send.
-            && !example.contains("unasked")
             && !example.contains("plan")
         {
             wait_until("somebody is denied", || client.get("/").unwrap().status == 429);

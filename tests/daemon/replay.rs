@@ -498,16 +498,14 @@ fn the_formats_of_all_shipped_configurations_are_known() {
 }
 
 /// A line that has this format.
-fn filled(format: &str) -> String {
+pub(crate) fn filled(format: &str) -> String {
     let mut line = String::new();
     let mut rest = format;
     while let Some((before, tag)) = rest.split_once('%') {
         line += before;
         if let Some(expression) = tag.strip_prefix('[') {
-            let (expression, behind) = expression.split_once(']').unwrap();
-            // `var(NAME,'DEFAULT')` is a list of fields, of a request that was not asked about.
-            line += expression.split('\'').nth(1).unwrap_or("-");
-            rest = behind;
+            rest = expression.split_once(']').unwrap().1;
+            line.push('-');
             continue;
         }
         let tag = tag.strip_prefix("{+Q}").unwrap_or(tag);
@@ -533,8 +531,9 @@ fn filled(format: &str) -> String {
 /// The agent decides later than the log says: by less than a request takes, which the log has in
 /// %Ta, and the millisecond that the date is cut by. Both clients go on asking while they are
 /// blocked, and never leave so long a pause that a bucket is idle. So in either account a client
-/// is allowed its burst and what its rate gives from its first request to its last one, and the
-/// two can differ by what the rate gives in twice that time, and by one more.
+/// is allowed its burst, and the cells that its rate gives from its first request to its last one.
+/// The two can differ by the cells that the rate gives in twice the time by which the agent is
+/// later, and by one more.
 #[test]
 fn what_a_real_agent_has_blocked_is_what_replay_says() {
     const PER_SECOND: f64 = 2.0;
@@ -629,7 +628,7 @@ fn a_wrong_command_line_or_log_is_one_sentence() {
     fs::write(&other, "{\"ip\":\"192.0.2.1\",\"took\":0.2}\n".repeat(20)).unwrap();
     let (said, status) = wrong(&["--rate", "1/s", &other]);
     assert_eq!(status, 2);
-    assert!(said.contains("is a date that replay knows"), "{said}");
+    assert!(said.contains("is a date that is known here"), "{said}");
     let (said, status) = wrong(&["--rate", "1/s", "--log-format", "\"$TIER %ci %tr\"", &log]);
     assert_eq!(status, 2);
     assert!(said.contains("the environment variable 'TIER' is not known here"), "{said}");
@@ -838,7 +837,7 @@ fn a_message_may_be_sent_only_for_some_requests() {
     assert_eq!([by(&some, 0), by(&some, 1)], [0, all]);
 }
 
-/// What stands in a header is the address that HAProxy finds there, at each place of a list.
+/// The address in a header is the one that HAProxy finds there, at each place of a list.
 #[test]
 fn the_client_in_a_captured_header_is_the_one_that_haproxy_finds() {
     needs!(support::haproxy());
@@ -912,7 +911,7 @@ fn the_client_in_a_captured_header_is_the_one_that_haproxy_finds() {
     }
 }
 
-/// The line of a shipped configuration, with what HAProxy says of the decision.
+/// The line of a shipped configuration, with HAProxy's words about the decision.
 fn decided_line(place: u64, decision: &str) -> String {
     format!(
         "192.0.2.{place}:4711 [21/Nov/2026:10:00:00.{place:03}] web app/srv1 0/0/0/1/1 200 99 \
@@ -979,7 +978,7 @@ fn requests_without_a_decision_are_counted_by_what_haproxy_says() {
     assert_eq!(report["log_answers"]["undecided"], Value::Null);
 }
 
-/// What a real HAProxy logs whose agents are gone.
+/// The log of a real HAProxy whose agents are gone.
 #[test]
 fn a_real_haproxy_without_agents_logs_requests_without_a_decision() {
     needs!(support::haproxy());
@@ -1022,7 +1021,7 @@ fn a_log_without_a_good_answer_gets_a_note() {
     }
 }
 
-/// The fields of what collectors of logs export.
+/// The fields of logs that collectors export.
 #[test]
 fn logs_in_json_of_all_kinds_are_read() {
     let folder = directory();

@@ -152,9 +152,9 @@ fn tokens_are_settled(store: Option<&Server>) {
     assert_eq!(ask("bob", "1").0, 429);
 }
 
-/// Requests and responses of one client that come to two agents whose numbers differ, because only
-/// one of them has read a change, or because their files differ: a response gives nothing back
-/// where its request was not charged.
+/// Requests and responses of one client reach two agents whose numbers differ. Only one agent has
+/// read a change, or their files differ. A response gives nothing back where its request was not
+/// charged.
 #[test]
 fn agents_whose_numbers_differ_spend_no_more_than_their_limits() {
     let file = |limit: &str, prefix: u8| {
@@ -309,8 +309,8 @@ fn tokens_of_clients_that_close_early_are_charged() {
     println!("the server began {} requests, and {used} tokens are charged", began());
 }
 
-/// What no response has settled yet is shown by the commands, cleared by a reset, and kept while
-/// no agent runs.
+/// The commands show the cells that no response has settled yet. A reset clears them, and they are
+/// kept while no agent runs.
 #[test]
 fn what_is_unsettled_is_shown_and_cleared() {
     let directory = directory();

@@ -126,30 +126,6 @@ fn costs_are_charged_under_all_limits_or_under_none() {
     assert_eq!(reason.var(Scope::Transaction, "reason"), Some("oversize".into()));
 }
 
-/// Two machines, each with one HAProxy that does not ask about each request.
-#[test]
-fn what_is_not_asked_about_is_in_reserve_once_for_all_machines() {
-    needs!(valkey());
-    for more in ["limits = \"30/d\"", "limits = { count = 30, window = \"day\" }"] {
-        let policies = format!(
-            "[policy.api]\nshared = true\nwithout_store = \"closed\"\nkey = [\"ip\"]\ncost = \
-             \"n\"\nunasked = 7\nasked_by = 2\n{more}\n"
-        );
-        let one = Shared::start(&policies);
-        let other = Shared::with(one.server.clone(), &policies);
-        // 16 of 30 are left for questions.
-        one.expect(CLIENT, &[8, 8, 1, 8], &[true, true, false, false]);
-        let client = Ipv4Addr::new(198, 51, 100, 1);
-        let spent = |shared: &Shared| {
-            let costs = [8, 1, 8, 1];
-            let allowed = costs.iter().zip(shared.allowed(client, &costs));
-            allowed.filter(|(_, allowed)| *allowed).map(|(cost, _)| cost).sum::<i32>()
-        };
-        let spent = spent(&one) + spent(&other);
-        assert!((1..=16).contains(&spent), "{spent}, {more}");
-    }
-}
-
 #[test]
 fn overrides_have_limits_of_their_own() {
     needs!(valkey());
@@ -352,32 +328,6 @@ fn what_is_owed_by_earlier_numbers_is_explained_and_cleared() {
     wait_until("the client is free", || allowed(1) == 1);
 }
 
-/// The file beside the table says under which key a client was counted before a reload that groups
-/// addresses in another way.
-#[test]
-fn a_reset_clears_what_is_owed_in_the_store_by_a_former_key() {
-    needs!(valkey());
-    let policy = |more: &str| {
-        format!(
-            "[policy.api]\nshared = true\nwithout_store = \"closed\"\nkey = [\"ip\"]\n\
-             max_delay = \"1ms\"\nlimits = \"5/d\"\n{more}"
-        )
-    };
-    let shared = Shared::start(&policy(""));
-    assert_eq!(shared.allowed(CLIENT, &[1; 6]), [true, true, true, true, true, false]);
-    shared.reload(&policy("ipv4_prefix = 24\n"));
-    assert_eq!(shared.allowed(CLIENT, &[1]), [false], "it still owes that");
-    let [table, file] = ["table", "gcra-spoa.toml"].map(|name| shared.directory.path().join(name));
-    let mut reset = std::process::Command::new(env!("CARGO_BIN_EXE_gcra-spoa"));
-    reset.args(["table", "reset", "192.0.2.1", "--table"]).arg(&table).arg("--config").arg(&file);
-    let output = reset.output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(said.contains("the store has forgotten 5 cells owed"), "{output:?}");
-    assert_eq!(output.status.code(), Some(0), "{output:?}");
-    // The agent remembers for a second that the client was blocked.
-    wait_until("the client is free", || shared.allowed(CLIENT, &[1]) == [true]);
-}
-
 /// A request that waits for the store is asked about several times, and counts once.
 #[test]
 fn what_messages_say_about_numbers_is_counted_once() {
@@ -427,8 +377,7 @@ fn cells_that_are_held_when_the_numbers_change_are_owed_by_nobody() {
     assert!(allowed.iter().all(|allowed| *allowed <= 34), "{allowed:?}");
 }
 
-/// A client is denied by what it owes under its earlier key. That is not remembered for its new
-/// group.
+/// With another key clients begin anew in the store, too, and no former client is one of now.
 #[test]
 fn a_client_does_not_block_its_new_group() {
     needs!(valkey());
@@ -439,14 +388,15 @@ fn a_client_does_not_block_its_new_group() {
         )
     };
     let shared = Shared::start(&policy(32));
-    let [one, other] = [Ipv4Addr::new(192, 0, 2, 3), Ipv4Addr::new(192, 0, 2, 4)];
+    // The first address of its group.
+    let [one, other] = [Ipv4Addr::new(192, 0, 2, 0), Ipv4Addr::new(192, 0, 2, 4)];
     assert_eq!(shared.allowed(one, &[1; 4]), [true, true, true, false]);
     shared.reload(&policy(24));
-    for _ in 0..3 {
-        assert_eq!(shared.allowed(one, &[1]), [false]);
-        assert_eq!(shared.allowed(other, &[1]), [true]);
-    }
-    assert_eq!(shared.allowed(other, &[1]), [false], "the group has used up its limit");
+    assert_eq!(shared.allowed(other, &[1; 2]), [true, true]);
+    assert_eq!(shared.allowed(one, &[1; 2]), [true, false], "the group has used up its limit");
+    shared.reload(&policy(32));
+    wait_until("the first key is back", || shared.allowed(other, &[1]) == [true]);
+    assert_eq!(shared.allowed(one, &[1]), [false]);
 }
 
 /// The store forgets what a client owes under whatever numbers its messages have said.

@@ -57,8 +57,7 @@ fn a_live_table_is_looked_at_and_keys_are_reset() {
     assert_eq!(spop.allowed(&[("ip", ip("192.0.2.2"))], 12), 10);
     assert_eq!(spop.allowed(&[("ip", ip("192.0.2.3")), ("path", "/a,b".into())], 12), 10);
 
-    let limit = ["--rate", "10/h"];
-    let get = |keys: &[&str]| answer(&table, &[&["get"], &limit[..], keys].concat());
+    let get = |keys: &[&str]| answer(&table, &[&["get"], keys].concat());
     assert_eq!(get(&["192.0.2.1"]), "192.0.2.1: 6 of 10 left; all 10 again in 24 min\n");
     let blocked = get(&["192.0.2.2"]);
     // Six minutes, and an hour, less what has passed on a slow machine.
@@ -67,8 +66,8 @@ fn a_live_table_is_looked_at_and_keys_are_reset() {
             "192.0.2.2: blocked; the next request is allowed in {minutes} min"
         ))
     };
-    assert!(["6.0", "5.9", "5.8", "5.7"].into_iter().any(starts), "{blocked}");
-    let ends = |minutes| blocked.ends_with(&format!(" min, all 10 again in {minutes} min\n"));
+    assert!((3..=6).any(starts), "{blocked}");
+    let ends = |minutes| blocked.contains(&format!(", all 10 again in {minutes} min"));
     assert!((57..=60).any(ends), "{blocked}");
     assert!(get(&[r"192.0.2.3,/a\,b"]).contains("blocked"));
     let none = |key: &str| {
@@ -81,7 +80,7 @@ fn a_live_table_is_looked_at_and_keys_are_reset() {
         let output = run(&table, args);
         (String::from_utf8(output.stdout).unwrap(), output.status.code())
     };
-    assert_eq!(found(&[&["get", "192.0.2.9"], &limit[..]].concat()), (none("192.0.2.9"), Some(1)));
+    assert_eq!(found(&["get", "192.0.2.9"]), (none("192.0.2.9"), Some(1)));
     // The configurations in haproxy/ cut IPv6 addresses.
     assert_eq!(spop.allowed(&[("ip", ip("2001:db8:1:2::"))], 12), 10);
     for command in ["get", "reset"] {
@@ -92,16 +91,6 @@ fn a_live_table_is_looked_at_and_keys_are_reset() {
         assert!(note.ends_with(", the KEY to write is 2001:db8:1:2::\n"), "{note}");
     }
     assert!(get(&["2001:db8:1:2::"]).starts_with("2001:db8:1:2::: blocked; "));
-    let (other_limit, status) = complaint(&table, &["get", "--rate", "10/s", "192.0.2.1"]);
-    assert_eq!(status, 1);
-    assert!(
-        other_limit.ends_with(
-            ": no agent has used it with --rate 10/s and a burst of 10; leave them out, because \
-             agents say what they have"
-        ),
-        "{other_limit}"
-    );
-    // Without flags, the numbers are those of the agents.
     assert_eq!(json(&table, &["info"])[0]["flags"], "--rate 10/h --burst 10");
     let output = run(&table, &["get", "192.0.2.1"]);
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
@@ -114,7 +103,7 @@ fn a_live_table_is_looked_at_and_keys_are_reset() {
     assert!(answer(&table, &["info"]).contains("\nlimit: --rate 10/h --burst 10, by the flags"));
     let (sentence, _) = complaint(directory.path(), &["info"]);
     assert!(sentence.contains(" is a directory; write "), "{sentence}");
-    let keys = json(&table, &["get", "--rate", "10/h", "192.0.2.1", "192.0.2.2"]);
+    let keys = json(&table, &["get", "192.0.2.1", "192.0.2.2"]);
     let shown =
         |key: &Json| (key["key"].to_string(), key["blocked"] == true, key["remaining"].as_u64());
     assert_eq!(shown(&keys[0]), ("\"192.0.2.1\"".to_owned(), false, Some(6)));
@@ -130,7 +119,7 @@ fn a_live_table_is_looked_at_and_keys_are_reset() {
         info["processes"].as_array().unwrap().iter().map(|process| &process["pid"]).collect();
     assert!(agents.iter().all(|agent| pids.contains(&&agent.process.id().into())), "{info}");
     let words = answer(&table, &["info"]);
-    assert!(words.contains("4096 slots, 320 KiB; created "), "{words}");
+    assert!(words.contains("4096 slots, 448 KiB; created "), "{words}");
     assert!(
         words.contains("  live              4    0.0 %   buckets that owe something"),
         "{words}"
@@ -265,7 +254,7 @@ fn a_resize_tells_what_was_lost_and_which_agents_have_moved() {
     assert_eq!((&shrunk["carried"], &shrunk["evicted"]), (&8.into(), &12.into()), "{shrunk}");
     assert_eq!((&shrunk["agents"], &shrunk["not_moved"]), (&2.into(), &Json::Array(vec![])));
     let words = answer(&table, &["info"]);
-    assert!(words.contains("8 slots, 256 KiB; resized "), "{words}");
+    assert!(words.contains("8 slots, 384 KiB; resized "), "{words}");
     let lost = "evictions: 12 buckets since it was resized, which owed ";
     assert!(words.contains(lost) && words.contains("; the table is too small"), "{words}");
 
@@ -302,9 +291,9 @@ fn a_resize_tells_what_was_lost_and_which_agents_have_moved() {
     let words = answer(&table, &["info"]);
     assert!(words.contains("used by process "), "a killed agent is gone at once: {words}");
     let note = |output: &Output| String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(note(&run(&table, &["get", "--rate", "10/h", "192.0.2.1"])), "");
+    assert_eq!(note(&run(&table, &["get", "192.0.2.1"])), "");
     drop(agent);
-    let note = note(&run(&table, &["get", "--rate", "10/h", "192.0.2.1"]));
+    let note = note(&run(&table, &["get", "192.0.2.1"]));
     assert!(note.contains("no agent uses the table "), "{note}");
 }
 
@@ -317,6 +306,11 @@ fn an_interrupted_resize_is_named_until_it_is_finished() {
     let mut spop = Spop::connect(&agent.address);
     let args = [("ip", ip("192.0.2.1"))];
     assert_eq!(spop.allowed(&args, 5), 3);
+    let block = Command::new(env!("CARGO_BIN_EXE_gcra-spoa"))
+        .args(["block", "--for", "1h", "192.0.2.9", "--table", table.to_str().unwrap()])
+        .output()
+        .unwrap();
+    assert!(block.status.success(), "{block:?}");
     // On a slow machine a resize may be finished before it is killed.
     let is_interrupted = |slots: &&str| {
         let mut resize = Command::new(env!("CARGO_BIN_EXE_gcra-spoa"))
@@ -348,6 +342,15 @@ fn an_interrupted_resize_is_named_until_it_is_finished() {
         .output()
         .unwrap();
     assert!(String::from_utf8(exempt.stderr).unwrap().contains(&finish));
+    for end in [&["block", "--end"][..], &["block", "--end", "--json"]] {
+        let end = Command::new(env!("CARGO_BIN_EXE_gcra-spoa"))
+            .args(end)
+            .args(["192.0.2.9", "--table", table.to_str().unwrap()])
+            .output()
+            .unwrap();
+        assert!(String::from_utf8(end.stderr).unwrap().contains(&finish));
+        assert_eq!(String::from_utf8(end.stdout).unwrap(), "", "the block has not ended");
+    }
     let warning = "the table has been in the middle of a resize for 10 s";
     wait_until("the agent says so", || {
         agent.process.lines().iter().any(|line| line.contains(warning))
@@ -359,6 +362,78 @@ fn an_interrupted_resize_is_named_until_it_is_finished() {
     assert!(answer(&table, &["check"]).contains("no fault"));
     assert!(answer(&table, &["reset", "192.0.2.1"]).contains("was forgiven"));
     assert_eq!(spop.allowed(&args, 5), 3);
+}
+
+/// The resizer is killed when all buckets have moved, and before the new file has the name.
+#[test]
+fn a_resize_without_its_last_step_is_named_until_it_is_finished() {
+    let directory = directory();
+    let table = directory.path().join("table");
+    let file = directory.path().join("gcra.toml");
+    fs::write(&file, "[policy.check]\nlimits = \"3/h\"\n").unwrap();
+    let agent = Agent::start(&table, &["--config", file.to_str().unwrap()]);
+    let mut spop = Spop::connect(&agent.address);
+    let args = [("ip", ip("192.0.2.1"))];
+    assert_eq!(spop.allowed(&args, 5), 3);
+    let slots = ["8192", "16384", "32768", "65536"]
+        .into_iter()
+        .find(|slots| {
+            // A resize cannot give its file the name while this holds the lock of the old one.
+            let old = OpenOptions::new().read(true).open(&table).unwrap();
+            let next = directory.path().join("table.next");
+            let reads_as_1 = |file: &fs::File, at| {
+                let mut bytes = [0; 4];
+                file.read_exact_at(&mut bytes, at).is_ok() && bytes == 1_u32.to_ne_bytes()
+            };
+            let mut resize = Command::new(env!("CARGO_BIN_EXE_gcra-spoa"))
+                .args(["table", "resize", "--slots", slots, "--table", table.to_str().unwrap()])
+                .spawn()
+                .unwrap();
+            wait_until("it has begun", || reads_as_1(&old, 1044));
+            rustix::fs::flock(&old, rustix::fs::FlockOperation::LockExclusive).unwrap();
+            wait_until("all buckets have moved", || {
+                fs::File::open(&next).map_or(true, |next| reads_as_1(&next, 1048))
+            });
+            resize.kill().unwrap();
+            resize.wait().unwrap();
+            // On a slow machine it may have taken the lock before.
+            next.exists()
+        })
+        .unwrap();
+    let moved = format!("the table was resized; it now has {slots} slots");
+    wait_until("the agent has moved", || {
+        agent.process.lines().iter().any(|line| line.contains(&moved))
+    });
+
+    let finish = format!(
+        "a resize to {slots} slots was interrupted; finish it: 'gcra-spoa table resize --table {} \
+         --slots {slots}'",
+        table.display()
+    );
+    let info = answer(&table, &["info"]);
+    assert!(info.contains(&finish) && info.contains("used by process "), "{info}");
+    let check = run(&table, &["check"]);
+    assert!(String::from_utf8(check.stdout).unwrap().contains(&finish));
+    assert_eq!(check.status.code(), Some(1));
+    // All other commands speak to the agent in its new file.
+    let command = |words: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gcra-spoa"));
+        let output = command.args(words).arg("--table").arg(&table).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let reloaded = command(&["reload", "--config", file.to_str().unwrap()]);
+    assert!(reloaded.contains("in force in 1 agent"), "{reloaded}");
+    assert!(answer(&table, &["reset", "192.0.2.1"]).contains("was forgiven"));
+    assert_eq!(spop.allowed(&args, 5), 3);
+    command(&["exempt", "--for", "1m", "192.0.2.1"]);
+    wait_until("the client is exempt", || spop.allowed(&args, 5) == 5);
+
+    let finished = answer(&table, &["resize", "--slots", slots]);
+    assert!(finished.contains("the agent that uses it has moved"), "{finished}");
+    assert!(!answer(&table, &["info"]).contains("interrupted"));
+    assert!(answer(&table, &["check"]).contains("no fault"));
+    assert_eq!(spop.allowed(&args, 5), 5);
 }
 
 /// The header says that another file takes over, but there is none.
@@ -391,7 +466,7 @@ fn check_finds_what_is_wrong() {
     assert!(answer(&table, &["check"]).contains("no fault in 4096 slots"));
 
     let file = OpenOptions::new().read(true).write(true).open(&table).unwrap();
-    let slot = |number: u64| 0x40000 + 16 * number;
+    let slot = |number: u64| 0x60000 + 16 * number;
     let read = |number: u64| {
         let mut bytes = [0; 16];
         file.read_exact_at(&mut bytes, slot(number)).unwrap();
@@ -437,27 +512,20 @@ fn what_a_command_can_not_do_is_one_sentence() {
          of your agents with --table",
         table.display()
     );
-    for args in [
-        &["info"][..],
-        &["check"],
-        &["reset", "a"],
-        &["get", "--rate", "1/s", "a"],
-        &["get", "a"],
-        &["resize", "--slots", "8"],
-    ] {
+    for args in
+        [&["info"][..], &["check"], &["reset", "a"], &["get", "a"], &["resize", "--slots", "8"]]
+    {
         assert_eq!(complaint(&table, args), (missing.clone(), 1), "{args:?}");
     }
     assert!(!table.exists());
     for (args, said) in [
         (
-            &["get", "--brate", "1/s", "a"][..],
-            "'--brate' is not a flag of 'gcra-spoa table get'; did you",
+            &["get", "--configs", "f", "a"][..],
+            "'--configs' is not a flag of 'gcra-spoa table get'; did you",
         ),
-        (&["get", "--rate", "1/s", "-abc"], "if it is a KEY, write '--' and all KEYs behind"),
+        (&["get", "-abc"], "if it is a KEY, write '--' and all KEYs behind"),
         (&["reset", "10.0.0.777"], "'10.0.0.777' is not an address or network; write one, such"),
-        (&["get", "--rate", "1/s"], "'gcra-spoa table get' needs KEY (see"),
-        (&["get", "--rate", "0/s", "a"], "write 'deny'"),
-        (&["get", "--rate", "1/d", "--burst", "100000", "a"], "takes 100000 days to pay off"),
+        (&["get"], "'gcra-spoa table get' needs KEY (see"),
         (&["reset", "int32:x"], "'x' is not a value of the type int32"),
         (&["resize"], "'gcra-spoa table resize' needs --slots N"),
         (&["resize", "--slots", "3"], "from 8 to 1073741824"),
@@ -485,7 +553,7 @@ fn what_a_command_can_not_do_is_one_sentence() {
     let sentence = "gcra-spoa: 'gcra-spoa table' needs a command behind it: info, get, reset, \
                     resize, check (see 'gcra-spoa table --help')\n";
     assert_eq!(String::from_utf8(output.stderr).unwrap(), sentence);
-    for args in [&["get", "--rate", "10/h", "ip=192.0.2.1"][..], &["reset", "ip=192.0.2.1"]] {
+    for args in [&["get", "ip=192.0.2.1"][..], &["reset", "ip=192.0.2.1"]] {
         let (sentence, status) = complaint(&table, args);
         assert_eq!(status, 2);
         let told = "the key has no arg 'ip', which 'ip=192.0.2.1' names; it is all args of the";
@@ -631,7 +699,7 @@ fn a_reset_says_that_there_were_more_numbers_than_the_table_keeps() {
     assert_eq!(plans.allowed(&mut spop, "192.0.2.1", &plan(1101), 1102), 1101);
     let (said, status) = plans.reset("192.0.2.1");
     assert!(
-        said.contains("no space for all limits that messages have said in the arg 'plan', "),
+        said.contains("no space for all limits that messages have said, so under limit 'check'"),
         "{said}"
     );
     assert_eq!(status, Some(1), "{said}");

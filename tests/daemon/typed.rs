@@ -1,5 +1,5 @@
-//! What HAProxy sends with a type, against the texts of a file: integers, booleans, and addresses
-//! that have an IPv4 address in them. And limits that messages say, and that are none.
+//! Values that HAProxy sends with a type, against the texts of a file: integers, booleans, and
+//! addresses that have an IPv4 address in them. And limits that messages say, and that are none.
 
 use std::net::IpAddr;
 use std::process::Command;

@@ -1,4 +1,5 @@
-// Opens reports of `gcra-spoa replay --html` in Chromium, and holds them against `--json`:
+// Opens reports of `gcra-spoa replay --html` and `blocked --html` in Chromium, and holds them
+// against `--json`:
 //     node tests/page/report.mjs [PROGRAM [FOLDER FOR SCREENSHOTS]]
 import { execFileSync } from 'node:child_process';
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
@@ -67,10 +68,45 @@ const cases = {
   ],
 };
 
-function replay(name, [lines, ...flags]) {
+// A line as the shipped configurations write it.
+const said = (ms, ip, words) =>
+  line(ms, ip)
+    .replace('200 99 - - ----', '200 99 ----')
+    .replace(' {Firefox}', '') + ` ${words}`;
+
+// A day with clients that are blocked for ten minutes, and five minutes without a decision.
+function blockedDay() {
+  return Array.from({ length: 17_280 }, (_, at) => {
+    const [ms, ip] = [start + at * 5_000, `192.0.2.${at % 40}`];
+    const minute = at / 12;
+    if (minute >= 840 && minute < 850)
+      return said(ms, ip, `blocked=1 policy=check reason=limit retry_after=${at % 700} err=-`);
+    if (minute >= 900 && minute < 905)
+      return said(ms, ip, 'blocked=- policy=- reason=- retry_after=- err=1');
+    return said(ms, ip, 'blocked=0 policy=check reason=- retry_after=0 err=-');
+  });
+}
+const reports = {
+  blocked: [blockedDay()],
+  breakout: [
+    [
+      breakout,
+      said(start, '192.0.2.1', 'blocked=- policy=- reason=- retry_after=- err=1'),
+      ...Array.from({ length: 40 }, (_, at) =>
+        said(
+          start + at,
+          '192.0.2.1',
+          `blocked=1 policy=${breakout.replaceAll(' ', '')} reason=<b> retry_after=9 err=-`,
+        ),
+      ),
+    ],
+  ],
+};
+
+function replay(name, [lines, ...flags], command = 'replay') {
   const [log, html] = [join(folder, `${name}.log`), join(folder, `${name}.html`)];
   writeFileSync(log, lines.map((one) => `${one}\n`).join(''));
-  const words = ['replay', ...flags, '--html', html, '--json', log];
+  const words = [command, ...flags, '--html', html, '--json', log];
   const json = execFileSync(program, words, {
     maxBuffer: 1 << 28,
     stdio: ['ignore', 'pipe', 'pipe'],
@@ -127,7 +163,7 @@ async function looksRight(name, url) {
     wide: [1920, 1080],
   };
   // The other pages have the same parts, or fewer.
-  const sizes = ['day', 'hostile'].includes(name) ? all : { phone: all.phone };
+  const sizes = ['day', 'hostile', 'blocked'].includes(name) ? all : { phone: all.phone };
   for (const colorScheme of ['light', 'dark']) {
     for (const [size, [width, height]] of Object.entries(sizes)) {
       const { page, done } = await open(url, { viewport: { width, height }, colorScheme });
@@ -261,6 +297,25 @@ try {
         (await read(page, 'main')).includes('</script><script>alert(1)'),
         'shown as text',
       );
+    }
+    await done();
+    console.log(`ok ${name}: ${headline}`);
+  }
+  for (const [name, one] of Object.entries(reports)) {
+    const { url, report } = replay(name, one, 'blocked');
+    await looksRight(name, url);
+    await isAccessible(name, url);
+    const { page, done } = await open(url);
+    const [headline, everything] = [await read(page, 'h1'), await read(page, 'main')];
+    assert.ok(headline.startsWith(`An agent blocked ${report.blocked} requests of `), headline);
+    const none = report.no_decision.requests;
+    const requests = none === 1 ? '1 request' : `${none} requests`;
+    assert.ok(headline.endsWith(`HAProxy got no decision about ${requests}.`), headline);
+    for (const { client, blocked } of report.clients)
+      assert.match(everything, new RegExp(`${client}\\t[^\n]*\\t${blocked}\\t`));
+    if (name === 'breakout') {
+      assert.equal(report.bad.length, 1);
+      assert.ok(everything.includes('</script><script>alert(1)'), 'shown as text');
     }
     await done();
     console.log(`ok ${name}: ${headline}`);

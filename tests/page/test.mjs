@@ -19,7 +19,12 @@ const file = (name, text, mode = 0o600) => {
   fs.writeFileSync(to, text, { mode });
   return to;
 };
+// What a customer may call itself.
+const called = '<img src=x onerror=alert(1)>-with-a-long-word-and-no-blank';
+file('customers.txt', `192.0.2.8 = ${called}\n`);
 const config = file('gcra-spoa.toml', `
+names_file = "customers.txt"
+
 [policy.api]
 message = "check"
 key = ["ip"]
@@ -215,7 +220,8 @@ await test('who is blocked, with the waits', async () => {
   });
   // 5 an hour: the next one is allowed in 12 minutes at most.
   assert.match(row, /login[\s\S]*\b\d+ (min|s)$/);
-  await until('the trial has its client', async () => /192\.0\.2\.8\s+trial/.test(await text(page, '#l-would tbody')));
+  await until('the trial has its client', async () => (await text(page, '#l-would tbody')).replace(/\s+/g, ' ').includes(`192.0.2.8 (${called}) trial`));
+  assert.equal(await page.locator('#l-would img').count(), 0);
   assert.equal(await page.locator('#l-blocked script').count(), 0);
   assert.match(await text(page, '#state'), /^2 agents; this one serving, up \d+ (s|min)$/);
 });
@@ -412,6 +418,7 @@ await test('an agent that is started again leaves a mark and no wrong number', a
 });
 
 await test('the page notices that its agent is gone, and goes on when it is back', async () => {
+  const killed = a.child.pid;
   await a.stop('SIGKILL');
   await page.waitForSelector('.link[data-state=lost]');
   assert.match(await text(page, '#alerts'), /does not answer/);
@@ -422,7 +429,7 @@ await test('the page notices that its agent is gone, and goes on when it is back
     const path = await page.locator('#p-traffic .s-allowed').getAttribute('d');
     return path.split('M').length > 2 || (await page.locator('#p-traffic .gap').getAttribute('d')).length > 0;
   });
-  await until('there is no alert', async () => await text(page, '#alerts') === '');
+  await until('the only alert names it', async () => new RegExp(`^Agent ${killed} was killed, or has crashed\\. Its last sign of life was .* ago\\.$`).test(await text(page, '#alerts')));
   await until('the start is among the events', async () => /opened with the buckets in it/.test(await text(page, '#events')));
 });
 
@@ -545,16 +552,67 @@ await test('a client is forgiven and exempt', async () => {
   await accessible(acting);
   await acting.screenshot({ path: path.join(pictures, 'dialog.png') });
   await acting.click('#ask-yes');
-  await until('it is done', async () => /exempt for 1h/.test(await text(acting, '#done')));
-  await until('it is listed', async () => /alic….*login\s+(60|59) min/.test(await text(acting, '#exempt tbody')));
-  await until('it is logged', () => /exempt for 1h: an action of --admin by 127\.0\.0\.1/.test(c.log));
+  await until('it is done', async () => /exempt for 1h, until/.test(await text(acting, '#done')));
+  await until('it is listed', async () => /alic….*login\s+exempt\s.*(60|59) min/.test(await text(acting, '#orders tbody')));
+  await until('it is logged', () => /exempt for 1h, until .* UTC: an action of --admin by 127\.0\.0\.1/.test(c.log));
   await until('it is so', async () => /exempt/.test(await text(acting, '.answer >> nth=0')));
   await acting.locator('.answer button', { hasText: 'End its exemption' }).first().click();
   await acting.click('#ask-yes');
   await until('it has ended', async () => /no longer exempt/.test(await text(acting, '#done')));
+  await acting.locator('.answer button', { hasText: 'Block for an hour' }).first().click();
+  await acting.fill('#giver', 'anna');
+  await acting.fill('#note', 'too many logins');
+  await acting.screenshot({ path: path.join(pictures, 'order.png') });
+  await acting.click('#ask-yes');
+  await until('it is blocked', async () => /blocked for 1h, until/.test(await text(acting, '#done')));
+  await until('it is listed', async () => /alic….*login\s+blocked\s+anna, since .*: too many logins\s.*(60|59) min/.test(await text(acting, '#orders tbody')));
+  // The table is narrow, and the state is one word.
+  assert.equal(await acting.locator('#orders td >> nth=2').evaluate((cell) => getComputedStyle(cell).whiteSpace), 'nowrap');
+  await acting.locator('.answer button', { hasText: 'End its block' }).first().click();
+  await acting.click('#ask-yes');
+  await until('it has ended', async () => /no longer blocked/.test(await text(acting, '#done')));
   await acting.locator('.answer button', { hasText: 'Forgive its debt' }).first().click();
   await acting.click('#ask-yes');
   await until('it is forgiven', async () => /a debt of .* was forgiven/.test(await text(acting, '#done')));
+});
+
+await test('a network is blocked, and its block is ended', async () => {
+  for (const [wrong, sentence] of [['10.1.2.3/24', /write 10\.1\.2\.0\/24 for the network/], ['10.1.2.0/33', /is not an address or network/]]) {
+    await acting.fill('#key', wrong);
+    await acting.click('#look button');
+    await until(`the page says what is wrong in ${wrong}`, async () => sentence.test(await text(acting, '#found')));
+    assert.equal(await acting.locator('.answer').count(), 0);
+  }
+  await acting.fill('#key', '10.1.2.0/24');
+  await acting.click('#look button');
+  await acting.locator('.answer button', { hasText: 'Block for an hour' }).click();
+  assert.equal(await acting.inputValue('#giver'), 'anna', 'the name stays');
+  assert.equal(await acting.inputValue('#note'), '');
+  await acting.fill('#giver', '');
+  await acting.screenshot({ path: path.join(pictures, 'network.png') });
+  await acting.click('#ask-yes');
+  await until('it is blocked', async () => /blocked for 1h, until/.test(await text(acting, '#done')));
+  await until('it is listed', async () => /10\.1\.2\.0\/24.*blocked\s.*(60|59) min/.test(await text(acting, '#orders tbody')));
+  await until('the card says it', async () => /blocked/.test(await text(acting, '.answer .head')));
+  await until('it is by the address', async () => /blocked\s+127\.0\.0\.1:\d+@.*, since/.test(await text(acting, '#orders tbody')));
+  // An order that is listed leads to its network.
+  await acting.setViewportSize({ width: 1280, height: 900 });
+  await acting.evaluate(() => document.querySelector('#found').replaceChildren());
+  await acting.locator('#orders button', { hasText: '10.1.2.0/24' }).first().click();
+  await acting.screenshot({ path: path.join(pictures, 'orders.png'), fullPage: true });
+  await acting.locator('.answer button', { hasText: 'End its block' }).click();
+  await acting.click('#ask-yes');
+  await until('it has ended', async () => /no longer blocked/.test(await text(acting, '#done')));
+  await until('the card says it', async () => /no order/.test(await text(acting, '.answer .head')));
+});
+
+await test('all clients of a policy are forgiven', async () => {
+  await acting.getByRole('button', { name: 'Forgive all clients… policy login', exact: true }).click();
+  assert.match(await text(acting, '#ask-text'), /all clients owe under the policy 'login'/);
+  assert.equal(await acting.locator('#giver').isVisible(), false, 'a name is for orders');
+  await acting.click('#ask-yes');
+  await until('it is done', async () => /policy 'login': all clients begin with no debts/.test(await text(acting, '#done')));
+  await until('it is logged', () => /policy 'login' was reset by/.test(c.log + d.log));
 });
 
 await test('a policy only observes, in all agents, until the next reload', async () => {

@@ -10,8 +10,8 @@ use tempfile::TempDir;
 
 use super::{Agent, Haproxy, admin, directory, haproxy_folder};
 
-/// The answer of an application in the shipped file, and with what HAProxy knows of the decision
-/// added: a request that got no decision passes, too.
+/// The answer of an application in the shipped file. The second one also has the decision that
+/// HAProxy knows: a request that got no decision passes, too.
 const ANSWER: &str = "string \"Hello from your application.\\n\"";
 const ANSWER_AND_DECISION: &str =
     "string \"Hello from your application.\\n\" hdr x-blocked \"%[var(txn.gcra.blocked)]\"";
@@ -75,7 +75,7 @@ impl Host {
         self.haproxy.wait_for("gcra-agents", "agent1", "UP");
     }
 
-    /// Removes the table and the leases, while no agent runs: a new agent knows nothing of them.
+    /// Removes the table and the leases, while no agent runs: a new agent does not know them.
     pub fn lose_memory(&self) {
         assert!(self.agent.is_none(), "the agent would go on with the files that it has open");
         for entry in fs::read_dir(self.directory.path()).unwrap() {
@@ -86,8 +86,8 @@ impl Host {
         }
     }
 
-    /// A figure of `/metrics`, with all its labels added up; `None` if there is none of that name,
-    /// or no agent.
+    /// A figure of `/metrics`, with all its labels added up; `None` if no figure has that name, or
+    /// there is no agent.
     pub fn metric(&self, name: &str) -> Option<f64> {
         let lines = self.agent.as_ref()?.process.lines();
         let address = lines

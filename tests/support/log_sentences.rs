@@ -49,6 +49,7 @@ pub fn sentences_of_the_log() -> Vec<Sentence> {
         "crates/gcra-admin/src",
         "crates/gcra-inspect/src",
         "crates/gcra-limiter/src",
+        "crates/gcra-lua/src",
         "crates/gcra-policy/src",
         "crates/gcra-replay/src",
         "crates/gcra-text/src",
@@ -86,8 +87,8 @@ pub fn sentences_of_the_log() -> Vec<Sentence> {
     sentences
 }
 
-/// The string literals in a piece of source code outside its tests and comments, with what comes
-/// before each of them.
+/// The string literals in a piece of source code outside its tests and comments, each with the
+/// code before it.
 fn literals(source: &str) -> Vec<(String, String)> {
     let source = source.split("\n#[cfg(test)]\nmod ").next().unwrap();
     let code: String = source

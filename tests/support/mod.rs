@@ -56,17 +56,11 @@ pub fn haproxy() -> Result<(), String> {
 /// Whether the HAProxy to test with has this version, such as (3, 2), or a later one.
 pub fn haproxy_since(version: (u32, u32)) -> Result<(), String> {
     haproxy()?;
-    let output = Command::new(haproxy_binary()).arg("-v").output().expect("HAProxy");
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let numbers = text.strip_prefix("HAProxy version ").unwrap_or_default();
-    let mut numbers = numbers.split(['.', '-']).map(|number| number.parse::<u32>().ok());
-    match (numbers.next().flatten(), numbers.next().flatten()) {
-        (Some(major), Some(minor)) if (major, minor) >= version => Ok(()),
-        (Some(major), Some(minor)) => {
-            Err(format!("it needs HAProxy {}.{}, not {major}.{minor}", version.0, version.1))
-        }
-        _ => Err(format!("what version is '{text}'?")),
+    let (major, minor) = haproxy_version();
+    if (major, minor) >= version {
+        return Ok(());
     }
+    Err(format!("it needs HAProxy {}.{}, not {major}.{minor}", version.0, version.1))
 }
 
 /// Whether this machine has the address `::1`.
@@ -167,6 +161,16 @@ impl Process {
     /// The lines that it has written so far.
     pub fn lines(&self) -> Vec<String> {
         self.lines.lock().unwrap().clone()
+    }
+
+    /// Waits until an HAProxy that decides itself has its table.
+    pub fn wait_for_table(&self) {
+        let is_open = |line: &String| line.contains("gcra: table ") && line.contains(" slots, ");
+        let start = Instant::now();
+        while !self.lines().iter().any(is_open) {
+            assert!(start.elapsed() < PATIENCE, "no table is open: {:#?}", self.lines());
+            thread::sleep(Duration::from_millis(20));
+        }
     }
 
     pub fn id(&self) -> u32 {
@@ -389,9 +393,40 @@ pub fn haproxy_binary() -> PathBuf {
 
 /// The version of HAProxy that is tested: (3, 2).
 pub fn haproxy_version() -> (u32, u32) {
-    let output = Command::new(haproxy_binary()).arg("-v").output().unwrap().stdout;
-    let text = String::from_utf8(output).unwrap();
-    parse_version(text.split(' ').nth(2).unwrap()).unwrap()
+    version_of(&haproxy_binary())
+}
+
+fn version_of(program: &Path) -> (u32, u32) {
+    let output = Command::new(program).arg("-v").output().expect("HAProxy");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let version = text.split(' ').nth(2).and_then(parse_version);
+    version.unwrap_or_else(|| panic!("what version is '{text}'?"))
+}
+
+/// A HAProxy to test with, and its version.
+#[derive(Clone, Debug)]
+pub struct Program {
+    pub path: PathBuf,
+    pub version: (u32, u32),
+}
+
+/// The HAProxy of `$HAPROXY`; without that the installed one and 3.4, if `tests/get-haproxy.sh`
+/// has fetched it.
+pub fn programs() -> Vec<Program> {
+    let mut paths = vec![haproxy_binary()];
+    let target = option_env!("CARGO_TARGET_TMPDIR").map(Path::new);
+    let fetched = target.map(|path| path.with_file_name("haproxy/3.4/haproxy"));
+    if env::var_os("HAPROXY").is_none() {
+        paths.extend(fetched.filter(|path| path.is_file()));
+    }
+    let mut programs = Vec::<Program>::new();
+    for path in paths {
+        let version = version_of(&path);
+        if programs.iter().all(|program| program.version != version) {
+            programs.push(Program { path, version });
+        }
+    }
+    programs
 }
 
 /// The first two numbers of a version, whatever follows them.
@@ -416,6 +451,22 @@ fn find_haproxy() -> Option<PathBuf> {
 /// The folder of configurations that users copy.
 pub fn haproxy_folder() -> PathBuf {
     root().join("haproxy")
+}
+
+/// A folder with the module for HAProxy's Lua under its name, `gcra_lua.so`.
+pub fn lua_module() -> PathBuf {
+    // It was built with this program, and lies beside it.
+    let built = env::current_exe().unwrap().with_file_name("libgcra_lua.so");
+    let folder = Path::new(option_env!("CARGO_TARGET_TMPDIR").unwrap_or("target/tmp")).join("lua");
+    fs::create_dir_all(&folder).unwrap();
+    let (link, new) =
+        (folder.join("gcra_lua.so"), folder.join(format!("{}.new", std::process::id())));
+    if fs::read_link(&link).ok().as_deref() != Some(&*built) {
+        let _ = fs::remove_file(&new);
+        std::os::unix::fs::symlink(&built, &new).unwrap();
+        fs::rename(&new, &link).unwrap();
+    }
+    folder
 }
 
 /// A running HAProxy with one of the project's configurations.
@@ -519,7 +570,6 @@ impl Haproxy {
             for name in ["GCRA_HTTP", "GCRA_TCP", "HTTP_ADDR"] {
                 command.env(name, frontend.to_string());
             }
-            command.env("GCRA_LOOP", free_port(Ipv4Addr::LOCALHOST.into()).to_string());
             command.envs(environment.iter().copied());
             let mut process = Process::start("haproxy", &mut command);
             let mut ended = false;
@@ -662,19 +712,6 @@ impl Client {
         }
         let status = status.ok_or(io::ErrorKind::InvalidData)?;
         Ok(Response { status, head, body: String::from_utf8_lossy(&body).into_owned() })
-    }
-
-    /// Sends a request and resets the connection before the answer may have come.
-    pub fn reset_while_waiting(server: SocketAddr) {
-        Self::new(server).reset_after(Duration::from_millis(20)).unwrap();
-    }
-
-    /// Sends a request on a new connection, and resets it after this time.
-    pub fn reset_after(&self, time: Duration) -> io::Result<()> {
-        let mut stream = self.connect()?;
-        stream.write_all(b"GET / HTTP/1.1\r\nHost: test\r\n\r\n")?;
-        thread::sleep(time);
-        socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO))
     }
 
     pub fn connect(&self) -> io::Result<TcpStream> {

@@ -45,10 +45,10 @@ fn in_context(text: &str) -> Vec<String> {
     lines
 }
 
-/// Compares what is recorded in the file with this name with what the program has. Each line of
-/// `about` becomes a comment at the top of the file.
+/// Compares the record in the file with this name with the content that the program has. Each line
+/// of `about` becomes a comment at the top of the file.
 ///
-/// Panics if the two differ, with what has changed and what to do.
+/// Panics if the two differ, with the changes and the advice.
 #[track_caller]
 pub fn compare(name: &str, about: &str, content: &str) {
     let content = content.trim_end().to_owned() + "\n";

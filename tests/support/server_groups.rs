@@ -5,15 +5,6 @@ use super::valkey::{Server, wait_until};
 /// How many slots a cluster has.
 pub const SLOTS: u16 = 16_384;
 
-const CLUSTER: [&str; 6] = [
-    "--cluster-enabled",
-    "yes",
-    "--cluster-node-timeout",
-    "1000",
-    "--cluster-require-full-coverage",
-    "no",
-];
-
 pub fn replica_of(primary: &Server) -> Server {
     let port = primary.port.to_string();
     let replica = Server::start(&["--replicaof", "127.0.0.1", &port]);
@@ -61,9 +52,26 @@ pub fn sentinels_of(primary: &Server, lines: &[&str]) -> Vec<Server> {
     lines.iter().enumerate().map(start).collect()
 }
 
-/// Primaries without replicas, with the slots dealt evenly.
+/// A node that gives another one up after so many milliseconds.
+fn node(timeout: &str) -> Server {
+    Server::start(&[
+        "--cluster-enabled",
+        "yes",
+        "--cluster-node-timeout",
+        timeout,
+        "--cluster-require-full-coverage",
+        "no",
+    ])
+}
+
+/// Primaries without replicas, with the slots dealt evenly. They give each other up after a
+/// minute, so that a node on a busy machine does not look dead.
 pub fn cluster(count: u16) -> Vec<Server> {
-    let nodes: Vec<_> = (0..count).map(|_| Server::start(&CLUSTER)).collect();
+    primaries(count, "60000")
+}
+
+fn primaries(count: u16, timeout: &str) -> Vec<Server> {
+    let nodes: Vec<_> = (0..count).map(|_| node(timeout)).collect();
     for (place, node) in (0..).zip(&nodes) {
         let first = (SLOTS / count * place).to_string();
         let last = if place + 1 == count { SLOTS } else { SLOTS / count * (place + 1) };
@@ -85,9 +93,11 @@ pub fn cluster(count: u16) -> Vec<Server> {
     nodes
 }
 
-/// A replica for each of the nodes. Together they can promote one.
-pub fn add_replicas(nodes: &[Server]) -> Vec<Server> {
-    let replicas: Vec<_> = nodes.iter().map(|_| Server::start(&CLUSTER)).collect();
+/// Primaries, and a replica for each of them. After a second without a primary, they can promote
+/// its replica.
+pub fn cluster_with_replicas(count: u16) -> (Vec<Server>, Vec<Server>) {
+    let nodes = primaries(count, "1000");
+    let replicas: Vec<_> = nodes.iter().map(|_| node("1000")).collect();
     for (node, replica) in nodes.iter().zip(&replicas) {
         let (port, id) = (node.port.to_string(), id(node));
         replica.say(&["CLUSTER", "MEET", "127.0.0.1", &port]);
@@ -96,13 +106,13 @@ pub fn add_replicas(nodes: &[Server]) -> Vec<Server> {
         });
     }
     let all = 2 * nodes.len();
-    for node in nodes {
+    for node in &nodes {
         wait_until("all know each other, and each has its replica", || {
             node.say(&["INFO", "replication"]).contains("state=online")
                 && node.say(&["CLUSTER", "INFO"]).contains(&format!("cluster_known_nodes:{all}"))
         });
     }
-    replicas
+    (nodes, replicas)
 }
 
 /// The name of a node among the nodes of its cluster.

@@ -42,10 +42,13 @@ impl Spop {
 
     /// The same, for several that are sent together.
     pub fn ask_all(&mut self, notifies: &[Messages<'_>]) -> Vec<Vec<(Scope, String, bool)>> {
-        self.ask_all_by(notifies, |scope, name, value| match value {
-            Value::Bool(bool) => (scope, name, bool),
+        let all = self.ask_all_by(notifies, |scope, name, value| match value {
+            Value::Bool(bool) => Some((scope, name, bool)),
+            // An order says it, also where `answer` does not name it.
+            Value::String(b"blocked") if name == "reason" => None,
             other => panic!("{name}: {other:?}"),
-        })
+        });
+        all.into_iter().map(|set| set.into_iter().flatten().collect()).collect()
     }
 
     /// The variables that one NOTIFY sets, each as `read` understands it. A variable that is unset

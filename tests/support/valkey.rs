@@ -91,8 +91,8 @@ impl Server {
         Self::start_by(program, arguments, |_| ())
     }
 
-    /// Starts one with what `change` does to the command, such as variables of the environment. A
-    /// restart does not do it again.
+    /// Starts one after `change` was made to the command, such as variables of the environment. A
+    /// restart does not make the change again.
     pub fn start_by(program: &Path, arguments: &[&str], change: impl Fn(&mut Command)) -> Self {
         let directory = directory();
         let arguments: Vec<_> = arguments.iter().map(|&argument| argument.to_owned()).collect();

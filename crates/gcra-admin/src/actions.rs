@@ -1,18 +1,19 @@
 //! The actions of operators on the live page, if the agent was started with `--admin-actions`:
-//! clear what a client owes, exempt a client for a while, and make a policy only observe.
+//! clear what a client owes, exempt or block a client for a while, and make a policy only observe.
 //!
 //! An action needs the token of the file, as `Authorization: Bearer`. A web site cannot send that
 //! through a visitor's browser: it does not know the token, and a request with this header or with
 //! a JSON body is asked for beforehand by the browser (CORS), to which the answer is no. The
 //! browser's header fields about the origin are checked besides.
 //!
-//! Debts and exemptions are in the table, so one agent acts for all. The mode of a policy is in
-//! the memory of each agent, so the agent that is asked asks the others, at their admin addresses.
-//! It does not send them the token, because another process may have taken such an address. It
-//! shows that it is an agent of the table by a digest that only these can compute. The digest is
-//! for one agent and one moment, and an agent follows only orders that are later than the last one
-//! about the policy and than its last reload: so an order is of no use to a listener. The
-//! answer has such a digest, too, because the address may have been taken by another program.
+//! Debts and orders about clients are in the table, so one agent acts for all. The mode of a
+//! policy is in the memory of each agent, so the agent that is asked asks the others, at their
+//! admin addresses. It does not send them the token, because another process may have taken such
+//! an address. It shows that it is an agent of the table by a digest that only these can compute.
+//! The digest is for one agent and one moment, and an agent follows only demands that are later
+//! than the last one about the policy and than its last reload: so a demand is of no use to a
+//! listener. The answer has such a digest, too, because the address may have been taken by another
+//! program.
 
 use std::fmt::Write as _;
 use std::iter;
@@ -21,23 +22,25 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use anyhow::anyhow;
+use anyhow::bail;
 use futures_util::future::join_all;
-use gcra_inspect::agent_client::{Unheard, order};
+use gcra_inspect::agent_client::{Unheard, demand};
 use gcra_inspect::client_buckets;
-use gcra_inspect::commands::exempt::{self, LEAST_EXEMPTION};
 use gcra_inspect::commands::explain::add_list;
 use gcra_inspect::commands::reset::{self, ResetOutput};
 use gcra_inspect::explanation::{Asked, Explanation, SharedSources, decided};
 use gcra_inspect::inspected_table::{Inspected, InspectedClient, PolicySource};
+use gcra_inspect::order_state::{OrderWords, end_in_words};
+use gcra_inspect::orders::{
+    self, SHORTEST_ORDER, Terms, check, longest_order, notes_to_end, on_this_machine, subjects,
+};
 use gcra_inspect::process_list::{self, is_this_process};
 use gcra_inspect::process_state::stopped_long_ago;
+use gcra_inspect::store_orders::{GivesToStore, where_it_has_ended, where_it_holds};
 use gcra_inspect::store_reader::InStore;
 use gcra_limiter::stats::lock;
 use gcra_policy::key::Key;
-use gcra_policy::policy::policy_id;
-use gcra_table::{Exemption, MAX_EXEMPTION, Nanos, Process, Table, Time};
-use gcra_text::duration::{Exact, nanoseconds};
+use gcra_table::{LONGEST_NOTE, OrderKind, Process, Table};
 use gcra_text::output::Output;
 use gcra_text::visible::Visible;
 use hyper::StatusCode;
@@ -55,13 +58,13 @@ use crate::token::Token;
 use crate::watched::Watched;
 use crate::wrong_tokens::{Noted, WINDOW, WrongTokens};
 
-/// For how long a client is exempt if the action does not say it, in seconds.
+/// For how long an order is in force if the action does not say it, in seconds.
 const HOUR: u64 = 3_600;
 
 /// How `serde_json` begins to say that no number of its own is as large as one in a string.
 const TOO_LARGE: &str = "number out of range";
 
-/// How old the order of another agent may be.
+/// How old the demand of another agent may be.
 const FRESH: Duration = Duration::from_secs(5);
 
 const FRESH_NS: u64 = FRESH.as_secs() * 1_000_000_000;
@@ -78,6 +81,7 @@ gcra_text::words! {
     pub(crate) enum Action {
         Forgive = "/actions/forgive",
         Exempt = "/actions/exempt",
+        Block = "/actions/block",
         Observe = "/actions/observe",
     }
 }
@@ -108,10 +112,13 @@ impl Refused {
 struct Body {
     key: Option<String>,
     policy: Option<String>,
-    /// 0 ends an exemption.
+    /// 0 ends an order.
     for_seconds: Option<Number>,
+    note: Option<String>,
+    /// Who gives an order, instead of the address that it comes from.
+    giver: Option<String>,
     observe: Option<bool>,
-    /// In the order of another agent: when that was, in nanoseconds after the start of the
+    /// In the demand of another agent: when that was, in nanoseconds after the start of the
     /// machine, the operator's address, and what shows that it is an agent.
     at_ns: Option<u64>,
     by: Option<String>,
@@ -140,10 +147,10 @@ impl Body {
         })
     }
 
-    /// For how long a client is to be exempt, in seconds; 0 ends it.
+    /// For how long a client is to be exempt or blocked, in seconds; 0 ends it.
     fn seconds(&self) -> Result<u64, Refused> {
         let seconds = self.for_seconds.as_ref().map_or(Some(HOUR), Number::as_u64);
-        let right = LEAST_EXEMPTION.as_secs()..=Duration::from(MAX_EXEMPTION).as_secs();
+        let right = SHORTEST_ORDER.as_secs()..=longest_order().as_secs();
         seconds.filter(|it| *it == 0 || right.contains(it)).ok_or_else(|| {
             Refused::wish(
                 "'for_seconds' is from 10 to 604800 (7 days), or 0 to end it; write it without a \
@@ -152,16 +159,31 @@ impl Body {
         })
     }
 
+    /// What an order of the operator at this address says; for no time, which order ends.
+    fn terms(&self, kind: OrderKind, by: &str) -> Result<Terms, Refused> {
+        let (time, note) =
+            (Duration::from_secs(self.seconds()?), self.note.clone().unwrap_or_default());
+        if note.len() > LONGEST_NOTE {
+            return Err(Refused::wish(format!("'note' has at most {LONGEST_NOTE} bytes")));
+        }
+        let mut giver = self.giver.clone().unwrap_or_else(|| on_this_machine(by));
+        giver.truncate(giver.floor_char_boundary(LONGEST_NOTE));
+        Ok(Terms { kind, time, note, giver })
+    }
+
     /// Refuses members that the action would not obey.
-    fn check(&self, action: Action, is_order: bool) -> Result<(), Refused> {
-        let Self { key, policy: _, for_seconds, observe, at_ns, by, proof } = self;
+    fn check(&self, action: Action, is_demand: bool) -> Result<(), Refused> {
+        let Self { key, policy: _, for_seconds, note, giver, observe, at_ns, by, proof } = self;
+        let is_about_client = matches!(action, Action::Exempt | Action::Block);
         let is_observe = action == Action::Observe;
-        let only_in_orders = at_ns.is_some() || by.is_some() || proof.is_some();
+        let only_in_demands = at_ns.is_some() || by.is_some() || proof.is_some();
         let members = [
             ("key", key.is_some() && is_observe),
-            ("for_seconds", for_seconds.is_some() && action != Action::Exempt),
+            ("for_seconds", for_seconds.is_some() && !is_about_client),
+            ("note", note.is_some() && !is_about_client),
+            ("giver", giver.is_some() && !is_about_client),
             ("observe", observe.is_some() && !is_observe),
-            ("at_ns, by or proof", only_in_orders && !is_order),
+            ("at_ns, by or proof", only_in_demands && !is_demand),
         ];
         match members.into_iter().find(|(_, is_wrong)| *is_wrong) {
             None => Ok(()),
@@ -180,6 +202,9 @@ pub struct Done {
     pub said: Vec<String>,
     /// Whether all of it was done.
     pub whole: bool,
+    /// `false` if a KEY was to be reset that has no bucket.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub found: Option<bool>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub agents: Vec<AgentOutcome>,
     /// In the answer to another agent: what shows that this is the agent that was asked.
@@ -194,7 +219,7 @@ pub struct AgentOutcome {
     pub done: bool,
     /// Why it was not done, or is not known to be.
     pub why: Option<String>,
-    /// Whether it may still be done, because the agent has the order and has not answered.
+    /// Whether it may still be done, because the agent has the demand and has not answered.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(crate) may_follow: bool,
 }
@@ -205,7 +230,7 @@ impl AgentOutcome {
         let why = why.as_ref()?;
         Some(match may_follow {
             true => format!(
-                "agent {agent}: {why}; it may still follow until {} s after the order",
+                "agent {agent}: {why}; it may still follow until {} s after the demand",
                 FRESH.as_secs()
             ),
             false => format!("agent {agent} did not follow: {why}"),
@@ -213,18 +238,18 @@ impl AgentOutcome {
     }
 }
 
-/// An order to the housekeeping, which alone changes what is in force.
-pub enum Order {
+/// An errand for the housekeeping, which alone changes what is in force.
+pub enum Errand {
     Observe {
         policy: String,
         observe: bool,
-        /// When the operator ordered it, in nanoseconds after the start of the machine.
+        /// When the operator asked for it, in nanoseconds after the start of the machine.
         at_ns: u64,
         /// Gets whether anything has changed, or why it cannot be done.
         done: oneshot::Sender<Result<bool, String>>,
     },
-    /// To put the exemptions of the table in force, which happens once a second otherwise.
-    Exemptions { done: oneshot::Sender<()> },
+    /// To put the orders of the table in force, which happens once a second otherwise.
+    Orders { done: oneshot::Sender<()> },
 }
 
 /// The parts of an agent that actions work on.
@@ -233,7 +258,7 @@ pub struct ActionHandler {
     path: PathBuf,
     /// `None` if there are no actions.
     token: Option<Token>,
-    orders: mpsc::Sender<Order>,
+    errands: mpsc::Sender<Errand>,
     wrong_tokens: Arc<Mutex<WrongTokens>>,
 }
 
@@ -242,17 +267,17 @@ impl ActionHandler {
         watched: Arc<Watched>,
         path: PathBuf,
         token: Option<Token>,
-        orders: mpsc::Sender<Order>,
+        errands: mpsc::Sender<Errand>,
     ) -> Self {
-        Self { watched, path, token, orders, wrong_tokens: Arc::default() }
+        Self { watched, path, token, errands, wrong_tokens: Arc::default() }
     }
 
     pub(crate) fn are_on(&self) -> bool {
         self.token.is_some()
     }
 
-    /// Checks whether a request of a client may act at all, before its body is read. `is_order`
-    /// is whether it is the order of another agent, whose body shows that it may.
+    /// Checks whether a request of a client may act at all, before its body is read. `is_demand`
+    /// is whether it is the demand of another agent, whose body shows that it may.
     ///
     /// # Errors
     ///
@@ -260,7 +285,7 @@ impl ActionHandler {
     pub fn check(
         &self,
         headers: &HeaderMap,
-        is_order: bool,
+        is_demand: bool,
         peer: Option<SocketAddr>,
     ) -> Result<(), Refused> {
         let Some(token) = &self.token else {
@@ -295,7 +320,7 @@ impl ActionHandler {
                 "write the body with Content-Type: application/json".into(),
             ));
         }
-        if is_order || token.is_in(headers) {
+        if is_demand || token.is_in(headers) {
             return Ok(());
         }
         let about = "send 'Authorization: Bearer TOKEN' with the first line of the file of \
@@ -350,11 +375,11 @@ impl ActionHandler {
         &self,
         action: Action,
         body: &[u8],
-        is_order: bool,
+        is_demand: bool,
         by: &str,
     ) -> Result<Done, Refused> {
         let body = Body::read(body)?;
-        body.check(action, is_order)?;
+        body.check(action, is_demand)?;
         let key = || {
             let text = body.key.as_deref().unwrap_or_default();
             if text.is_empty() {
@@ -362,28 +387,42 @@ impl ActionHandler {
             }
             key_of(text).map_err(Refused::wish)
         };
-        if is_order {
+        if is_demand {
             return match action {
-                Action::Observe => self.follow_order(body).await,
-                Action::Forgive | Action::Exempt => {
-                    Err(Refused::request("agents order only 'observe'"))
+                Action::Observe => self.follow_demand(body).await,
+                Action::Forgive | Action::Exempt | Action::Block => {
+                    Err(Refused::request("agents demand only 'observe'"))
                 }
             };
         }
         match action {
             Action::Observe => self.observe(body, by).await,
+            Action::Forgive if body.key.is_none() && body.policy.is_some() => {
+                let (inspected, policy) = (self.inspected(), policy_of(&body)?);
+                let by = on_this_machine(by);
+                let reset = move || {
+                    let (output, whole) = reset::clear_policy(&inspected, &policy, &by)?;
+                    Ok(Done { said: vec![output.words], whole, ..Done::default() })
+                };
+                let done = blocking(reset).await?;
+                self.follow_orders().await;
+                Ok(done)
+            }
             Action::Forgive => {
                 let (inspected, key, by) = (self.inspected(), key()?, by.to_owned());
                 blocking(move || forgive(&inspected, body.policy.as_deref(), &key, &by)).await
             }
-            Action::Exempt => {
-                let seconds = body.seconds()?;
+            Action::Exempt | Action::Block => {
+                let kind = match action {
+                    Action::Block => OrderKind::Block,
+                    _ => OrderKind::Exempt,
+                };
+                let terms = body.terms(kind, by)?;
                 let (inspected, key, by) = (self.inspected(), key()?, by.to_owned());
-                let time = Duration::from_secs(seconds);
                 let done =
-                    blocking(move || exempt(&inspected, body.policy.as_deref(), &key, time, &by));
+                    blocking(move || order(&inspected, body.policy.as_deref(), &key, &terms, &by));
                 let done = done.await?;
-                self.follow_exemptions().await;
+                self.follow_orders().await;
                 Ok(done)
             }
         }
@@ -431,7 +470,7 @@ impl ActionHandler {
         let (policy, observe) = (policy_of(&body)?, body.observe.unwrap_or(true));
         let at_ns = since_boot_ns(&self.watched.table());
         let changed = self.switch(&policy, observe, at_ns, by).await?;
-        let others = self.order_others(&policy, observe, at_ns, by).await;
+        let others = self.demand_of_others(&policy, observe, at_ns, by).await;
         let (done, all) = (others.iter().filter(|agent| agent.done).count() + 1, others.len() + 1);
         let mode = match observe {
             true => "only observes now, and blocks no request, until the next reload",
@@ -443,29 +482,29 @@ impl ActionHandler {
             _ => format!("policy '{policy}' {mode}{unchanged}, in {done} of {all} agents"),
         }];
         said.extend(others.iter().filter_map(AgentOutcome::in_words));
-        Ok(Done { said, whole: done == all, agents: others, proof: None })
+        Ok(Done { said, whole: done == all, agents: others, ..Done::default() })
     }
 
-    /// Does what another agent of the table has ordered.
-    async fn follow_order(&self, body: Body) -> Result<Done, Refused> {
+    /// Does what another agent of the table has demanded.
+    async fn follow_demand(&self, body: Body) -> Result<Done, Refused> {
         let (policy, observe) = (policy_of(&body)?, body.observe.unwrap_or(true));
         let (at_ns, by) = (body.at_ns.unwrap_or_default(), body.by.unwrap_or_default());
         let table = self.watched.table();
         let is_fresh = since_boot_ns(&table).abs_diff(at_ns) <= FRESH_NS;
         let listed = table.clone();
         let me = spawn_blocking(move || listed.processes().into_iter().find(is_this_process));
-        // An agent that is not in the list of the table can be given no order.
+        // An agent that is not in the list of the table can be given no demand.
         let me = me.await.ok().flatten().filter(|_| is_fresh);
-        let order =
-            |me: &Process| Ordered { policy: &policy, observe, at_ns, by: &by, to: id(me) };
-        let Some(order) = me.as_ref().map(order) else { return Err(no_order()) };
-        if body.proof.as_deref() != Some(&order.proof(&table)) {
-            return Err(no_order());
+        let demand =
+            |me: &Process| Demand { policy: &policy, observe, at_ns, by: &by, to: id(me) };
+        let Some(demand) = me.as_ref().map(demand) else { return Err(no_demand()) };
+        if body.proof.as_deref() != Some(&demand.proof(&table)) {
+            return Err(no_demand());
         }
         let by = format!("{}, through another agent", Visible(&by));
         self.switch(&policy, observe, at_ns, &by).await?;
-        let proof = Some(order.proof_of_answer(&table));
-        Ok(Done { said: Vec::new(), whole: true, agents: Vec::new(), proof })
+        let proof = Some(demand.proof_of_answer(&table));
+        Ok(Done { whole: true, proof, ..Done::default() })
     }
 
     async fn switch(
@@ -476,14 +515,14 @@ impl ActionHandler {
         by: &str,
     ) -> Result<bool, Refused> {
         let (done, answer) = oneshot::channel();
-        let order = Order::Observe { policy: policy.to_owned(), observe, at_ns, done };
+        let errand = Errand::Observe { policy: policy.to_owned(), observe, at_ns, done };
         let busy = || {
             Refused(
                 StatusCode::SERVICE_UNAVAILABLE,
                 "the agent is busy or stopping; try again".to_owned(),
             )
         };
-        self.orders.try_send(order).map_err(|_| busy())?;
+        self.errands.try_send(errand).map_err(|_| busy())?;
         let answer = timeout(PATIENCE, answer).await.map_err(|_| busy())?.map_err(|_| busy())?;
         let changed = answer.map_err(Refused::wish)?;
         match (changed, observe) {
@@ -507,18 +546,18 @@ impl ActionHandler {
         Ok(changed)
     }
 
-    /// Puts the exemptions of the table in force in this agent, so that what is shown next is what
+    /// Puts the orders of the table in force in this agent, so that what is shown next is what
     /// was done. If the housekeeping is busy, it follows them within a second.
-    async fn follow_exemptions(&self) {
+    async fn follow_orders(&self) {
         let (done, followed) = oneshot::channel();
-        if self.orders.try_send(Order::Exemptions { done }).is_ok() {
+        if self.errands.try_send(Errand::Orders { done }).is_ok() {
             // Whether it was done in time makes no difference to the answer.
             let _ = timeout(PATIENCE, followed).await;
         }
     }
 
     /// Asks the other agents of the table to do the same.
-    async fn order_others(
+    async fn demand_of_others(
         &self,
         policy: &str,
         observe: bool,
@@ -545,14 +584,14 @@ impl ActionHandler {
         // The table's list bounds how many there are.
         let others = alive.into_iter().filter(|process| !is_this_process(process));
         let others = others.map(|process| {
-            let order = Ordered { policy, observe, at_ns, by, to: id(&process) };
-            let (body, proof) = (order.body(&table), order.proof_of_answer(&table));
+            let demand = Demand { policy, observe, at_ns, by, to: id(&process) };
+            let (body, proof) = (demand.body(&table), demand.proof_of_answer(&table));
             let agent = process_list::name(&process);
             let admin = process.profile.and_then(|it| it.admin);
             async move {
                 let asked = match admin {
                     None => Err(Unheard::refused("it has no --admin")),
-                    Some(address) => send_order(address, &body, &proof).await,
+                    Some(address) => send_demand(address, &body, &proof).await,
                 };
                 let (done, asked) = (asked.is_ok(), asked.err());
                 let may_follow = asked.as_ref().is_some_and(|unheard| unheard.is_sent);
@@ -565,9 +604,9 @@ impl ActionHandler {
     }
 }
 
-/// Sends an order, and checks that the answer is that of the agent that it is for.
-async fn send_order(address: SocketAddr, body: &str, proof: &str) -> Result<(), Unheard> {
-    let answer = order(address, "/actions/observe?own", body, PATIENCE).await?;
+/// Sends a demand, and checks that the answer is that of the agent that it is for.
+async fn send_demand(address: SocketAddr, body: &str, proof: &str) -> Result<(), Unheard> {
+    let answer = demand(address, "/actions/observe?own", body, PATIENCE).await?;
     let answer: Value = serde_json::from_slice(&answer).unwrap_or_default();
     match answer["proof"] == proof {
         true => Ok(()),
@@ -577,9 +616,9 @@ async fn send_order(address: SocketAddr, body: &str, proof: &str) -> Result<(), 
     }
 }
 
-/// The order of an agent to another one, as both digests have it.
+/// The demand of an agent to another one, as both digests have it.
 #[derive(Debug, Serialize)]
-struct Ordered<'a> {
+struct Demand<'a> {
     policy: &'a str,
     observe: bool,
     at_ns: u64,
@@ -590,33 +629,33 @@ struct Ordered<'a> {
     to: (usize, u32, u32),
 }
 
-impl Ordered<'_> {
+impl Demand<'_> {
     fn body(&self, table: &Table) -> String {
         #[derive(Serialize)]
         struct Body<'o> {
             #[serde(flatten)]
-            order: &'o Ordered<'o>,
+            demand: &'o Demand<'o>,
             proof: String,
         }
-        let body = Body { order: self, proof: self.proof(table) };
+        let body = Body { demand: self, proof: self.proof(table) };
         // All keys are strings, so this does not fail.
         serde_json::to_string(&body).unwrap_or_default()
     }
 
-    /// Digits that show that an agent of the table has ordered it.
+    /// Digits that show that an agent of the table has demanded it.
     fn proof(&self, table: &Table) -> String {
-        self.digits(table, "gcra-spoa order")
+        self.digits(table, "gcra-spoa demand")
     }
 
     /// Digits that show that the agent that it is for has followed it.
     fn proof_of_answer(&self, table: &Table) -> String {
-        self.digits(table, "gcra-spoa order followed")
+        self.digits(table, "gcra-spoa demand followed")
     }
 
     /// Digits for all of it that only processes that can read the table can compute.
     fn digits(&self, table: &Table, what: &str) -> String {
         let Self { policy, observe, at_ns, by, to } = self;
-        // As debug output strings are quoted, so no two orders have the same text.
+        // As debug output strings are quoted, so no two demands have the same text.
         digits_of(&format!("{what}: {:?}", (policy, observe, at_ns, by, to)), table)
     }
 }
@@ -627,8 +666,8 @@ fn id(process: &Process) -> (usize, u32, u32) {
     (process.place, process.attachment, process.pid)
 }
 
-fn no_order() -> Refused {
-    let said = "this is not an order that an agent of the table has just given to this agent";
+fn no_demand() -> Refused {
+    let said = "this is not a demand that an agent of the table has just given to this agent";
     Refused::forbidden(said)
 }
 
@@ -648,7 +687,7 @@ fn key_of(text: &str) -> Result<Key, String> {
              name KEY prints how it is shortened)"
         ));
     }
-    text.parse()
+    Ok(text.parse()?)
 }
 
 fn policy_of(body: &Body) -> Result<String, Refused> {
@@ -701,61 +740,64 @@ fn forgive(
         log::info!("an action of --admin by {by} to clear what a client owes has changed nothing");
     }
     let whole = !cleared.has_failed && !cleared.misses;
-    Ok(Done { said, whole, ..Done::default() })
+    let found = cleared.clients.is_empty().then_some(false);
+    Ok(Done { said, whole, found, ..Done::default() })
 }
 
-/// Exempts the clients of a key for a time, or ends their exemptions if that is zero.
-fn exempt(
+/// Gives an order about the clients of a key, or ends those of its kind if its time is zero. `by`
+/// is who asks, for the log.
+fn order(
     inspected: &Inspected,
     policy: Option<&str>,
     key: &Key,
-    time: Duration,
+    terms: &Terms,
     by: &str,
 ) -> anyhow::Result<Done> {
-    let is_exempt = |client: &InspectedClient| exempt::is_exempt(inspected, client);
-    let begins = time > Duration::ZERO;
-    let (clients, mut said) = match begins {
-        true => {
-            let clients = inspected.clients(policy, key);
-            let clients = clients.map_err(|error| exempt::about_network(key, error))?;
-            let note = exempt::check(inspected, key, &clients)?;
-            let notes = clients.iter().flat_map(|client| client_buckets::notes(inspected, client));
-            let said = note.into_iter().chain(notes).collect();
-            (clients, said)
-        }
-        false => {
-            let (clients, others): (Vec<_>, Vec<_>) =
-                inspected.clients(policy, key)?.into_iter().partition(is_exempt);
-            if clients.is_empty() {
-                let notes = others.iter().flat_map(|it| exempt::notes_to_end(inspected, it));
-                let said = iter::once("there is no exemption for this key".to_owned());
-                return Err(anyhow!(said.chain(notes).collect::<Vec<_>>().join("; ")));
-            }
-            (clients, Vec::new())
-        }
-    };
-    for client in &clients {
-        let (policy, name) = (inspected.policy(client), inspected.name(client));
-        let now = inspected.table.now();
-        let until = if begins { now.saturating_add(Nanos(nanoseconds(time))) } else { Time::ZERO };
-        let id = policy_id(&policy.name);
-        let exemption = Exemption { policy: id, key: client.question.key, until, client: name };
-        exempt::write(inspected, &exemption)?;
-        let name = &exemption.client;
-        let mut words = format!("policy '{}': {name} is ", policy.name);
-        // Writing to a string does not fail.
-        let _ = match begins {
-            true => write!(words, "exempt for {}", Exact(time)),
-            false => write!(words, "no longer exempt"),
-        };
-        log::info!("{words}: an action of --admin by {by}");
-        words.push_str(", in all agents within about two seconds");
-        if policy.shared.is_some() {
-            words.push_str("; the policy is shared, so do this on each machine");
-        }
-        said.push(words);
+    let Terms { kind, time, .. } = terms;
+    let OrderWords { noun, state, .. } = OrderWords::of(*kind);
+    let begins = *time > Duration::ZERO;
+    let (subjects, mut said) = (subjects(inspected, policy, key)?, Vec::new());
+    if begins {
+        said = check(inspected, key, &subjects, *kind)?;
+        let clients = subjects.iter().filter_map(|subject| subject.client.as_ref());
+        said.extend(clients.flat_map(|client| client_buckets::notes(inspected, client)));
     }
-    Ok(Done { said, whole: true, ..Done::default() })
+    let mut store = GivesToStore::of(inspected)?;
+    let (mut found, mut whole) = (false, true);
+    for subject in &subjects {
+        let here = subject.order(inspected).filter(|order| order.kind == *kind);
+        let is_in_store = store.as_ref().is_some_and(|it| it.has(inspected, subject, *kind));
+        if !begins && here.is_none() && !is_in_store {
+            continue;
+        }
+        found = true;
+        let policy = subject.policy(inspected);
+        let mut words = format!("policy '{}': {} is ", policy.name, subject.name);
+        // Writing to a string does not fail.
+        if begins {
+            subject.give(inspected, terms)?;
+            let (time, end) = (terms.time_in_words(), end_in_words(*time));
+            let _ = write!(words, "{state} for {time}, until {end}");
+        } else {
+            here.iter().try_for_each(|order| orders::end(inspected, order))?;
+            let _ = write!(words, "no longer {state}");
+        }
+        log::info!("{words}: an action of --admin by {by}");
+        let in_store = store.as_mut().map(|it| match begins {
+            true => it.give(inspected, subject, terms),
+            false => it.end(inspected, subject, *kind, here.as_ref()),
+        });
+        whole &= in_store.as_ref().is_none_or(Result::is_ok);
+        let where_now = if begins { where_it_holds } else { where_it_has_ended };
+        said.push(format!("{words}, {}", where_now(in_store.as_ref())));
+    }
+    if !found {
+        let notes = subjects.iter().flat_map(|it| notes_to_end(inspected, it, *kind));
+        let said = iter::once(format!("there is no {noun} for this key"));
+        let missing = store.as_ref().and_then(GivesToStore::what_is_missing);
+        bail!(said.chain(notes).chain(missing).collect::<Vec<_>>().join("; "));
+    }
+    Ok(Done { said, whole, ..Done::default() })
 }
 
 pub fn who(peer: Option<SocketAddr>) -> String {
@@ -771,8 +813,8 @@ mod tests {
     #[test]
     fn an_order_is_known_by_digests_that_depend_on_all_of_it() {
         let table = Table::in_memory(Slots::new(8).unwrap()).unwrap();
-        let of = |policy, observe, at_ns, by, to| Ordered { policy, observe, at_ns, by, to };
-        let orders = [
+        let of = |policy, observe, at_ns, by, to| Demand { policy, observe, at_ns, by, to };
+        let demands = [
             of("api", true, 7, "192.0.2.1:1", (0, 1, 9)),
             of("api", false, 7, "192.0.2.1:1", (0, 1, 9)),
             of("api", true, 8, "192.0.2.1:1", (0, 1, 9)),
@@ -782,13 +824,13 @@ mod tests {
             of("api", true, 7, "192.0.2.1:1", (0, 2, 9)),
             of("api", true, 7, "192.0.2.1:1", (0, 1, 8)),
         ];
-        let digests = |order: &Ordered<'_>| [order.proof(&table), order.proof_of_answer(&table)];
-        let all: std::collections::BTreeSet<_> = orders.iter().flat_map(digests).collect();
-        assert_eq!(all.len(), 2 * orders.len());
+        let digests = |demand: &Demand<'_>| [demand.proof(&table), demand.proof_of_answer(&table)];
+        let all: std::collections::BTreeSet<_> = demands.iter().flat_map(digests).collect();
+        assert_eq!(all.len(), 2 * demands.len());
         let other = Table::in_memory(Slots::new(8).unwrap()).unwrap();
-        assert_ne!(orders[0].proof(&other), orders[0].proof(&table), "its key is its own");
-        let body = Body::read(orders[0].body(&table).as_bytes()).unwrap();
-        assert_eq!(body.proof, Some(orders[0].proof(&table)));
+        assert_ne!(demands[0].proof(&other), demands[0].proof(&table), "its key is its own");
+        let body = Body::read(demands[0].body(&table).as_bytes()).unwrap();
+        assert_eq!(body.proof, Some(demands[0].proof(&table)));
         body.check(Action::Observe, true).unwrap();
         body.check(Action::Observe, false).unwrap_err();
     }
@@ -836,11 +878,12 @@ mod tests {
         let (key, time) = ("{\"key\": \"192.0.2.7\"}", "{\"for_seconds\": 60}");
         let observe = " {\"policy\": \"api\", \"observe\": true}";
         for (json, right) in [
-            (key, &[Action::Forgive, Action::Exempt][..]),
-            (time, &[Action::Exempt]),
+            (key, &[Action::Forgive, Action::Exempt, Action::Block][..]),
+            (time, &[Action::Exempt, Action::Block]),
+            ("{\"note\": \"INC-1\"}", &[Action::Exempt, Action::Block]),
             (observe, &[Action::Observe]),
         ] {
-            for action in [Action::Forgive, Action::Exempt, Action::Observe] {
+            for action in [Action::Forgive, Action::Exempt, Action::Block, Action::Observe] {
                 assert_eq!(refused(json, action), !right.contains(&action), "{json} {action:?}");
             }
         }

@@ -14,12 +14,13 @@ use std::time::{Duration, Instant, SystemTime};
 
 use futures_util::future::join_all;
 use gcra_inspect::agent_client::{Budget, ask};
+use gcra_inspect::order_state::OrderState;
 use gcra_inspect::process_list::{is_this_process, pid_namespace};
-use gcra_inspect::process_state::stopped_long_ago;
+use gcra_inspect::process_state::{killed_lately, stopped_long_ago};
 use gcra_limiter::history::{self, Past};
 use gcra_limiter::stats::lock;
 use gcra_policy::{Policies, Policy};
-use gcra_table::{Exemption, Process};
+use gcra_table::{Order, Process};
 use hyper::body::Bytes;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex;
@@ -109,6 +110,34 @@ struct Everything {
     own: Status,
     together: Together,
     agents: Vec<ListedAgent>,
+    killed: Vec<KilledAgent>,
+}
+
+/// The most agents that were killed of which a status tells.
+const MOST_KILLED: usize = 20;
+
+/// An agent that ended within the last ten minutes and did not say so.
+#[derive(Serialize)]
+struct KilledAgent {
+    pid: u32,
+    /// As in [`ListedAgent`]. Only of one of "ours" it is certain that it does not run.
+    pid_namespace: &'static str,
+    silent_seconds: f64,
+}
+
+impl KilledAgent {
+    fn of(process: &Process) -> Self {
+        Self {
+            pid: process.pid,
+            pid_namespace: pid_namespace(process),
+            silent_seconds: silent_seconds(process),
+        }
+    }
+}
+
+/// How long ago a process last wrote into the table that it is alive.
+fn silent_seconds(process: &Process) -> f64 {
+    process.silent.map_or(0.0, |ns| Duration::from(ns).as_secs_f64())
 }
 
 /// The answer of an agent about itself for the live pages of all agents.
@@ -155,12 +184,12 @@ struct History {
     past: Past,
 }
 
-/// The policies and exemptions in force in this agent, in words.
+/// The policies and orders in force in this agent, in words.
 #[derive(Default, Serialize)]
 struct InWords {
     #[serde(flatten)]
     policies: Arc<PoliciesInWords>,
-    exemptions: Vec<ExemptionInWords>,
+    orders: Vec<OrderInWords>,
 }
 
 #[derive(Debug, Default, Serialize)]
@@ -199,11 +228,11 @@ struct PolicyInWords {
 }
 
 #[derive(Serialize)]
-struct ExemptionInWords {
-    client: String,
+struct OrderInWords {
     /// `None` if no policy is in force that it is for.
     policy: Option<String>,
-    left_ms: u64,
+    #[serde(flatten)]
+    state: OrderState,
 }
 
 impl PoliciesInWords {
@@ -226,15 +255,14 @@ impl InWords {
         let (in_force, table) = (watched.in_force(), watched.table());
         let all = &in_force.policies;
         let policies = described.at(SystemTime::now(), all);
-        let exemption = |exemption: &Exemption| ExemptionInWords {
-            client: exemption.client.clone(),
+        let order = |order: &Order| OrderInWords {
             policy: all
                 .without_trials()
-                .find(|policy| policy.is_meant_by(exemption))
+                .find(|policy| policy.is_meant_by(order))
                 .map(|policy| policy.name.to_string()),
-            left_ms: exemption.until.saturating_since(table.now()).millis_ceil(),
+            state: OrderState::of(order, &table),
         };
-        Self { policies, exemptions: in_force.exemptions.iter().map(exemption).collect() }
+        Self { policies, orders: in_force.orders.iter().map(order).collect() }
     }
 }
 
@@ -308,8 +336,11 @@ async fn everything(
     let own = watched.status();
     let table = watched.table();
     // On another thread, because it reads files of /proc.
-    let listed = spawn_blocking(move || (table.processes(), stopped_long_ago(&table, &path)));
-    let (alive, stopped) = listed.await.unwrap_or_default();
+    let listed = spawn_blocking(move || {
+        (table.processes(), stopped_long_ago(&table, &path), killed_lately(&table, &path))
+    });
+    let (alive, stopped, killed) = listed.await.unwrap_or_default();
+    let killed = killed.iter().take(MOST_KILLED).map(KilledAgent::of).collect();
     let mut agents = agents(&own, &alive, &stopped);
     let (mut pasts, mut events) = ask_all(&own, &mut agents, wanted).await;
     // Again, because the others may have taken a second.
@@ -326,7 +357,7 @@ async fn everything(
     // On another thread, because the others may have said a lot.
     let add_up = move || {
         let together = Together::of(agents.iter().filter_map(|agent| agent.status.as_ref()));
-        let everything = Everything { own, together, agents };
+        let everything = Everything { own, together, agents, killed };
         // There are no maps with keys that are not strings, so this does not fail.
         let status: Bytes = serde_json::to_vec(&everything).unwrap_or_default().into();
         if wanted == Wanted::Status {
@@ -386,7 +417,7 @@ fn agents(own: &Status, alive: &[Process], stopped: &[Process]) -> Vec<ListedAge
         entry: Some((process.place, process.attachment)),
         admin: process.profile.and_then(|profile| profile.admin),
         same_limits: limits(process).zip(own_limits).map(|(theirs, ours)| theirs == ours),
-        silent_seconds: process.silent.map_or(0.0, |ns| Duration::from(ns).as_secs_f64()),
+        silent_seconds: silent_seconds(process),
         status: None,
         why: why_silent(process, is_stopped).map(str::to_owned),
     }));

@@ -1,27 +1,52 @@
-//! Whether all agents of a table have the same limits.
+//! Whether all agents of a table have the same limits, and name clients by the same salt.
 //!
-//! Agents with different limits charge different buckets, so a client can get the sum of what each
-//! of them allows. That is normal for a moment, while limits change; it is a mistake when it
-//! lasts.
+//! Agents with different limits charge different buckets, so a client can get the sum of the cells
+//! that each agent allows. That is normal for a moment, while limits change; it is a mistake when
+//! it lasts.
 
 use gcra_inspect::process_list::agents;
-use gcra_table::{Process, Table};
+use gcra_table::{Process, Profile, Table};
 
 /// For how many beats agents have to differ before the log says so. A change of limits takes a
 /// second or two to arrive everywhere.
 const PATIENCE: u32 = 5;
 
-/// The agents that use the table now and have other limits than those with this digest. Agents of
-/// older versions do not say which they have, and are left out.
-pub fn differing(table: &Table, limits: u64) -> Vec<Process> {
+/// The agents that use the table now and differ. Agents of older versions do not say which limits
+/// they have, and are left out.
+pub fn differing(table: &Table, differs: impl Fn(Profile) -> bool) -> Vec<Process> {
     let mut processes = table.processes();
-    processes.retain(|process| process.profile.is_some_and(|profile| profile.limits != limits));
+    processes.retain(|process| process.profile.is_some_and(&differs));
     processes
 }
 
+/// In which the agents should agree.
+#[derive(Clone, Copy, Debug)]
+pub enum Matter {
+    Limits,
+    Salt,
+}
+
+impl Matter {
+    /// What other agents have, and what follows from that.
+    const fn in_words(self) -> &'static str {
+        match self {
+            Self::Limits => {
+                "other limits than this agent on the same table, so a client can get what each of \
+                 them allows; start all agents of a table with the same limits, or give each \
+                 group a --table of its own"
+            }
+            Self::Salt => {
+                "another salt than this agent on the same table, so each names a client \
+                 differently; write the same salt_file for all agents of a table, and reload them"
+            }
+        }
+    }
+}
+
 /// The state of the comparison with the other agents.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Agreement {
+    matter: Matter,
     /// The agents that the log has named.
     reported: Vec<(usize, u32)>,
     /// The agents that differed at the last beat, and for how many beats they were the same ones.
@@ -33,13 +58,17 @@ pub struct Agreement {
 /// A report about the other agents.
 #[derive(Debug, Eq, PartialEq)]
 pub enum Report {
-    /// They have other limits than this one.
+    /// They differ from this one.
     Differ(String),
-    /// All have the same again.
+    /// All agree again.
     Agree,
 }
 
 impl Agreement {
+    pub const fn about(matter: Matter) -> Self {
+        Self { matter, reported: Vec::new(), differing: Vec::new(), beats: 0, is_started: false }
+    }
+
     /// Takes note of the agents that differ now. This is called with every beat.
     pub fn beat(&mut self, differing: &[Process]) -> Option<Report> {
         let now: Vec<_> =
@@ -57,11 +86,7 @@ impl Agreement {
             return Some(Report::Agree);
         }
         let (who, have) = agents(differing);
-        Some(Report::Differ(format!(
-            "{who} {have} other limits than this agent on the same table, so a client can get \
-             what each of them allows; start all agents of a table with the same limits, or give \
-             each group a --table of its own"
-        )))
+        Some(Report::Differ(format!("{who} {have} {}", self.matter.in_words())))
     }
 }
 
@@ -88,7 +113,7 @@ mod tests {
 
     #[test]
     fn at_the_start_a_difference_is_reported_at_once() {
-        let mut agreement = Agreement::default();
+        let mut agreement = Agreement::about(Matter::Limits);
         let Some(Report::Differ(said)) = agreement.beat(&[process(7)]) else { panic!() };
         assert!(said.starts_with("agent 7 has other limits than this agent"), "{said}");
         assert!(beats(&mut agreement, 20, &[process(7)]).iter().all(Option::is_none), "once");
@@ -96,7 +121,7 @@ mod tests {
 
     #[test]
     fn later_only_a_difference_that_lasts_is_reported() {
-        let mut agreement = Agreement::default();
+        let mut agreement = Agreement::about(Matter::Limits);
         assert_eq!(agreement.beat(&[]), None);
         let both = [process(7), process(8)];
         assert!(beats(&mut agreement, PATIENCE, &both).iter().all(Option::is_none), "a reload");

@@ -1,14 +1,16 @@
 //! Whether the clients in a list are blocked now, and how long they have to wait. Only the hash of
-//! their keys is known.
+//! their keys and their names are known.
 
 use gcra_lease::{HostTime, Look, Micros};
 use gcra_limiter::borrower::Borrower;
-use gcra_limiter::heaviest::Under;
+use gcra_limiter::heaviest::{HeavyClient, Under};
 use gcra_limiter::limit_bucket::LimitBucket;
-use gcra_limiter::policies_in_force::InForce;
+use gcra_limiter::policies_in_force::{InForce, PolicyInForce};
 use gcra_limiter::verdict::Outcome;
-use gcra_policy::{Limit, Policy, Rule, WithoutStore};
-use gcra_table::{KeyHash, Leases, Nanos, Table};
+use gcra_policy::key::WrittenValue;
+use gcra_policy::orders::OrderInForce;
+use gcra_policy::{ClientAddress, Limit, Rule, WithoutStore};
+use gcra_table::{KeyHash, Leases, Nanos, OrderKind, Table};
 
 /// How many overrides of a policy are looked at if it is not known which one is for the client. (A
 /// client has buckets under the limits of its own rule only, and which one that is cannot be seen
@@ -31,7 +33,9 @@ gcra_text::words! {
     #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
     pub enum WaitReason {
         Denied = "denied",
-        /// The only one with a wait.
+        /// By an order, until it ends.
+        Blocked = "blocked",
+        /// A limit has a wait, as an order has.
         Limit = "limit",
         /// It is not known whether it is blocked, because a share of the limit decides.
         Share = "share",
@@ -67,20 +71,30 @@ pub struct ClientSources<'a> {
 
 impl ClientSources<'_> {
     /// The fate of a request of this client now, as far as the table and the leases know.
-    /// `under` is the rule by which its last request was decided. `listed_as` is the outcome for
+    /// `listed_as` is the outcome for
     /// which it is listed: a client that was blocked waits until a request is allowed, and one
     /// that would have been, until it would not be.
-    pub fn waiting(&self, key: KeyHash, under: Under, listed_as: Outcome) -> Waiting {
-        let policy = &self.in_force.policies.list[self.place];
-        if (policy.observes && listed_as == Outcome::Blocked) || self.is_exempt(key) {
+    pub fn waiting(&self, heavy: &HeavyClient, listed_as: Outcome) -> Waiting {
+        let HeavyClient { key, under, .. } = *heavy;
+        let row = self.in_force.row(self.place);
+        let policy = &row.policy;
+        if policy.observes && listed_as == Outcome::Blocked {
             return Waiting::NOT;
+        }
+        match self.order(heavy) {
+            Some(order) if order.kind == OrderKind::Block => {
+                let left = order.until.saturating_since(self.table.now());
+                return Waiting { wait: Some(left), reason: Some(WaitReason::Blocked) };
+            }
+            Some(_) => return Waiting::NOT,
+            None => {}
         }
         let all = || {
             let overrides = policy.overrides.rules.iter().take(MOST_RULES);
             [&policy.rule].into_iter().chain(overrides).collect()
         };
         // After a reload that has changed the rules, another one may be the client's.
-        let is_known = under.rules == self.in_force.each[self.place].rules;
+        let is_known = under.rules == row.rules;
         let rules: Vec<_> = if is_known { vec![policy.rule(under.rule)] } else { all() };
         if rules.iter().all(|rule| **rule == Rule::Deny) {
             return Waiting::by(WaitReason::Denied);
@@ -101,12 +115,34 @@ impl ClientSources<'_> {
         }
     }
 
-    /// Whether a client is exempt from the policy, or from the one whose trial it is.
-    fn is_exempt(&self, key: KeyHash) -> bool {
-        let tries = |policy: &Policy| policy.trial == Some(self.place);
-        let parent = self.in_force.policies.list.iter().position(tries);
-        let each = self.in_force.each.get(parent.unwrap_or(self.place));
-        each.is_some_and(|each| each.is_exempt(key, self.table.now()))
+    /// The name of the limit that a client waits for longest, if this machine alone counts it.
+    pub fn limit(&self, key: KeyHash, under: Under) -> Option<&str> {
+        let row = self.in_force.row(self.place);
+        let (policy, is_known) = (&row.policy, under.rules == row.rules);
+        let limits = match policy.shared {
+            None if is_known => policy.rule(under.rule).limits(),
+            _ => return None,
+        };
+        let owed = limits.iter().map(|limit| (self.owed_for(limit, key), &*limit.label));
+        let longest = owed.max_by_key(|(owed, _)| *owed);
+        longest.filter(|(owed, _)| *owed > Nanos::ZERO).map(|(_, label)| label)
+    }
+
+    /// The order about a client of the policy, or of the one whose trial it is. Its address is
+    /// known from its name.
+    fn order(&self, HeavyClient { key, client, .. }: &HeavyClient) -> Option<OrderInForce> {
+        let tries = |row: &PolicyInForce| row.policy.trial == Some(self.place);
+        let parent = self.in_force.rows().iter().position(tries);
+        let orders = self.in_force.row(parent.unwrap_or(self.place)).orders.as_deref()?;
+        let address = || {
+            let (ip, prefix) = match client.parse() {
+                Ok(WrittenValue::Ip(ip)) => (ip, if ip.is_ipv4() { 32 } else { 128 }),
+                Ok(WrittenValue::Net(net)) => (net.addr(), net.prefix_len()),
+                _ => return None,
+            };
+            Some(ClientAddress { ip, sent: ip, prefix })
+        };
+        orders.find(*key, self.table.now(), address)
     }
 
     /// For how long the client owes too much under a limit of this machine.
@@ -209,7 +245,9 @@ mod tests {
             let question = Question::new(&in_force, &table, &message).unwrap();
             for _ in 0..requests {
                 let now = &mut table.reading();
-                decide(&table, now, &in_force, question, None, None, || Some(message.clone()));
+                decide(&table, now, in_force.row(question.policy), question, None, None, || {
+                    Some(message.clone())
+                });
             }
             let of = ClientSources {
                 in_force: &in_force,
@@ -220,7 +258,9 @@ mod tests {
             };
             // As after a reload that has changed the rules.
             let under = Under { rules: u64::MAX, ..Under::own() };
-            of.waiting(question.key, under, Outcome::Blocked).wait.map(Nanos::secs_ceil)
+            let (client, requests) = (client.to_owned(), 1);
+            let heavy = HeavyClient { client, key: question.key, under, requests };
+            of.waiting(&heavy, Outcome::Blocked).wait.map(Nanos::secs_ceil)
         };
         // The clock starts at one second.
         assert_eq!(ask("192.0.2.1", 4), None);

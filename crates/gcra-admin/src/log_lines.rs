@@ -1,9 +1,9 @@
 //! The last lines of this process's log, for `/events` and the live page.
 //!
-//! It keeps what the log says at the levels info, warn and error, in the same words, whatever
-//! `RUST_LOG` shows. The log names clients without their secrets, also where it repeats what is in
-//! a file (`policy/secrets.rs`), and its kinds of lines are limited in number, so this is as
-//! harmless, and a bounded number of lines is enough.
+//! It keeps the lines of the log at the levels info, warn and error, in the same words, also if
+//! `RUST_LOG` does not show them. The log names clients without their secrets, also where it
+//! repeats text of a file (`policy/secrets.rs`), so these lines are as harmless. The log has a
+//! limited number of kinds of lines, so a bounded number of lines is enough.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;

@@ -1,8 +1,8 @@
 //! The live page: files that are a part of the program, and the headers that protect it.
 //!
-//! The page, its style, its script and its icon are files of their own, so that the policy of what
-//! a browser may load needs no exceptions: everything comes from the agent itself, and nothing is
-//! inline. The script sets what it shows as text, never as HTML.
+//! The page, its style, its script and its icon are files of their own. So the policy for the
+//! files that a browser may load needs no exceptions: everything comes from the agent itself, and
+//! nothing is inline. The script sets what it shows as text, never as HTML.
 
 use hyper::Response;
 use hyper::header::{
@@ -27,7 +27,7 @@ pub(crate) const SCRIPT: File = file(
 pub(crate) const ICON: File = file("image/svg+xml", include_str!("page/icon.svg"));
 
 /// With these headers a browser may load the files beside the page and ask the agent, and nothing
-/// else. No other page may frame it, and no address of it is told to another server.
+/// else. No other page may frame it, and the browser tells its address to no other server.
 const HEADERS: [(HeaderName, &str); 6] = [
     (
         CONTENT_SECURITY_POLICY,

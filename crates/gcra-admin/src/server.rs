@@ -111,8 +111,8 @@ const ROUTES: [(&str, Route, &str); 13] = [
     (
         "/actions",
         Route::AreActionsOn,
-        "whether there are actions, in JSON; POST to /actions/forgive, /actions/exempt and
-           /actions/observe, with --admin-actions",
+        "whether there are actions, in JSON; POST to /actions/forgive, /actions/exempt,
+           /actions/block and /actions/observe, with --admin-actions",
     ),
     ("/healthz", Route::Health, "200 while the agent works"),
     (
@@ -386,6 +386,53 @@ async fn look(route: Route, query: Option<&str>, answering: &Answering) -> Respo
     respond(StatusCode::OK, JSON, answer)
 }
 
+/// A request to a process without a server of its own, which another server has read.
+#[derive(Clone, Copy, Debug)]
+pub struct AskedOfAnother<'a> {
+    pub method: &'a [u8],
+    /// The header `Host`; empty without one.
+    pub host: &'a [u8],
+    pub path: &'a [u8],
+    pub query: &'a [u8],
+}
+
+/// The answer of a process without a server of its own to a GET about itself: the status, the type
+/// and the body. It waits for nothing and counts no slots.
+pub fn about_itself(
+    watched: Option<&Watched>,
+    asked: AskedOfAnother<'_>,
+) -> (u16, &'static str, Vec<u8>) {
+    let AskedOfAnother { method, host, path, query } = asked;
+    let refused = |status: u16, why: &str| (status, TEXT, format!("{why}\n").into_bytes());
+    if !matches!(method, b"GET" | b"HEAD") {
+        return refused(405, "only GET and HEAD are answered here");
+    }
+    // For the reason see `unknown_host`.
+    if !host.is_empty() && !is_known(host, &["localhost".to_owned()]) {
+        let why = "ask for an IP address or for localhost; for another name, let HAProxy write \
+                   'http-request set-header host localhost' in front of this service";
+        return refused(421, why);
+    }
+    let json = |json: serde_json::Result<Vec<u8>>| (200, JSON, json.unwrap_or_default());
+    let route = ROUTES.iter().find(|(known, ..)| known.as_bytes() == path).map(|(_, it, _)| it);
+    match (route, query, watched) {
+        (Some(Route::Metrics), _, Some(watched)) => {
+            (200, metrics::CONTENT_TYPE, metrics::render(&watched.status()).into_bytes())
+        }
+        (Some(Route::Status), _, Some(watched)) => json(serde_json::to_vec(&watched.status())),
+        (Some(Route::Live), b"own&all", Some(watched)) => {
+            json(serde_json::to_vec(&Own::of(watched, Wanted::All)))
+        }
+        (Some(Route::Live), b"own", Some(watched)) => {
+            json(serde_json::to_vec(&Own::of(watched, Wanted::Recent)))
+        }
+        (Some(Route::Metrics | Route::Status | Route::Live), _, None) => {
+            refused(503, "HAProxy has no table yet; its log says why")
+        }
+        _ => refused(404, "not found; there are /metrics and /status"),
+    }
+}
+
 /// An answer in which an agent speaks about itself only.
 fn own(it: &impl Serialize) -> Response<Full<Bytes>> {
     match serde_json::to_vec(it) {
@@ -400,10 +447,10 @@ async fn act(
     peer: Option<SocketAddr>,
     answering: &Answering,
 ) -> Response<Full<Bytes>> {
-    let is_order = request.uri().query() == Some("own");
+    let is_demand = request.uri().query() == Some("own");
     let by = actions::who(peer);
     let done = async {
-        answering.actions.check(request.headers(), is_order, peer)?;
+        answering.actions.check(request.headers(), is_demand, peer)?;
         let body = timeout(BODY_PATIENCE, Limited::new(request.into_body(), MAX_BODY).collect());
         let body = match body.await {
             Ok(Ok(body)) => body.to_bytes(),
@@ -417,14 +464,14 @@ async fn act(
                 ));
             }
         };
-        // An agent that waits for others must not keep their orders waiting.
-        let _permit = match is_order {
+        // An agent that waits for others must not keep their demands waiting.
+        let _permit = match is_demand {
             true => None,
             false => Some(answering.costly.acquire().await),
         };
-        let done = answering.actions.act(action, &body, is_order, &by).await;
-        // An action that was done in part must be seen, too. A forged order has done nothing.
-        if !is_order || done.is_ok() {
+        let done = answering.actions.act(action, &body, is_demand, &by).await;
+        // An action that was done in part must be seen, too. A forged demand has done nothing.
+        if !is_demand || done.is_ok() {
             answering.agents.forget();
         }
         let done = done?;

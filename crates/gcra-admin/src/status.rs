@@ -7,6 +7,7 @@ use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
+use gcra_inspect::order_state::OrderWords;
 use gcra_inspect::process_list::is_this_process;
 use gcra_limiter::borrower::Borrower;
 use gcra_limiter::heaviest::{HeavyClient, HeavyClients, Minutes};
@@ -16,15 +17,15 @@ use gcra_limiter::stats::{PolicyStats, Readiness, Stats};
 use gcra_limiter::undecided::Undecided;
 use gcra_limiter::verdict::{NEWLY_BLOCKED, OUTCOMES, Outcome};
 use gcra_policy::Policy;
-use gcra_policy::haproxy_report::ERRS;
+use gcra_policy::haproxy::report::ERRS;
 use gcra_policy::policy::is_trial_name;
-use gcra_table::{LeaseCounts, Leases, Name, Nanos, Occupancy, Table};
+use gcra_table::{LeaseCounts, Leases, Name, Nanos, Occupancy, OrderKind, Table};
 use gcra_text::version;
 use serde::{Deserialize, Serialize};
 use spop_agent::{Latency as LatencyCounts, Snapshot};
 
 use crate::agreement::differing;
-use crate::client_waits::{ClientSources, Waiting};
+use crate::client_waits::{ClientSources, WaitReason, Waiting};
 use crate::family::{
     Amount, Family, Labels, Metrics, NamedCounts, Samples, Sum, counter, first, float, gauge,
     histogram, named, part, some, sum,
@@ -234,6 +235,10 @@ part! {
     disagreeing_agents: u64 = disagreeing(it.table)
         => gauge(31, "gcra_table_disagreeing_agents",
             "Agents that use the shared table with other limits than this one.");
+    /// How many orders about clients are in force, by what they say.
+    orders: NamedCounts = orders(it.table)
+        => gauge(58, "gcra_table_orders",
+            "Orders about clients in the shared table: exempt and block.").by("order");
     detached: bool = it.table.name() != Name::Ours
         => gauge(32, "gcra_table_detached",
             "1 while the file that this agent uses has been removed or replaced under its name.");
@@ -268,6 +273,12 @@ part! {
         => counter(9, "gcra_settled_total",
             "Messages of responses by policy that have settled requests, by outcome.")
             .by("outcome");
+    /// Messages that orders have decided about: how many were of exempt clients, and how many of
+    /// blocked ones. Each is among `decisions`, too.
+    ordered: NamedCounts = named(it.stats.seldom.ordered.each()), sum
+        => counter(57, "gcra_ordered_total",
+            "Messages that an order has decided about, by policy and order: exempt or block.")
+            .by("order");
     /// How many cells these have charged and given back. Empty if no message has settled requests.
     settled_cells: NamedCounts = it.if_settled(&it.stats.seldom.settled_cells), sum
         => counter(10, "gcra_settled_cells_total",
@@ -309,7 +320,7 @@ pub(crate) struct PolicyReading<'a> {
 
 impl PolicyReading<'_> {
     fn policy(&self) -> Option<&Policy> {
-        self.known.map(|of| &of.in_force.policies.list[of.place])
+        self.known.map(|of| &*of.in_force.row(of.place).policy)
     }
 
     fn limit_args(&self) -> NamedCounts {
@@ -342,21 +353,35 @@ impl PolicyReading<'_> {
 
     /// The heaviest clients, with their wait if they are listed for an outcome with one.
     fn top(&self, found: &HeavyClients, listed_as: Option<Outcome>) -> Vec<ClientRow> {
-        let row = |HeavyClient { client, key, under, requests }: &HeavyClient| {
+        let row = |heavy: &HeavyClient| {
+            let HeavyClient { client, key, under, requests } = heavy;
             let waits = self.known.zip(listed_as);
-            let Waiting { wait, reason } = waits
-                .map(|(of, listed_as)| of.waiting(*key, *under, listed_as))
-                .unwrap_or_default();
+            let Waiting { wait, reason } =
+                waits.map(|(of, listed_as)| of.waiting(heavy, listed_as)).unwrap_or_default();
+            let waits = waits.filter(|_| reason == Some(WaitReason::Limit));
+            let limit = waits.and_then(|(of, _)| of.limit(*key, *under).map(str::to_owned));
             ClientRow {
                 client: client.clone(),
+                known_as: self
+                    .known
+                    .and_then(|of| of.in_force.policies.known.get(client).map(str::to_owned)),
                 requests: *requests,
                 per_second: Amount(float(*requests) / self.window.as_secs_f64()),
                 wait_ms: wait.map(Nanos::millis_ceil),
                 reason: reason.map(|reason| reason.as_str().to_owned()),
+                limit,
             }
         };
         found.heaviest.iter().take(TOP).map(row).collect()
     }
+}
+
+/// How many orders about clients a table has of each kind.
+fn orders(table: &Table) -> NamedCounts {
+    let all = table.orders();
+    let count = |kind| all.iter().filter(|order| order.kind == kind).count() as u64;
+    let kinds = [OrderKind::Exempt, OrderKind::Block];
+    named(kinds.map(|kind| (OrderWords::of(kind).command, count(kind))))
 }
 
 /// Whether every request of an outcome was counted, so that the numbers of clients are exact.
@@ -378,6 +403,8 @@ impl ExactLists {
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct ClientRow {
     pub client: String,
+    /// What it is known as, by `names_file`.
+    pub known_as: Option<String>,
     pub requests: u64,
     /// The same divided by the length of the window.
     pub per_second: Amount,
@@ -386,6 +413,8 @@ pub struct ClientRow {
     pub wait_ms: Option<u64>,
     /// Why a request of it is blocked now: see [`Waiting::reason`].
     pub reason: Option<String>,
+    /// The name of the limit that it waits for.
+    pub limit: Option<String>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
@@ -485,5 +514,5 @@ fn disagreeing(table: &Table) -> u64 {
     let processes = table.processes();
     let me = processes.iter().find(|process| is_this_process(process));
     let limits = me.and_then(|me| me.profile).map(|profile| profile.limits);
-    limits.map_or(0, |limits| differing(table, limits).len() as u64)
+    limits.map_or(0, |limits| differing(table, |it| it.limits != limits).len() as u64)
 }

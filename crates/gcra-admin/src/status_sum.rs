@@ -43,10 +43,16 @@ impl Together {
 impl Sum for ClientRow {
     /// Adds what another agent lists about the same client.
     fn add(&mut self, other: &Self) {
-        let Self { client, requests, per_second, wait_ms, reason } = other;
+        let Self { client, known_as, requests, per_second, wait_ms, reason, limit } = other;
         self.client.clone_from(client);
+        if known_as.is_some() {
+            self.known_as.clone_from(known_as);
+        }
         self.requests.add(requests);
         self.per_second.add(per_second);
+        if *wait_ms >= self.wait_ms && limit.is_some() {
+            self.limit.clone_from(limit);
+        }
         // All agents look at one table, at slightly different times.
         self.wait_ms = self.wait_ms.max(*wait_ms);
         // A word that an agent of another version has written says least.

@@ -31,9 +31,9 @@ impl Admin {
         let watched = Arc::new(idle_agent()?);
         let path = Path::new("fuzz");
         let token = Some(Token::of(b"fuzz-fuzz-fuzz-fuzz"));
-        // Orders of actions lead nowhere, because there is no housekeeping.
-        let (orders, _) = mpsc::channel(1);
-        let actions = ActionHandler::new(watched.clone(), path.into(), token, orders);
+        // Errands of actions lead nowhere, because there is no housekeeping.
+        let (errands, _) = mpsc::channel(1);
+        let actions = ActionHandler::new(watched.clone(), path.into(), token, errands);
         Some(Self(Arc::new(Answering::new(Vec::new(), watched, path.into(), actions))))
     }
 

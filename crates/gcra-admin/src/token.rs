@@ -34,8 +34,8 @@ impl Token {
     ///
     /// # Errors
     ///
-    /// The file cannot be read or is no regular file, it belongs to another user, other users can
-    /// read it, others than its owner can write it, or its token is too short or too long.
+    /// The file cannot be read, is no regular file, or belongs to another user. Other users can
+    /// read it, or others than its owner can write it. Or its token is too short or too long.
     pub fn read(path: &Path) -> anyhow::Result<Self> {
         use std::io::Read as _;
         let shown = path.display();
@@ -90,8 +90,8 @@ impl Token {
         Self(digest(&SHA256, token))
     }
 
-    /// Whether the headers have the token. The time that this takes depends on the length of what
-    /// was sent only.
+    /// Whether the headers have the token. The time that this takes depends only on the length of
+    /// the sent token.
     pub(crate) fn is_in(&self, headers: &HeaderMap) -> bool {
         let sent = headers.get(AUTHORIZATION).map(HeaderValue::as_bytes).unwrap_or_default();
         let sent = match sent.split_at_checked(SCHEME.len()) {

@@ -2,7 +2,7 @@
 //! in whatever came back.
 
 use std::io::{self, ErrorKind};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -60,36 +60,89 @@ pub async fn ask<T: DeserializeOwned + Send + 'static>(
     spawn_blocking(parse).await.unwrap_or_else(|error| Err(error.to_string()))
 }
 
-/// The longest answer to an order, in bytes.
-const MOST_OF_ORDER: usize = 16 << 10;
+/// The addresses of an agent at `HOST:PORT`, at least one.
+///
+/// # Errors
+///
+/// There is none, in words.
+pub async fn resolved(host_and_port: &str) -> Result<Vec<SocketAddr>, String> {
+    let name = host_and_port.to_owned();
+    // A name server can be slow, and other agents are asked in the meantime.
+    let resolve = move || name.to_socket_addrs().map(Iterator::collect::<Vec<_>>);
+    let resolved = spawn_blocking(resolve).await.map_err(io::Error::from).flatten();
+    let resolved =
+        resolved.map_err(|error| format!("'{host_and_port}' has no address: {error}"))?;
+    if resolved.is_empty() {
+        Err(format!("'{host_and_port}' has no address"))
+    } else {
+        Ok(resolved)
+    }
+}
 
-/// Why an agent has not said that it follows an order.
+/// The longest answer to a demand, in bytes.
+const MOST_OF_ORDER: usize = 64 << 10;
+
+/// Why an agent has not said that it follows a demand.
+#[derive(Debug)]
 pub struct Unheard {
     pub why: String,
-    /// Whether it may have got the order, and may still follow it.
+    /// Whether it may have got the demand, and may still follow it.
     pub is_sent: bool,
+    /// Whether it has said that it does not follow.
+    pub is_refused: bool,
 }
 
 impl Unheard {
     pub fn refused(why: &str) -> Self {
-        Self { why: why.to_owned(), is_sent: false }
+        Self { why: why.to_owned(), is_sent: false, is_refused: true }
     }
 }
 
-/// Sends JSON to another agent, which does what it says. Returns the body of its answer.
+/// Sends an action to an agent, with the token for it, and reads the JSON in its answer.
 ///
 /// # Errors
 ///
-/// Why it has not, in words.
-pub async fn order(
+/// Why it has not done it, in words.
+pub async fn act<T: DeserializeOwned>(
+    address: SocketAddr,
+    path: &str,
+    body: &str,
+    token: &str,
+    patience: Duration,
+) -> Result<T, Unheard> {
+    let header = format!("Authorization: Bearer {token}\r\n");
+    let answer = post(address, path, &header, body, patience).await?;
+    from_json(&answer).map_err(|_| not_an_agent(address))
+}
+
+/// Sends the demand of an agent to another one. Returns the body of its answer.
+///
+/// # Errors
+///
+/// Why it has not followed, in words.
+pub async fn demand(
     address: SocketAddr,
     path: &str,
     body: &str,
     patience: Duration,
 ) -> Result<Vec<u8>, Unheard> {
+    post(address, path, "", body, patience).await
+}
+
+fn not_an_agent(address: SocketAddr) -> Unheard {
+    Unheard::refused(&format!("{address} is not the --admin address of an agent"))
+}
+
+async fn post(
+    address: SocketAddr,
+    path: &str,
+    header: &str,
+    body: &str,
+    patience: Duration,
+) -> Result<Vec<u8>, Unheard> {
     let request = format!(
         "POST {path} HTTP/1.0\r\nHost: {address}\r\nContent-Type: application/json\r\n\
-         Content-Length: {}\r\n\r\n{body}",
+         {header}Content-Length: {}\r\n\r\n{body}",
         body.len()
     );
     let (budget, is_connected) = (Budget::new(MOST_OF_ORDER), AtomicBool::new(false));
@@ -99,7 +152,7 @@ pub async fn order(
         .unwrap_or_else(|_| {
             Err(format!("it has not answered at {address} within {} ms", patience.as_millis()))
         })
-        .map_err(|why| Unheard { why, is_sent })?;
+        .map_err(|why| Unheard { why, is_sent, is_refused: false })?;
     let head = answer.windows(4).position(|four| four == b"\r\n\r\n");
     let (head, body) = answer.split_at(head.map_or(answer.len(), |head| head + 4));
     if head.get(9..12) == Some(b"200") {
@@ -107,11 +160,8 @@ pub async fn order(
     }
     let body = String::from_utf8_lossy(body);
     let line = body.lines().next().unwrap_or_default();
-    let line: String = line.chars().filter(|c| !is_hidden(*c)).take(200).collect();
-    Err(Unheard::refused(&match line.is_empty() {
-        true => format!("{address} is not the --admin address of an agent"),
-        false => line,
-    }))
+    let line: String = line.chars().filter(|c| !is_hidden(*c)).take(400).collect();
+    Err(if line.is_empty() { not_an_agent(address) } else { Unheard::refused(&line) })
 }
 
 fn parse<T: DeserializeOwned>(

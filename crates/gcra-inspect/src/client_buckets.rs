@@ -1,12 +1,15 @@
 //! All buckets in which a client can owe something, and whether it has any.
 
 use std::collections::BTreeMap;
+use std::iter;
 
 use anyhow::bail;
+use gcra_limiter::limit_bucket::LimitBucket;
+use gcra_limiter::message_key::hash_key;
 use gcra_limiter::unsettled;
-use gcra_policy::{Limit, Policy};
-use gcra_table::{KeyHash, Nanos, Quota, Registered, Table, Window};
-use gcra_text::table_error;
+use gcra_policy::table_error;
+use gcra_policy::{Limit, Policy, Rule, RuleAt};
+use gcra_table::{KeyHash, Nanos, Quota, Table, Window};
 
 use crate::explanation::{Asked, Decided, SharedSources, decided};
 use crate::inspected_table::{Inspected, InspectedClient};
@@ -35,17 +38,17 @@ pub(crate) fn decide(inspected: &Inspected, client: &InspectedClient) -> Option<
     Some(decided(Asked { in_force, table, shared, message }, client.question))
 }
 
-/// All buckets in which a client of a policy can owe something: under every limit of the policy,
-/// by every quota that the limit has or has had.
+/// All buckets in which a client of a policy can owe something, under the policies in force and
+/// under all others that agents have or had.
+#[derive(Default)]
 pub(crate) struct Buckets<'p> {
-    keys: Vec<KeyHash>,
     /// The name of each limit, by its id.
     limits: BTreeMap<u64, String>,
-    quotas: Vec<(u64, Quota)>,
+    buckets: Vec<(u64, LimitBucket)>,
     /// The windows of this moment, by the limits that count in them.
-    windows: Vec<(u64, Window)>,
-    /// The policy, whose requests may be unsettled.
-    policy: &'p Policy,
+    windows: Vec<(u64, KeyHash, Window)>,
+    /// The policies whose requests may be unsettled, each with the key of the client.
+    unsettled: Vec<(&'p Policy, KeyHash)>,
 }
 
 /// The debt or count that was cleared under a limit.
@@ -60,61 +63,63 @@ pub(crate) struct Forgiven {
 
 impl<'p> Buckets<'p> {
     pub(crate) fn of(inspected: &'p Inspected, client: &InspectedClient) -> Self {
-        let policy = inspected.policy(client);
-        // Cells that are charged between two resets of one bucket would be forgiven, too.
-        let keys = distinct([client.question.key].into_iter().chain(inspected.other_keys(client)));
-        let mut limits = BTreeMap::new();
-        let trial = policy.trial.map(|trial| &inspected.in_force.policies.list[trial]);
-        // A debt that a client shares with others is not its own to be cleared.
-        let own = || {
-            let all = policy.limits().chain(trial.into_iter().flat_map(Policy::limits));
-            all.filter(|limit| limit.key.is_none())
-        };
-        // The same limit can have two names, because only one of several limits has a number in
-        // its name: "ip.1" in the policy, and "ip" in an override. The client's own name
-        // comes first, which header fields and `explain` have, too.
-        let in_force = policy.rule(client.question.rule).limits();
-        for limit in in_force.iter().filter(|limit| limit.key.is_none()).chain(own()) {
-            limits.entry(limit.id).or_insert_with(|| limit.label.to_string());
+        let now = inspected.policy(client);
+        let mut all = Self::default();
+        let Some(message) = client.message() else { return all };
+        for policies in iter::once(&*inspected.in_force.policies).chain(inspected.others()) {
+            let is_in_force = |policy: &Policy| {
+                let mut names = inspected.in_force.policies.list.iter().map(|it| &it.name);
+                names.any(|name| *name == policy.name)
+            };
+            // Debts under a policy that is gone count, too.
+            let found = policies.named(&now.name).or_else(|| {
+                let mut list = policies.without_trials();
+                list.find(|policy| policy.message == now.message && !is_in_force(policy))
+            });
+            let Some(policy) = found else { continue };
+            // With the same settings of the key, the debts of all clients that have this key now;
+            // with other settings, the debts of this client.
+            let found = match policy.key_digest() == now.key_digest() {
+                true => policy.rule_for_key_of(now, &message).map(|it| (client.question.key, it)),
+                false => hash_key(inspected.table.hasher(), policy, &message)
+                    .map(|(key, overridden)| (key, RuleAt::new(overridden))),
+            };
+            let Some((key, rule)) = found else { continue };
+            let trial = policy.trial.and_then(|trial| policies.list.get(trial));
+            all.add(&inspected.table, policy, policy.rule(rule), key);
+            trial.into_iter().for_each(|it| all.add(&inspected.table, it, &it.rule, key));
         }
-        let registered = inspected.table.registered().into_iter();
-        let registered = registered.map(|Registered { limit, quota, .. }| (limit, quota));
-        let now = inspected.table.wall_reading();
-        let window = |limit: &Limit| Some((limit.id, limit.calendar()?.window(now)));
-        let windows = distinct(own().filter_map(window));
-        // The register may have no space for all.
-        let own = own().filter(|limit| limit.calendar().is_none());
-        let own = own.flat_map(|limit| {
-            let quotas = known_quotas(&inspected.table, limit).into_iter();
-            quotas.map(|quota| (limit.id, quota))
-        });
-        let quotas = registered.chain(own).filter(|(limit, _)| limits.contains_key(limit));
-        let quotas = distinct(quotas);
-        Self { keys, limits, quotas, windows, policy }
+        all
     }
 
-    fn each(&self, table: &Table) -> impl Iterator<Item = (u64, KeyHash, Quota)> {
-        self.quotas.iter().flat_map(move |(limit, quota)| {
-            let salt = table.limit_salt(*limit);
-            self.keys.iter().map(move |key| (*limit, key.under(salt), *quota))
-        })
-    }
-
-    fn each_window(&self, table: &Table) -> impl Iterator<Item = (u64, KeyHash, Window)> {
-        self.windows.iter().flat_map(move |(limit, window)| {
-            let salt = table.limit_salt(*limit);
-            self.keys.iter().map(move |key| (*limit, key.under(salt), *window))
-        })
+    /// Adds the buckets that a key has by this policy and this rule.
+    fn add(&mut self, table: &Table, policy: &'p Policy, rule: &Rule, key: KeyHash) {
+        push_new(&mut self.unsettled, (policy, key));
+        // A debt that a client shares with others is not its own to be cleared.
+        for limit in rule.limits().iter().filter(|limit| limit.key.is_none()) {
+            // The name under the policies in force comes first.
+            self.limits.entry(limit.id).or_insert_with(|| limit.label.to_string());
+            let key = LimitBucket::of(table, limit, key, None).key;
+            if let Some(calendar) = limit.calendar() {
+                let window = calendar.window(table.wall_reading());
+                push_new(&mut self.windows, (limit.id, key, window));
+            } else {
+                for quota in known_quotas(table, limit) {
+                    push_new(&mut self.buckets, (limit.id, LimitBucket { key, quota }));
+                }
+            }
+        }
     }
 
     pub(crate) fn any_exists(&self, table: &Table) -> bool {
-        let mut windows = self.each_window(table);
-        if windows.any(|(_, key, window)| table.counted_in(key, window).is_some()) {
+        let mut windows = self.windows.iter();
+        if windows.any(|(_, key, window)| table.counted_in(*key, *window).is_some()) {
             return true;
         }
         let now = table.now();
-        self.each(table).any(|(_, key, quota)| table.look_up(key, quota, now).is_some())
-            || self.keys.iter().any(|key| unsettled::is_any(table, self.policy, *key))
+        let mut buckets = self.buckets.iter();
+        buckets.any(|(_, it)| table.look_up(it.key, it.quota, now).is_some())
+            || self.unsettled.iter().any(|(policy, key)| unsettled::is_any(table, policy, *key))
     }
 
     /// Clears them. Returns what was forgiven under each limit that had a bucket.
@@ -125,7 +130,7 @@ impl<'p> Buckets<'p> {
         let table = &inspected.table;
         let mut cleared = BTreeMap::<String, Forgiven>::new();
         let name = |limit: &u64| self.limits.get(limit).cloned().unwrap_or_default();
-        for (limit, key, window) in self.each_window(table) {
+        for (limit, key, window) in self.windows.iter().copied() {
             let exists = table.counted_in(key, window).is_some();
             let Some(counted) = table.reset_count(key, window) else {
                 bail!(table_error::being_resized(&inspected.path, table));
@@ -135,8 +140,8 @@ impl<'p> Buckets<'p> {
                 forgiven.counted = forgiven.counted.max(Some(counted));
             }
         }
-        for key in &self.keys {
-            let Some(cells) = unsettled::reset(table, self.policy, *key) else {
+        for (policy, key) in &self.unsettled {
+            let Some(cells) = unsettled::reset(table, policy, *key) else {
                 bail!(table_error::being_resized(&inspected.path, table));
             };
             if cells > 0 {
@@ -145,7 +150,7 @@ impl<'p> Buckets<'p> {
                 limits.for_each(|limit| cleared.entry(limit).or_default().unsettled = cells);
             }
         }
-        for (limit, key, quota) in self.each(table) {
+        for (limit, LimitBucket { key, quota }) in self.buckets.iter().copied() {
             let now = table.now();
             let exists = table.look_up(key, quota, now).is_some();
             let Some(owed) = table.reset(key, quota, now) else {
@@ -161,24 +166,19 @@ impl<'p> Buckets<'p> {
 }
 
 /// The numbers that a limit has; and if messages say them, all that are known: the default, the
-/// highest, and those that agents of this table have written to its register.
+/// highest, and those that agents have written into the table.
 pub(crate) fn known_quotas(table: &Table, limit: &Limit) -> Vec<Quota> {
     let mut quotas = vec![limit.quota(None)];
     if let Some(by_arg) = limit.by_arg() {
-        let registered = table.registered().into_iter().filter(|known| known.limit == limit.id);
-        quotas.extend(by_arg.quotas());
-        quotas.extend(registered.map(|known| known.quota));
+        let said = by_arg.quotas().into_iter().chain(table.said_of(limit.id));
+        said.for_each(|quota| push_new(&mut quotas, quota));
     }
-    distinct(quotas)
+    quotas
 }
 
-/// The items without those that are the same as an earlier one.
-fn distinct<T: PartialEq>(items: impl IntoIterator<Item = T>) -> Vec<T> {
-    let mut distinct = Vec::new();
-    for item in items {
-        if !distinct.contains(&item) {
-            distinct.push(item);
-        }
+/// Adds an item unless it is there.
+fn push_new<T: PartialEq>(items: &mut Vec<T>, item: T) {
+    if !items.contains(&item) {
+        items.push(item);
     }
-    distinct
 }

@@ -1,6 +1,8 @@
 //! The decision about a message now, and why: which policy is the one for it, by which key and
 //! override, and the standing of each limit. It asks the code that decides, and charges nothing.
 
+use std::sync::Arc;
+
 use gcra_lease::HostTime;
 use gcra_limiter::borrower::Borrower;
 use gcra_limiter::client_name::write_client;
@@ -17,7 +19,7 @@ use gcra_policy::words::text;
 use gcra_policy::{
     GroupedValue, Limit, OverrideKey, Policies, Policy, Price, Rule, RuleAt, Sharing, When,
 };
-use gcra_table::{Leases, Nanos, Table};
+use gcra_table::{Leases, Nanos, OrderKind, Table};
 use gcra_text::network::VALUE;
 use ipnet::IpNet;
 use serde::Serialize;
@@ -25,6 +27,7 @@ use spop_agent::{Message, Value};
 
 use crate::key_meanings::exact_key;
 use crate::lease_state::{Held, HeldNow, Stored, wait_and_delay};
+use crate::order_state::OrderState;
 use crate::outage_words::{OutageWords, is_used};
 use crate::store_reader::InStore;
 
@@ -57,7 +60,9 @@ pub struct Decided {
     pub key: Vec<KeyPart>,
     /// The name of the client in logs, in `top` and in /status.
     pub client: String,
-    /// The key as `table get`, `table reset` and `exempt` take it.
+    /// What it is known as, by `names_file`.
+    pub(crate) known_as: Option<String>,
+    /// The key as `table get`, `table reset`, `exempt` and `block` take it.
     pub(crate) written_key: String,
     pub cells: u32,
     #[serde(rename = "override")]
@@ -79,7 +84,7 @@ pub struct Decided {
     pub(crate) store_is_there: bool,
     /// The words about the store that is away, if it would have to be asked.
     pub away: Option<OutageWords>,
-    /// Whether a request now would be blocked, by the exemption too.
+    /// Whether a request now would be blocked, by the order too.
     pub blocked: bool,
     /// The value of the variable `would_block`.
     pub would_block: bool,
@@ -87,19 +92,23 @@ pub struct Decided {
     pub reason: Option<Reason>,
     /// How long a request now would have to wait before it goes on, if it is not blocked.
     pub delay_ms: u64,
-    /// How long the client has to wait, if it sends no request in that time.
+    /// How long the client has to wait, if it sends no request in that time: under an order, until
+    /// that ends.
     pub retry_after_ms: u64,
     /// The wait in the answer to a request now, which has the penalty in it.
     pub retry_after_ms_if_asked: u64,
     /// Whether the policy only observes, and blocks no request.
     pub observes: bool,
+    /// When all clients of the policy were reset, in nanoseconds since 1970; 0 if they never were.
+    #[serde(skip)]
+    pub(crate) reset_at: u64,
     /// The message that settles what a request costs, if the policy has `settle`.
     pub settled_by: Option<String>,
     /// What its requests cost that no response has settled yet, if the policy has `unsettled`.
     pub unsettled: Option<UnsettledState>,
-    /// For how long the client is still exempt from the policy's limits.
-    pub exempt_ms: Option<u64>,
-    /// Whether a request now would be blocked without the exemption.
+    /// The order about the client, if there is one.
+    pub order: Option<OrderState>,
+    /// Whether a request now would be blocked without the order.
     pub(crate) blocked_otherwise: bool,
 }
 
@@ -147,11 +156,8 @@ pub struct LimitState {
     pub(crate) carried_over: bool,
     /// Whether one cell would be denied.
     pub blocked: bool,
-    /// Without what is in reserve.
     pub remaining: u32,
     pub burst: u32,
-    /// How much of the burst is kept in reserve for requests that are not asked about.
-    pub(crate) reserve: u32,
     /// How long a request of one cell would have to wait before it goes on, if it is not denied.
     pub delay_ms: u64,
     /// If it is denied: how long the next one that is allowed would have to wait before it goes
@@ -224,7 +230,8 @@ pub fn explain_all(
     }
     let is_meant =
         |policy: &&Policy| policy.message.as_deref().is_none_or(|name| names.contains(&name));
-    let policies: Vec<_> = in_force.policies.list.iter().filter(is_meant).collect();
+    let policies: Vec<_> =
+        in_force.policies.list.iter().map(|policy| &**policy).filter(is_meant).collect();
     check(args, &policies)?;
     let (mut explanations, mut misfits) = (Vec::new(), Vec::new());
     for name in names {
@@ -333,15 +340,25 @@ pub fn decided(asked: Asked<'_, '_>, question: Question) -> Decided {
     let verdict = own.verdict;
     let mut client = String::new();
     write_client(&mut client, policy, question.key, Some(message.clone()));
-    let exempt = exempt_for(in_force, table, question);
-    let trial = question.of_trial(policy).filter(|_| exempt.is_none()).map(said);
+    let order = in_force.row(question.policy).order(question.key, message, table.now());
+    let order = order.and_then(|order| in_force.orders.get(order.place));
+    let trial = question.of_trial(policy).filter(|_| order.is_none()).map(said);
     let on_trial = trial.as_ref().is_some_and(|said| said.verdict.would_block());
-    let is_limited = exempt.is_none();
+    let is_limited = order.is_none();
+    let is_ordered = order.is_some_and(|order| order.kind == OrderKind::Block);
     let reason = verdict.reason.or(trial.as_ref().and_then(|said| said.verdict.reason));
+    let reason = if is_ordered { Some(Reason::Blocked) } else { reason.filter(|_| is_limited) };
     let is_shared = !own.held.is_empty();
+    let order = order.map(|order| OrderState::of(order, table));
+    let waits = [own.wait, own.wait_if_asked].map(Nanos::millis_ceil);
+    let [retry_after_ms, retry_after_ms_if_asked] = match &order {
+        Some(order) => [order.wait_ms(); 2],
+        None => waits,
+    };
     let (observed, observed_held) = trial.map(|said| (said.limits, said.held)).unwrap_or_default();
     Decided {
         key: key_parts(policy, message),
+        known_as: in_force.policies.known.get(&client).map(str::to_owned),
         client,
         written_key: written_key(policy, message),
         cells: question.cells,
@@ -359,18 +376,19 @@ pub fn decided(asked: Asked<'_, '_>, question: Question) -> Decided {
         away: own.away.filter(|_| is_limited),
         held: own.held,
         observed_held,
-        blocked: is_limited && verdict.is_blocked(),
-        would_block: is_limited && (verdict.would_block() || on_trial),
-        reason: reason.filter(|_| is_limited),
+        blocked: if is_limited { verdict.is_blocked() } else { is_ordered && !policy.observes },
+        would_block: is_ordered || is_limited && (verdict.would_block() || on_trial),
+        reason,
         blocked_otherwise: !is_limited && verdict.is_blocked(),
         delay_ms: if is_limited { own.verdict.delay_ms().into() } else { 0 },
-        retry_after_ms: own.wait.millis_ceil(),
-        retry_after_ms_if_asked: own.wait_if_asked.millis_ceil(),
+        retry_after_ms,
+        retry_after_ms_if_asked,
         observes: policy.observes,
+        reset_at: policy.reset_at,
         settled_by: policy.settle().map(|settle| text(&settle.message)),
         unsettled: unsettled(table, in_force, question)
             .map(|it| UnsettledState { open: it.open, overdue: it.overdue }),
-        exempt_ms: exempt.map(Nanos::millis_ceil),
+        order,
     }
 }
 
@@ -407,7 +425,7 @@ impl AllLimits {
                 let bucket = store.bucket(client, limit, limit.quota(Some(message)));
                 match bucket.and_then(|bucket| store.read(&bucket)) {
                     Ok(found) => {
-                        held.store = Some(Stored::new(found, held.burst - held.reserve));
+                        held.store = Some(Stored::new(found, held.burst));
                         held.decide(question, policy, limit, message);
                     }
                     Err(error) => held.store_fault = Some(error.to_string()),
@@ -493,16 +511,6 @@ fn without_store(
     Some((away, foreseen.reason, foreseen.wait))
 }
 
-/// How long the exemption of a client still lasts, if there is one.
-fn exempt_for(in_force: &InForce, table: &Table, question: Question) -> Option<Nanos> {
-    let (policy, now) = (&in_force.policies.list[question.policy], table.now());
-    let ours = in_force
-        .exemptions
-        .iter()
-        .find(|exemption| policy.is_meant_by(exemption) && exemption.key == question.key)?;
-    Some(ours.until.saturating_since(now)).filter(|left| *left > Nanos::ZERO)
-}
-
 fn applied_override(
     policy: &Policy,
     rule: RuleAt,
@@ -519,7 +527,7 @@ fn passed_over(policies: &Policies, index: Option<usize>, message: &Message<'_>)
     let before = policies.list.iter().take(index.unwrap_or(usize::MAX));
     let named = before
         .filter(|policy| !policy.is_trial && policy.message.as_deref() == Some(message.name));
-    let reason = |policy: &Policy| {
+    let reason = |policy: &Arc<Policy>| {
         let When { arg, values, .. } = policy.when.as_ref()?;
         let values: Vec<_> = values.iter().map(|value| format!("'{}'", text(value))).collect();
         let (arg_name, values) = (text(arg), values.join(" or "));
@@ -627,7 +635,7 @@ pub(crate) fn of_a_group<T>(
 
 /// The key of a message as a command takes it.
 pub(crate) fn written_key(policy: &Policy, message: &Message<'_>) -> String {
-    // Where an address is expected, exempt takes a string only if it is said to be one.
+    // Where an address is expected, orders take a string only if it is said to be one.
     let expects_address = policy.is_for_addresses() && policy.key.names().count() == 1;
     let mut values = Vec::new();
     let _ = policy.for_each_value(message, |value, fallback| {
@@ -659,8 +667,7 @@ impl LimitState {
             text: limit.in_words_for(message),
             bucket: bucket.is_some(),
             remaining,
-            burst: quota.burst() + limit.in_reserve(),
-            reserve: limit.in_reserve(),
+            burst: quota.burst(),
             settled,
             ..Self::default()
         };

@@ -3,13 +3,16 @@
 use std::fmt::Write as _;
 
 use gcra_limiter::verdict::Reason;
+use gcra_table::OrderKind;
 use gcra_text::count::Count;
+use gcra_text::duration::Utc;
 use gcra_text::visible::quoted;
 
 use crate::explanation::{
     AppliedOverride, Decided, Explanation, KeyPart, LimitState, RuleKind, UnsettledState,
 };
-use crate::lease_state::{in_reserve, left};
+use crate::lease_state::left;
+use crate::order_state::OrderState;
 
 /// The words of `get` and `reset` about a key without a bucket.
 pub(crate) const NO_BUCKET: &str = "no bucket: no request with this key was counted lately, or \
@@ -24,18 +27,18 @@ impl LimitState {
         self.bucket || self.carried_over
     }
 
-    /// "6 of 10 left; all 10 again in 23 min".
-    pub(crate) fn in_words(&self, observes: bool) -> String {
-        let words = self.state_in_words(observes);
+    /// "6 of 10 left; all 10 again in 23 min". If an order decides, it does not say when a request
+    /// is allowed.
+    pub(crate) fn in_words(&self, observes: bool, is_ordered: bool) -> String {
+        let words = self.state_in_words(observes, is_ordered);
         match &self.window_ends {
             Some(ends) if self.bucket => format!("{words}: the window ends at {ends}"),
             _ => words,
         }
     }
 
-    fn state_in_words(&self, observes: bool) -> String {
-        let Self { remaining, burst, reserve, retry_after_ms, full_after_ms, .. } = self;
-        let (left_now, of_them) = (remaining.saturating_add(*reserve), in_reserve(*reserve));
+    fn state_in_words(&self, observes: bool, is_ordered: bool) -> String {
+        let Self { remaining, burst, retry_after_ms, full_after_ms, .. } = self;
         let (wait, full_after) = (left(*retry_after_ms), left(*full_after_ms));
         let carried = match (self.carried_over, self.penalty_ms) {
             (true, _) => " (a debt from before the limits were changed)".to_owned(),
@@ -47,19 +50,16 @@ impl LimitState {
         };
         match (*full_after_ms, *retry_after_ms) {
             (0, _) if !self.bucket => NO_BUCKET.to_owned(),
-            (0, _) if self.window.is_some() => format!("{burst} of {burst} left{of_them}"),
-            (0, _) => format!("owes nothing; {burst} of {burst} left{of_them}"),
-            (_, 0) if self.delay_ms > 0 => format!(
+            (0, _) if self.window.is_some() => format!("{burst} of {burst} left"),
+            (0, _) => format!("owes nothing; {burst} of {burst} left"),
+            (_, 0) if self.delay_ms > 0 && !is_ordered => format!(
                 "none of {burst} left; a request now {} {}, all {burst} again in \
                  {full_after}{carried}",
                 if observes { "would be delayed by" } else { "is delayed by" },
                 left(self.delay_ms)
             ),
-            (_, 0) => {
-                format!(
-                    "{left_now} of {burst} left{of_them}; all {burst} again in \
-                     {full_after}{carried}"
-                )
+            (_, wait_ms) if wait_ms == 0 || is_ordered => {
+                format!("{remaining} of {burst} left; all {burst} again in {full_after}{carried}")
             }
             _ => format!(
                 "{}; the next request is allowed in {wait}{}, all {burst} again in \
@@ -120,6 +120,10 @@ impl Explanation {
             let _ = write!(words, "\n  passed over: {passed_over}");
         }
         if let Some(decided) = &self.decided {
+            if decided.reset_at > 0 {
+                let at = Utc(decided.reset_at / 1_000_000_000);
+                let _ = write!(words, "\n  all clients of the policy were reset at {at}");
+            }
             decided.add_details(&mut words);
         }
         words
@@ -137,27 +141,20 @@ impl Decided {
 
     /// Whether the table knows anything about the client.
     pub fn is_known(&self) -> bool {
-        self.has_bucket() || self.exempt_ms.is_some()
+        self.has_bucket() || self.order.is_some()
     }
 
     /// The same, where only the limits matter whose labels `counts` says yes to.
     pub(crate) fn is_known_by(&self, counts: impl Fn(&str) -> bool) -> bool {
         self.limits.iter().any(|limit| limit.is_known() && counts(&limit.limit))
             || self.held.iter().any(|held| held.known && counts(&held.limit))
-            || self.exempt_ms.is_some()
+            || self.order.is_some()
     }
 
     /// "a request now is blocked; the next one is allowed in 5.9 s".
     fn verdict_in_words(&self) -> String {
-        if let Some(ms) = self.exempt_ms {
-            let otherwise = match self.blocked_otherwise {
-                true => "; without the exemption it would be blocked",
-                false => "",
-            };
-            return format!(
-                "a request now is allowed, because the client is exempt for another {}{otherwise}",
-                left(ms)
-            );
+        if let Some(order) = &self.order {
+            return self.order_in_words(order);
         }
         if let Some(away) = &self.away {
             return away.in_words(self.blocked, self.would_block, self.retry_after_ms);
@@ -222,6 +219,7 @@ impl Decided {
         };
         let _ = match reason {
             Reason::Denied => write!(words, ", because the limit is \"deny\""),
+            Reason::Blocked => write!(words, " by an order"),
             Reason::Oversize => {
                 write!(words, ", because it costs more than a burst, so it can never be allowed")
             }
@@ -237,6 +235,25 @@ impl Decided {
         };
         words.push_str(&self.penalty_in_words());
         words
+    }
+
+    /// "a request now is blocked, because the client is blocked for another 60 min, until ...".
+    fn order_in_words(&self, order: &OrderState) -> String {
+        let because = format!("because the client is {}", order.in_words_for(&self.client));
+        match order.kind {
+            OrderKind::Exempt => {
+                let otherwise = match self.blocked_otherwise {
+                    true => "; without the exemption it would be blocked",
+                    false => "",
+                };
+                format!("a request now is allowed, {because}{otherwise}")
+            }
+            OrderKind::Block if self.observes => format!(
+                "a request now is allowed, because the policy only observes; it would be \
+                 blocked, {because}"
+            ),
+            OrderKind::Block => format!("a request now is blocked, {because}"),
+        }
     }
 
     /// "; at least 9.9 min of that is penalty. Each request before that starts the wait again".
@@ -280,9 +297,12 @@ impl Decided {
             }
         }
         let _ = write!(words, "\n  client in logs: {}", self.client);
+        if let Some(known_as) = &self.known_as {
+            let _ = write!(words, ", known as {known_as}");
+        }
         let _ = write!(
             words,
-            "\n  KEY for table get, table reset and exempt: {}",
+            "\n  KEY for table get, table reset, exempt and block: {}",
             quoted(&self.written_key)
         );
         if self.cells != 1 {
@@ -296,12 +316,8 @@ impl Decided {
         let observed = self.observed.iter().map(|state| (state, true));
         for (state, observes) in limits.chain(observed) {
             let said = match state.is_known() {
-                true => state.in_words(observes),
-                false => format!(
-                    "{NO_BUCKET_SO} all {} are left{}",
-                    state.burst,
-                    in_reserve(state.reserve)
-                ),
+                true => state.in_words(observes, self.order.is_some()),
+                false => format!("{NO_BUCKET_SO} all {} are left", state.burst),
             };
             let _ = write!(words, "\n  limit '{}', {}: {said}", state.limit, state.text);
         }

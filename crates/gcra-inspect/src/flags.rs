@@ -1,12 +1,13 @@
 //! The flags that commands have in common: which table, which clients.
 
 use std::env;
+use std::net::Ipv6Addr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Once;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
-use gcra_policy::key::{Key, NamedValue};
+use gcra_policy::key::Key;
 use gcra_table::Table;
 use gcra_text::output::print_note;
 
@@ -107,8 +108,38 @@ pub(crate) fn key_parser() -> impl TypedValueParser<Value = Key> {
     OsStringValueParser::new().try_map(|text| Key::from_bytes(text.as_bytes()))
 }
 
-pub(crate) fn named_value_parser() -> impl TypedValueParser<Value = NamedValue> {
-    OsStringValueParser::new().try_map(|text| NamedValue::from_bytes(text.as_bytes()))
+pub fn parse_host_and_port(text: &str) -> Result<String, String> {
+    const RIGHT: &str = "HOST:PORT, such as 127.0.0.1:9101 or localhost:9101";
+    if let Some(mistake) = not_a_socket_address(text, "[::1]:9101", RIGHT) {
+        return Err(mistake);
+    }
+    match text.rsplit_once(':') {
+        Some((host, _)) if !host.is_empty() => Ok(text.to_owned()),
+        _ => Err(format!("'{text}' has no host; write {RIGHT}")),
+    }
+}
+
+/// The mistake in a string that is not `HOST:PORT` nor `IP:PORT`. It may be neither although
+/// this finds nothing. `v6` is an example with an IPv6 address, and `right` says what to write.
+pub fn not_a_socket_address(text: &str, v6: &str, right: &str) -> Option<String> {
+    if let Some((scheme, rest)) = text.split_once("://") {
+        let rest = rest.split('/').next().unwrap_or(rest);
+        return Some(format!("'{text}' begins with '{scheme}://'; write {rest}"));
+    }
+    let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
+    if bare.parse::<Ipv6Addr>().is_ok() {
+        return Some(format!("'{text}' is an IPv6 address without a port; write {v6}"));
+    }
+    let Some((_, port)) = text.rsplit_once(':').filter(|(_, port)| !port.is_empty()) else {
+        return Some(match text.parse::<u16>() {
+            Ok(port) => format!("'{text}' is only a port; write 127.0.0.1:{port}"),
+            Err(_) => format!("'{text}' has no port; write {right}"),
+        });
+    };
+    if port.parse::<u16>().is_err() {
+        return Some(format!("'{port}' in '{text}' is not a port from 1 to 65535; write {right}"));
+    }
+    None
 }
 
 pub fn default_table() -> PathBuf {

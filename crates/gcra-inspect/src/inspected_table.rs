@@ -6,24 +6,27 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use anyhow::bail;
 use gcra_limiter::client_name::write_client;
-use gcra_limiter::message_key::hash_key;
+use gcra_limiter::earlier_policies::PolicyHistory;
 use gcra_limiter::policies_in_force::InForce;
 use gcra_limiter::question::Question;
+use gcra_limiter::stats::Stats;
 use gcra_limiter::written_message::WrittenMessage;
 use gcra_policy::file::document;
 use gcra_policy::key::Key;
 use gcra_policy::origin::MOST_TEXT;
 use gcra_policy::secrets::Readers;
-use gcra_policy::{Limit, Policies, Policy};
-use gcra_table::{KeyHash, Leases, Table};
+use gcra_policy::table_error::TableError;
+use gcra_policy::{Policies, Policy};
+use gcra_table::{Leases, Slots, Table};
+use gcra_text::config_note::ConfigNote;
 use gcra_text::count::Count;
 use gcra_text::output::{Mistakes, WrongUsage, print_note};
-use gcra_text::table_error::TableError;
 use gcra_text::visible::Visible;
 use spop_agent::Message;
 
@@ -31,7 +34,6 @@ use crate::explanation::{key_parts, of_a_group, written_key};
 use crate::key_meanings::{self, Meaning, OtherForm, named, other_forms};
 use crate::policies_file::{Chosen, Kept, KeptError};
 use crate::process_state::{is_used, living};
-use crate::unseen_debts;
 
 /// A table, and the policies by which the command looks at it.
 pub struct Inspected {
@@ -45,8 +47,8 @@ pub struct Inspected {
     kept: OnceLock<Kept>,
     /// The policies that they have or had besides those here, once these were asked for.
     others: OnceLock<Vec<Policies>>,
-    /// Whether agents remember debts of which these do not tell.
-    misses_history: bool,
+    /// Whether earlier configurations are missing.
+    pub(crate) misses_history: bool,
 }
 
 pub struct InspectedClient {
@@ -56,21 +58,6 @@ pub struct InspectedClient {
     pub written: String,
     meaning: Meaning,
     pub question: Question,
-}
-
-/// Where a command gets the limits from.
-pub enum LimitsFrom<'c> {
-    /// The policies that the agents keep beside the table.
-    OfAgents,
-    File(&'c Path),
-    Flags(Box<Policies>),
-}
-
-impl<'c> LimitsFrom<'c> {
-    /// Those of the file that the command line names, or else those of the agents.
-    pub fn of(config: Option<&'c Path>) -> Self {
-        config.map_or(Self::OfAgents, Self::File)
-    }
 }
 
 /// The source of a command's policies. In sentences: "no key of any policy in ...".
@@ -109,14 +96,13 @@ fn have_files(table: &Table) -> Vec<bool> {
     living(table).iter().filter_map(|agent| Some(agent.profile?.has_file)).collect()
 }
 
-/// Fails if the agents of the table get their limits in another way than the command line says:
-/// from a file, or from flags. If no agent says that now, this is about those that used it last,
-/// as far as they have kept something. `what` is the command, for the sentence about that.
+/// Fails if the command line has `--config`, and the agents of the table have no file. If no agent
+/// says that now, this is about those that used it last, as far as they have kept something.
+/// `what` is the command, for the sentence about that.
 fn check_sources(
     table: &Table,
     path: &Path,
     kept: Option<&Chosen<'_>>,
-    by_file: bool,
     what: &str,
 ) -> anyhow::Result<()> {
     let (mut have_files, shown) = (have_files(table), path.display());
@@ -125,7 +111,7 @@ fn check_sources(
         have_files.extend(kept.map(|chosen| chosen.entry.origin.file().is_some()));
     }
     // Where agents differ, or nothing is known, the command line may be right.
-    if have_files.is_empty() || have_files.contains(&by_file) {
+    if have_files.is_empty() || have_files.contains(&true) {
         return Ok(());
     }
     let (who, otherwise) = match is_now {
@@ -135,16 +121,10 @@ fn check_sources(
             ", or name the table of your agents with --table",
         ),
     };
-    let sentence = match by_file {
-        false => format!(
-            "{who} their limits from a file, and the keys of its buckets depend on that; write \
-             '{what}' without --rate, or with --config FILE and the file of the agents{otherwise}"
-        ),
-        true => format!(
-            "{who} their limit from --rate, and not from a file; write '{what}' without \
-             --config{otherwise}"
-        ),
-    };
+    let sentence = format!(
+        "{who} their limit from --rate, and not from a file; write '{what}' without \
+         --config{otherwise}"
+    );
     bail!(WrongUsage(sentence))
 }
 
@@ -159,40 +139,36 @@ pub(crate) fn policies_of_agents(
 ) -> anyhow::Result<Option<(Policies, PolicySource)>> {
     let kept = Kept::read(table, path);
     let chosen = kept.as_ref().ok().and_then(|kept| kept.chosen(table, path));
-    chosen.map(|chosen| of_agents(&kept, Some(chosen), path, "")).transpose()
+    chosen.map(|chosen| of_agents(&kept, Some(chosen), path)).transpose()
 }
 
-/// The policies that the agents keep beside their table, and what they come from. `what`
-/// is the command, for the sentence that says what to write.
+/// The policies that the agents keep beside their table, and what they come from.
 fn of_agents(
     kept: &Result<Kept, KeptError>,
     chosen: Option<Chosen<'_>>,
     path: &Path,
-    what: &str,
 ) -> anyhow::Result<(Policies, PolicySource)> {
-    let takes_rate = ["gcra-spoa table get", "gcra-spoa explain"].contains(&what);
-    let or_rate = if takes_rate { ", or their --rate" } else { "" };
     if let Err(KeptError::Unusable(why)) = kept {
         bail!(
-            "{why}, so the limits of the agents are not known; name their file with --config\
-             {or_rate}, or remove it: agents that run write another one"
+            "{why}, so the limits of the agents are not known; name their file with --config, or \
+             remove it: agents that run write another one"
         );
     }
     let Some(Chosen { entry, note }) = chosen else {
         bail!(WrongUsage(format!(
-            "the limits of the agents of table {} are not known; name their file with --config\
-             {or_rate}",
+            "the limits of the agents of table {} are not known; name their file with --config, \
+             or start an agent, which writes its limits beside the table",
             path.display()
         )));
     };
     note.iter().for_each(|note| print_note(note));
     let file = entry.origin.file();
-    let unusable = |mut mistakes: Vec<String>| {
-        mistakes.push(format!(
+    let unusable = |mut mistakes: Vec<ConfigNote>| {
+        mistakes.push(ConfigNote::from(format!(
             "what the agents of table {} have in force cannot be used by this command; name a \
              copy of their file with --config",
             path.display()
-        ));
+        )));
         Mistakes(mistakes)
     };
     Ok(match entry.policies().map_err(unusable)? {
@@ -244,43 +220,49 @@ impl Inspected {
     ///
     /// There is no such table, the file has mistakes, it is not known what the agents have, or
     /// they get their limits in another way than the command line says.
-    pub fn open(path: PathBuf, limits: LimitsFrom<'_>, what: &str) -> anyhow::Result<Self> {
-        let given = match limits {
-            LimitsFrom::OfAgents => None,
-            LimitsFrom::File(file) => Some((read(file)?, PolicySource::of(Some(file)))),
-            LimitsFrom::Flags(policies) => Some((*policies, PolicySource::Flags)),
-        };
+    pub fn open(path: PathBuf, config: Option<&Path>, what: &str) -> anyhow::Result<Self> {
+        let given = config.map(read).transpose()?;
         let table = Table::inspect(&path).map_err(TableError)?;
         let kept = Kept::read(&table, &path);
         let chosen = kept.as_ref().ok().and_then(|kept| kept.chosen(&table, &path));
-        let is_given = given.is_some();
         let (policies, source) = match given {
-            Some((policies, source)) => {
-                check_sources(&table, &path, chosen.as_ref(), source.has_names(), what)?;
-                (policies, source)
+            Some(policies) => {
+                check_sources(&table, &path, chosen.as_ref(), what)?;
+                (policies, PolicySource::of(config))
             }
-            None => of_agents(&kept, chosen, &path, what)?,
+            None => of_agents(&kept, chosen, &path)?,
         };
-        let remembered = unseen_debts::remembered(&table);
-        let (history, is_whole) = match (remembered, &kept) {
-            (None, _) => (Vec::new(), true),
-            (Some((agents, _)), Ok(kept)) => kept.history(table.now(), &agents),
-            (Some(_), Err(_)) => (Vec::new(), false),
-        };
-        let about_younger = history.first().zip(kept.as_ref().ok());
-        let about_younger =
-            about_younger.and_then(|((_, first), kept)| kept.note_about_younger(&table, *first));
-        let in_force = Arc::new(InForce::of_history(history, policies, &table));
+        let history = kept.as_ref().ok().and_then(|kept| kept.history_of(&policies, &table));
+        let (history, missing) = history.unwrap_or_default();
+        let stats = Stats::new(NonZeroUsize::MIN);
+        let in_force = Arc::new(InForce::after(history, policies, &stats, &table));
         let (leases, table) = (leases_of(&table), Arc::new(table));
         let inspected = Self {
             kept: kept.unwrap_or_default().into(),
-            misses_history: !is_whole,
+            misses_history: missing > 0,
             ..Self::of_parts(table, path, in_force, leases, source)
         };
-        let differs = if is_given { inspected.note() } else { None };
-        let notes = [inspected.note_about_users(), differs, about_younger];
+        let differs = if config.is_some() { inspected.note() } else { None };
+        let notes = [inspected.note_about_users(), differs, inspected.note_about_missing()];
         notes.iter().flatten().for_each(|note| print_note(note));
         Ok(inspected)
+    }
+
+    /// The policies of a file whose names of clients need no table, because it has a salt.
+    ///
+    /// # Errors
+    ///
+    /// The file has mistakes, or there is no memory.
+    pub(crate) fn with_salt(config: &Path) -> anyhow::Result<Option<Self>> {
+        let policies = read(config)?;
+        if policies.list.iter().any(|policy| policy.name_salt.is_none()) {
+            return Ok(None);
+        }
+        let table = Table::in_memory(Slots::new(64)?)?;
+        let stats = Stats::new(NonZeroUsize::MIN);
+        let in_force = InForce::after(PolicyHistory::default(), policies, &stats, &table);
+        let source = PolicySource::of(Some(config));
+        Ok(Some(Self::of_parts(table.into(), PathBuf::new(), in_force.into(), None, source)))
     }
 
     /// A table, and policies that are known, without the history of agents.
@@ -296,40 +278,24 @@ impl Inspected {
         Self { table, path, in_force, leases, source, kept, others, misses_history }
     }
 
-    /// Whether agents count debts from before a change of their limits, of which this does not
-    /// know.
-    pub(crate) fn misses_history(&self) -> bool {
-        let knows_some = self.in_force.earlier.remembered_until() > self.table.now();
-        self.misses_history || (!knows_some && unseen_debts::remembered(&self.table).is_some())
+    /// Says so if it is not known what was in force before.
+    fn note_about_missing(&self) -> Option<String> {
+        self.misses_history.then(|| {
+            format!(
+                "a configuration that was in force before was too large to be kept beside the \
+                 table {}, so a client may owe more than is shown",
+                self.path.display()
+            )
+        })
     }
 
-    /// Says that a client may owe more by the key that its policy had before, if its KEY does not
-    /// tell that.
-    pub(crate) fn note_about_former_args(&self, client: &InspectedClient) -> Option<String> {
-        let policy = self.policy(client);
-        let args = &client.meaning.args;
-        unseen_debts::note_about_former_args(&self.table, &self.in_force, policy, args)
-    }
-
-    /// Whether a client may owe something by a key that it had before and that is not known here.
-    pub(crate) fn misses_former_key(&self, client: &InspectedClient) -> bool {
-        self.misses_history() || self.note_about_former_args(client).is_some()
-    }
-
-    /// The hashes that the key of a client has by what other agents have, or had before a reload.
-    pub(crate) fn other_keys(&self, client: &InspectedClient) -> Vec<KeyHash> {
-        let (name, hasher) = (&self.policy(client).name, self.table.hasher());
-        let policies = self.others().iter().flat_map(|others| &others.list);
-        let same = policies.filter(|policy| policy.name == *name);
-        let hash = |policy| Some(hash_key(hasher.clone(), policy, &client.message()?)?.0);
-        same.filter_map(hash).collect()
-    }
-
-    /// The policies that agents have or had before a reload, besides those of the command.
+    /// All policies that agents have, or had before.
     pub(crate) fn others(&self) -> &[Policies] {
         self.others.get_or_init(|| {
             let read = || Kept::read(&self.table, &self.path).unwrap_or_default();
-            self.kept.get_or_init(read).others(self.in_force.policies.limits_digest).collect()
+            let mut others: Vec<_> = self.kept.get_or_init(read).all().collect();
+            others.iter_mut().for_each(|policies| policies.come_into_force(&self.table));
+            others
         })
     }
 
@@ -344,6 +310,22 @@ impl Inspected {
         policy: Option<&str>,
         key: &Key,
     ) -> anyhow::Result<Vec<InspectedClient>> {
+        self.for_each_meant(policy, key, |at, meaning| self.client(at, &key.text, meaning))
+    }
+
+    /// Makes something of the meaning of a key in the policy with this name; without a name, in
+    /// each policy whose key it can be. `make` gets the place of the policy. Its error is a
+    /// sentence.
+    ///
+    /// # Errors
+    ///
+    /// There is no such policy, or the key is not one of any of the policies.
+    pub(crate) fn for_each_meant<T>(
+        &self,
+        policy: Option<&str>,
+        key: &Key,
+        make: impl Fn(usize, Meaning) -> Result<T, String>,
+    ) -> anyhow::Result<Vec<T>> {
         let policies = &self.in_force.policies.list;
         let source = &self.source;
         let is_meant = |found: &Policy| match policy {
@@ -352,15 +334,12 @@ impl Inspected {
         };
         let meant: Vec<_> = (0..policies.len()).filter(|at| is_meant(&policies[*at])).collect();
         if let (Some(name), []) = (policy, &meant[..]) {
-            let all = self.in_force.policies.without_trials();
-            let names: Vec<_> = all.map(|policy| &*policy.name).collect();
-            let names = names.join(", ");
-            bail!(WrongUsage(format!("there is no policy '{name}' in {source}; it has {names}")));
+            bail!(no_policy(name, &self.in_force.policies, source));
         }
-        let client = |at: usize| self.client(at, &key.text, named(key, &policies[at].key.args)?);
-        let found: Vec<_> = meant.iter().map(|at| (*at, client(*at))).collect();
-        if found.iter().any(|(_, client)| client.is_ok()) {
-            return Ok(found.into_iter().filter_map(|(_, client)| client.ok()).collect());
+        let made = |at: usize| make(at, named(key, &policies[at].key.args)?);
+        let found: Vec<_> = meant.iter().map(|at| (*at, made(*at))).collect();
+        if found.iter().any(|(_, made)| made.is_ok()) {
+            return Ok(found.into_iter().filter_map(|(_, made)| made.ok()).collect());
         }
         let sentence = match &found[..] {
             [(at, Err(mistake))] if source.has_names() => {
@@ -375,8 +354,8 @@ impl Inspected {
             _ => {
                 let each: Vec<_> = found
                     .iter()
-                    .filter_map(|(at, client)| {
-                        let mistake = client.as_ref().err()?;
+                    .filter_map(|(at, made)| {
+                        let mistake = made.as_ref().err()?;
                         Some(format!("'{}': {mistake}", policies[*at].name))
                     })
                     .collect();
@@ -389,7 +368,12 @@ impl Inspected {
 
     /// The client with the key of this meaning in the policy at this place. The error is a
     /// sentence.
-    fn client(&self, at: usize, key: &str, meaning: Meaning) -> Result<InspectedClient, String> {
+    pub(crate) fn client(
+        &self,
+        at: usize,
+        key: &str,
+        meaning: Meaning,
+    ) -> Result<InspectedClient, String> {
         let policy = &self.in_force.policies.list[at];
         let name = policy.message.as_deref().unwrap_or_default();
         let (message, question) = of_a_group(policy, &meaning.args, |args| {
@@ -475,38 +459,26 @@ impl Inspected {
         let (all, others) = self.agents_with_other_limits();
         let agents = Count(all as u64, "agent", "agents");
         let have = if others == 1 { "has" } else { "have" };
-        match &self.source {
-            PolicySource::Flags if have_files(&self.table).contains(&true) => Some(format!(
-                "some agents of table {path} have their limits from a file; this is not about \
-                 their buckets, which a command without --rate finds"
-            )),
-            _ if others == 0 => None,
-            PolicySource::Flags => Some(format!(
-                "{others} of {agents} of table {path} {have} another --rate, --burst, --key or \
-                 --cost than this command; write those of the agents, or none of them"
-            )),
-            source => Some(format!(
-                "{others} of {agents} of table {path} {have} other limits than those of {source}; \
-                 was it changed and not reloaded, or is it another file?"
-            )),
-        }
+        (others > 0).then(|| {
+            format!(
+                "{others} of {agents} of table {path} {have} other limits than those of {}; was \
+                 it changed and not reloaded, or is it another file?",
+                self.source
+            )
+        })
     }
 
-    /// Whether the agents of the table do not know the policy of a client, because all of them
-    /// have other limits and no agent has registered a limit of this policy.
-    pub(crate) fn is_unknown_policy(&self, client: &InspectedClient) -> bool {
+    /// Whether the agents of the table do not know a policy: all have other limits, and none has
+    /// had a policy of this name.
+    pub(crate) fn is_unknown_policy(&self, policy: &Policy) -> bool {
         let (all, others) = self.agents_with_other_limits();
-        let registered = self.table.registered();
-        let is_registered = |limit: &Limit| registered.iter().any(|it| it.limit == limit.id);
-        // Counts in windows are not registered.
-        let limits = self.policy(client).limits().filter(|limit| limit.calendar().is_none());
-        let mut limits = limits.peekable();
-        let has_limits = limits.peek().is_some();
+        let name = &policy.name;
+        let mut known = self.others().iter().flat_map(|others| &others.list);
         self.source.has_names()
             && all > 0
             && others == all
-            && has_limits
-            && !limits.any(is_registered)
+            && !self.others().is_empty()
+            && !known.any(|policy| policy.name == *name)
     }
 
     /// How many agents use the table and say which limits they have, and how many of them have
@@ -564,19 +536,28 @@ impl Inspected {
     /// 'api', 10 per second: ...". Without policy and limit for agents without a file.
     pub(crate) fn about(&self, client: &InspectedClient, limit: &str, said: &str) -> String {
         let shown = self.shown(client);
-        match (&*self.policy_in_words(client), limit) {
-            ("", _) => format!("{shown}: {said}"),
-            (policy, "") => format!("{shown}: {policy}: {said}"),
-            (policy, limit) => format!("{shown}: {policy}, {limit}: {said}"),
-        }
+        about(&shown, &self.policy_in_words(client), limit, said)
+    }
+
+    pub(crate) fn policy_in_words(&self, client: &InspectedClient) -> String {
+        self.name_in_words(self.policy(client))
     }
 
     /// "policy 'api'" where the policies come from a file, else nothing.
-    pub(crate) fn policy_in_words(&self, client: &InspectedClient) -> String {
+    pub(crate) fn name_in_words(&self, policy: &Policy) -> String {
         match self.source.has_names() {
-            true => format!("policy '{}'", self.policy(client).name),
+            true => format!("policy '{}'", policy.name),
             false => String::new(),
         }
+    }
+}
+
+/// A sentence about clients under a limit, or about the clients themselves.
+pub(crate) fn about(shown: &str, policy: &str, limit: &str, said: &str) -> String {
+    match (policy, limit) {
+        ("", _) => format!("{shown}: {said}"),
+        (policy, "") => format!("{shown}: {policy}: {said}"),
+        (policy, limit) => format!("{shown}: {policy}, {limit}: {said}"),
     }
 }
 
@@ -587,6 +568,13 @@ impl InspectedClient {
     }
 }
 
+/// The mistake of a command that names a policy that is not among these.
+pub(crate) fn no_policy(name: &str, policies: &Policies, source: &PolicySource) -> WrongUsage {
+    let names: Vec<_> = policies.without_trials().map(|policy| &*policy.name).collect();
+    let names = names.join(", ");
+    WrongUsage(format!("there is no policy '{name}' in {source}; it has {names}"))
+}
+
 /// Reads the file of the agents for a command about them.
 ///
 /// # Errors
@@ -594,11 +582,11 @@ impl InspectedClient {
 /// The mistakes in the file, and what can be done while it has them.
 pub fn read(file: &Path) -> Result<Policies, Mistakes> {
     document::read(file, Readers::OfFile).map_err(|mut mistakes| {
-        mistakes.push(format!(
+        mistakes.push(ConfigNote::from(format!(
             "{} cannot be used by this command; running agents keep the policies that they loaded \
              before; name a copy of the file that they loaded with --config, or mend this one",
             file.display()
-        ));
+        )));
         Mistakes(mistakes)
     })
 }

@@ -19,9 +19,9 @@ pub struct Meaning {
 /// The meaning of a KEY for a policy of a file, whose key is `args`; if there are none, its key is
 /// all args of the message. The error is a sentence.
 ///
-/// A value is that of the arg whose name or mark (`else:`) is in front of it, and otherwise that
-/// of the arg itself and not of a fallback. It has the type that is in front, and otherwise it is
-/// an address or a string.
+/// A name or a mark (`else:`) in front of a value says its arg. Without them the value is that of
+/// the arg itself, and not of a fallback. It has the type that is in front, and otherwise it is an
+/// address or a string.
 pub fn named(key: &Key, args: &[KeyArg]) -> Result<Meaning, String> {
     let text = &key.text;
     let names: Vec<Option<(&str, &str)>> =
@@ -160,7 +160,7 @@ pub fn in_words(args: &[KeyArg]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gcra_policy::file::key::key_args;
+    use gcra_policy::file::names::key_args;
 
     fn meaning_of(key: &str) -> impl Fn(&str) -> Result<Meaning, String> {
         let entries: Vec<_> = key.split(',').collect();

@@ -12,7 +12,7 @@ use gcra_policy::{Limit, Policy};
 use gcra_store::Standing;
 use gcra_table::{Admission, Leases, Nanos, Quota, Table, Time};
 use gcra_text::count::Count;
-use gcra_text::duration::{Left, nanoseconds};
+use gcra_text::duration::{Wait, nanoseconds};
 use serde::Serialize;
 use spop_agent::Message;
 
@@ -42,8 +42,6 @@ pub struct Held {
     /// Cells that can be spent without asking.
     pub cells: u32,
     pub burst: u32,
-    /// How much of the burst is kept in reserve for requests that are not asked about.
-    pub(crate) reserve: u32,
     /// How long they can still be spent.
     pub(crate) valid_ms: u64,
     /// Cells that were spent, and of which the store has not confirmed that it knows it.
@@ -95,24 +93,21 @@ impl Stored {
         }
     }
 
-    fn in_words(self, burst: u32, reserve: u32, counts: bool) -> String {
+    fn in_words(self, burst: u32, counts: bool) -> String {
         let Self { owed, lent, free, machines, full_after_ms } = self;
-        let (free, of_them) = (free.saturating_add(reserve), in_reserve(reserve));
         if counts {
-            return format!("in the store: {owed} of {burst} counted in this window{of_them}");
+            return format!("in the store: {owed} of {burst} counted in this window");
         }
         match (owed, lent) {
             (_, 0) if owed > 0 => format!(
-                "in the store: {} owed, {free} of {burst} free{of_them}; all {burst} in {}",
+                "in the store: {} owed, {free} of {burst} free; all {burst} in {}",
                 Count(owed, "cell", "cells"),
                 left(full_after_ms)
             ),
-            (0, 0) => {
-                format!("in the store: nothing is owed or lent, so all {burst} are free{of_them}")
-            }
+            (0, 0) => format!("in the store: nothing is owed or lent, so all {burst} are free"),
             _ => {
                 let mut words = format!(
-                    "in the store: {} owed, {lent} lent ({}), {free} of {burst} free{of_them}",
+                    "in the store: {} owed, {lent} lent ({}), {free} of {burst} free",
                     Count(owed, "cell", "cells"),
                     Count(machines, "machine has asked lately", "machines have asked lately"),
                 );
@@ -137,13 +132,12 @@ impl Held {
         limit: &Limit,
     ) -> Self {
         let bucket = LimitBucket::of(table, limit, key, Some(message));
-        let most = bucket.quota.burst();
+        let burst = bucket.quota.burst();
         let nothing = Self {
             limit: limit.label.to_string(),
             text: limit.in_words_for(message),
-            burst: most + limit.in_reserve(),
-            reserve: limit.in_reserve(),
-            now: if cells > most { HeldNow::Oversize } else { HeldNow::Asks },
+            burst,
+            now: if cells > burst { HeldNow::Oversize } else { HeldNow::Asks },
             at_once,
             counts: limit.calendar().is_some(),
             ..Self::default()
@@ -165,7 +159,7 @@ impl Held {
         let asking = holding.is_asking(now, patience);
         Self {
             now: match look {
-                _ if cells > most => HeldNow::Oversize,
+                _ if cells > burst => HeldNow::Oversize,
                 Look::Enough => HeldNow::Allowed,
                 Look::Blocked { .. } => HeldNow::Blocked,
                 Look::Waiting { .. } | Look::Lacking => HeldNow::Asks,
@@ -180,8 +174,8 @@ impl Held {
         }
     }
 
-    /// Says what the store would decide about a request of this cost now, if it is asked about
-    /// each request, and what it has is known.
+    /// Adds the store's decision about a request of this cost now. Does so only if agents ask the
+    /// store about each request, and the record is known.
     pub(crate) fn decide(
         &mut self,
         Question { cells, .. }: Question,
@@ -237,7 +231,7 @@ impl Held {
         if self.asking {
             parts.push("the store is being asked".to_owned());
         }
-        let of_store = |store: Stored| store.in_words(self.burst, self.reserve, self.counts);
+        let of_store = |store: Stored| store.in_words(self.burst, self.counts);
         parts.extend(self.store.map(of_store));
         parts.extend(self.store_fault.clone());
         parts.join("; ")
@@ -255,13 +249,8 @@ pub(crate) fn wait_and_delay(quota: Quota, owed: Nanos, cells: u32) -> (Nanos, N
 }
 
 /// A time that still has to pass.
-pub(crate) fn left(milliseconds: u64) -> Left {
-    Left(Duration::from_millis(milliseconds))
-}
-
-/// ", 7 of them in reserve", if some are.
-pub(crate) fn in_reserve(cells: u32) -> String {
-    if cells == 0 { String::new() } else { format!(", {cells} of them in reserve") }
+pub(crate) fn left(milliseconds: u64) -> Wait {
+    Wait(Duration::from_millis(milliseconds))
 }
 
 #[cfg(test)]
@@ -273,8 +262,8 @@ mod tests {
         let lent = Stored { lent: 3, free: 7, machines: 1, ..Stored::default() };
         let words =
             "in the store: 0 cells owed, 3 lent (1 machine has asked lately), 7 of 10 free";
-        assert_eq!(lent.in_words(10, 0, false), words);
+        assert_eq!(lent.in_words(10, false), words);
         let owed = Stored { owed: 2, full_after_ms: 1_500, ..lent };
-        assert!(owed.in_words(10, 0, false).ends_with("7 of 10 free; nothing is owed in 1500 ms"));
+        assert!(owed.in_words(10, false).ends_with("7 of 10 free; nothing is owed in 1500 ms"));
     }
 }

@@ -1,41 +1,47 @@
-//! The file beside a table in which its agents keep what is in force: `<table>.policies`.
+//! The file beside a table in which its agents keep the policies that are and were in force:
+//! `<table>.policies`.
 //!
-//! It has an entry for each set of limits that an agent has, by the digest that the table's list
-//! of processes has, too. So a command makes the same policies, and needs to be told nothing.
-//! An agent writes the whole file beside the one that is there, and renames it: what has the name
-//! is complete, wherever a writer was killed. docs/internals/POLICIES.md says all of it.
+//! It has an entry for each set of policies. A command makes the policies of the agents from it,
+//! and an agent that starts learns what was in force before: by that it knows what clients owe. An
+//! agent writes a new file and renames it, so the file with this name is complete, even after a
+//! writer was killed. docs/internals/POLICIES.md describes it.
+
+// ADR 46: Agents keep what is in force beside the table.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
-use std::fs::{self, File, Metadata};
+use std::fs::{File, Metadata};
 use std::io::{self, Read as _};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use gcra_limiter::earlier_policies::{FormerPolicies, PolicyHistory, most_owed};
 use gcra_limiter::policies_in_force::InForce;
 use gcra_policy::Policies;
 use gcra_policy::origin::Origin;
-use gcra_table::{Name, Process, Table, Time};
+use gcra_table::{FilePath, Name, Process, Table, Time};
+use gcra_text::config_note::ConfigNote;
+use gcra_text::count::Count;
 use gcra_text::duration::Left;
-use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::process_list;
 use crate::process_state::living;
 
-/// The first line, without the checksum. The number changes with the meaning of what follows.
-const TITLE: &str = "gcra-spoa policies 2 ";
+/// The first line, without the checksum. The number changes with the meaning of the bytes that
+/// follow.
+const TITLE: &str = "gcra-spoa policies 3 ";
 
 /// How many digits of the checksum follow, before the end of the line.
 const DIGITS: usize = 16;
 
-/// The most entries. Those of agents that run have one set of limits, or two during a change; but
-/// each agent may have its own.
-const MOST_ENTRIES: usize = 64;
+/// The most entries: as many as agents that a table lists, of which each may have its own.
+const MOST_ENTRIES: usize = 512;
 
 /// The most bytes of a file: a few times the most that the texts of one entry have.
 const MOST_BYTES: usize = 16 << 20;
@@ -44,20 +50,18 @@ const MOST_BYTES: usize = 16 << 20;
 const ATTEMPTS: u32 = 100;
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// The policies that an agent has in force.
+/// Policies that are or were in force, with times of the table's clock.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct KeptEntry {
     /// The digest of the limits.
     pub(crate) limits: u64,
-    /// Since when, by the table's clock; 0 if only an agent that has others now tells of it.
+    /// When an agent last put them in force while they were not.
     since_ns: u64,
-    /// When an agent last began to have it, or stopped with it.
-    last_ns: u64,
-    /// When an agent last had other policies instead, which remembers this; 0 if there is none.
+    /// When they last ended: another agent put others in force, or an agent ended with them after
+    /// that. 0 if they never did. They are in force if this is before `since_ns`.
     ended_ns: u64,
-    /// Until when it matters although no agent has it any more: clients may owe something by it,
-    /// or have exemptions.
-    until_ns: u64,
+    /// The most that a client can owe by them.
+    most_owed_ns: u64,
     /// The policies that only observe because an action of `--admin` said so.
     switched: Vec<String>,
     pub(crate) origin: Origin,
@@ -69,9 +73,8 @@ impl KeptEntry {
         Some(Self {
             limits: policies.limits_digest,
             since_ns: now.0,
-            last_ns: now.0,
             ended_ns: 0,
-            until_ns: 0,
+            most_owed_ns: most_owed(&policies.list).0,
             switched: policies.switched.iter().map(ToString::to_string).collect(),
             origin: policies.origin.as_deref()?.clone(),
         })
@@ -82,24 +85,15 @@ impl KeptEntry {
     /// # Errors
     ///
     /// The mistakes, a sentence each.
-    pub fn policies(&self) -> Result<Option<Policies>, Vec<String>> {
+    pub fn policies(&self) -> Result<Option<Policies>, Vec<ConfigNote>> {
         let Some(mut policies) = self.origin.policies()? else { return Ok(None) };
         for name in &self.switched {
-            if let Some(next) = policies.observing(name, true).map_err(|mistake| vec![mistake])? {
+            let observing = policies.observing(name, true);
+            if let Some(next) = observing.map_err(|error| vec![error.to_string().into()])? {
                 policies = next;
             }
         }
         Ok(Some(policies))
-    }
-
-    /// The earlier policies, as an agent remembers them.
-    fn of_history(in_force: &InForce) -> Vec<Self> {
-        let earlier = &in_force.earlier;
-        let entry = |(policies, ended): &(Arc<Policies>, Time)| {
-            let (ended_ns, until_ns) = (ended.0, earlier.kept_until().0);
-            Some(Self { since_ns: 0, ended_ns, until_ns, ..Self::new(policies, *ended)? })
-        };
-        earlier.history().iter().filter_map(entry).collect()
     }
 
     fn is_same(&self, other: &Self) -> bool {
@@ -107,15 +101,20 @@ impl KeptEntry {
             == (other.limits, &other.switched, &other.origin)
     }
 
-    /// Whether this one says as much as the other.
-    fn has_all_of(&self, other: &Self) -> bool {
-        self.is_same(other) && self.ended_ns >= other.ended_ns && self.until_ns >= other.until_ns
+    fn is_of(&self, policies: &Policies) -> bool {
+        let switched = policies.switched.iter().map(|name| &**name);
+        self.limits == policies.limits_digest
+            && self.switched.iter().map(String::as_str).eq(switched)
+            && policies.origin.as_deref() == Some(&self.origin)
     }
 
-    /// Notes what another one says about the same policies.
-    fn merge(&mut self, other: &Self) {
-        self.ended_ns = self.ended_ns.max(other.ended_ns);
-        self.until_ns = self.until_ns.max(other.until_ns);
+    const fn is_in_force(&self) -> bool {
+        self.since_ns > self.ended_ns
+    }
+
+    /// Whether a client may owe something by them since before they ended.
+    const fn matters(&self, now: Time) -> bool {
+        self.ended_ns > 0 && self.ended_ns.saturating_add(self.most_owed_ns) > now.0
     }
 
     /// "--rate 1/s --burst 1", "those of /etc/gcra-spoa.toml, as it was 5 min ago".
@@ -132,23 +131,13 @@ impl KeptEntry {
 }
 
 /// The policies that a table's agents have kept.
-#[derive(Debug, Default, Deserialize, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Kept {
     entries: Vec<KeptEntry>,
-    /// Until when an entry would matter that there was no space for.
-    lacks_until_ns: u64,
-    agents: Vec<KeptAgent>,
-}
-
-#[derive(Debug, Deserialize, Eq, PartialEq, Serialize)]
-struct KeptAgent {
-    /// As in [`Process`].
-    attachment: u32,
-    /// Since when it runs, by the table's clock. It remembers nothing that ended before.
-    since_ns: u64,
 }
 
 /// Why a command cannot use the file.
+#[derive(Clone, Debug)]
 pub enum KeptError {
     /// There is none.
     Missing,
@@ -170,18 +159,25 @@ impl Kept {
     ///
     /// There is no such file, it is damaged, or somebody else could have written it.
     pub fn read(table: &Table, path: &Path) -> Result<Self, KeptError> {
-        let name = path_beside(path);
+        Self::read_at(table, &path.into())
+    }
+
+    fn read_at(table: &Table, path: &FilePath) -> Result<Self, KeptError> {
+        let name = beside(path);
         let unusable = |why: &str| KeptError::Unusable(format!("{} {why}", name.display()));
         let cannot = |error: io::Error| unusable(&format!("cannot be read: {error}"));
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let file = match rustix::fs::open(&name, flags, Mode::empty()) {
+        let (folder, entry) = name.at();
+        let file = match rustix::fs::openat(folder, entry, flags, Mode::empty()) {
             Ok(file) => File::from(file),
             Err(Errno::NOENT) => return Err(KeptError::Missing),
             Err(Errno::LOOP) => return Err(unusable("is a link, and agents write a file")),
             Err(errno) => return Err(cannot(errno.into())),
         };
         let metadata = file.metadata().map_err(cannot)?;
-        let owner = fs::metadata(path).map_err(cannot)?.uid();
+        let (folder, entry) = path.at();
+        let owner = rustix::fs::statat(folder, entry, AtFlags::empty());
+        let owner = owner.map_err(|errno| cannot(errno.into()))?.st_uid;
         must_be_of(&metadata, owner).map_err(|why| unusable(&why))?;
         let (mut bytes, most) = (Vec::new(), MOST_BYTES as u64 + 1);
         file.take(most).read_to_end(&mut bytes).map_err(cannot)?;
@@ -204,7 +200,7 @@ impl Kept {
         serde_json::from_slice(content).map_err(|_| DAMAGED)
     }
 
-    /// At most [`MOST_BYTES`]. For that the oldest entries are left out, and in the end the texts.
+    /// At most [`MOST_BYTES`]. For that the oldest entries lose their texts.
     fn bounded(&mut self, table: &Table) -> Vec<u8> {
         loop {
             let bytes = self.to_bytes(table);
@@ -212,31 +208,11 @@ impl Kept {
                 return bytes;
             }
             // This ends: an entry without texts has a few paths and flags.
-            let has_less = match &mut self.entries[..] {
-                [only] => only.origin.drop_texts(),
-                all => {
-                    let most = all.len().saturating_sub(1);
-                    self.keep_first(most)
-                }
-            };
-            if !has_less {
+            let mut oldest = self.entries.iter_mut().rev();
+            if !oldest.any(|entry| entry.origin.drop_texts()) && self.entries.pop().is_none() {
                 return bytes;
             }
         }
-    }
-
-    /// Leaves out all entries but the first ones. Returns whether that changes anything.
-    fn keep_first(&mut self, most: usize) -> bool {
-        let left_out = self.entries.iter().skip(most).map(|entry| entry.until_ns).max();
-        self.lacks_until_ns = self.lacks_until_ns.max(left_out.unwrap_or(0));
-        self.entries.truncate(most);
-        left_out.is_some()
-    }
-
-    /// Whether it has an entry that an agent remembers, or says that it lacks it.
-    fn tells_of(&self, former: &KeptEntry) -> bool {
-        self.lacks_until_ns >= former.until_ns
-            || self.entries.iter().any(|entry| entry.has_all_of(former))
     }
 
     fn to_bytes(&self, table: &Table) -> Vec<u8> {
@@ -247,8 +223,8 @@ impl Kept {
     }
 
     /// The entry of the most agents that use the table, because most requests are decided by it;
-    /// of several such entries the newest. Without any agent it is that of the one that was last
-    /// alive. `None` if there are agents, and none of them has kept anything.
+    /// of several such entries the newest. Without any agent it is the newest of all. `None` if
+    /// there are agents, and no agent has kept anything.
     pub fn chosen(&self, table: &Table, path: &Path) -> Option<Chosen<'_>> {
         let now = table.now();
         let processes = living(table);
@@ -257,15 +233,7 @@ impl Kept {
         let has =
             |entry: &KeptEntry| agents.iter().filter(|it| limits(it) == entry.limits).count();
         let entry = if agents.is_empty() {
-            let listed = table.listed_processes();
-            // Of an agent that was killed, only the table knows how long it lived.
-            let last_alive = |entry: &&KeptEntry| {
-                let silent = listed.iter().filter(|it| limits(it) == entry.limits);
-                let silent = silent.filter_map(|it| it.silent).min();
-                let beat = silent.map_or(0, |silent| now.0.saturating_sub(silent.0));
-                entry.last_ns.max(beat)
-            };
-            self.entries.iter().max_by_key(last_alive)?
+            self.entries.iter().max_by_key(|entry| entry.since_ns)?
         } else {
             let of_agents = self.entries.iter().filter(|entry| has(entry) > 0);
             of_agents.max_by_key(|entry| (has(entry), entry.since_ns))?
@@ -292,46 +260,73 @@ impl Kept {
         Some(Chosen { entry, note })
     }
 
-    /// The policies that are or were in force besides the limits with this digest.
-    pub fn others(&self, limits: u64) -> impl Iterator<Item = Policies> {
-        let others = self.entries.iter().filter(move |entry| entry.limits != limits);
-        others.filter_map(|entry| entry.policies().ok().flatten())
+    /// All policies that are or were in force.
+    pub fn all(&self) -> impl Iterator<Item = Policies> {
+        self.entries.iter().filter_map(|entry| entry.policies().ok().flatten())
     }
 
-    /// The earlier policies that these agents remember, each until a moment, the earliest first;
-    /// and whether these are all.
-    pub(crate) fn history(&self, now: Time, agents: &[Process]) -> (Vec<(Policies, Time)>, bool) {
-        let first = agents.iter().map(|agent| self.since_ns(agent)).min().unwrap_or(0);
-        let ended = self.entries.iter().filter(|it| it.ended_ns > 0 && it.until_ns > now.0);
-        let mut ended: Vec<_> = ended.filter(|entry| entry.ended_ns >= first).collect();
-        ended.sort_by_key(|entry| entry.ended_ns);
-        let policies = |entry: &&KeptEntry| {
-            let policies = entry.policies().ok().flatten()?;
-            Some((policies, Time(entry.ended_ns)))
+    /// The earlier configurations under which clients may still owe something. The number counts
+    /// those that are missing because they were too large to be kept.
+    pub(crate) fn history(&self, of: &KeptEntry, table: &Table) -> (PolicyHistory, u64) {
+        self.history_with(of, &[], table)
+    }
+
+    /// The same for policies of a command.
+    pub(crate) fn history_of(
+        &self,
+        policies: &Policies,
+        table: &Table,
+    ) -> Option<(PolicyHistory, u64)> {
+        let own = KeptEntry::new(policies, table.now())?;
+        Some(self.history(&own, table))
+    }
+
+    /// As [`history`](Self::history), with all that is known already.
+    fn history_with(
+        &self,
+        of: &KeptEntry,
+        known: &[FormerPolicies],
+        table: &Table,
+    ) -> (PolicyHistory, u64) {
+        let told = self.told_of(of, table.now());
+        let own = self.entries.iter().find(|entry| entry.is_same(of)).unwrap_or(of);
+        let mut missing = 0;
+        let mut all: Vec<(Arc<Policies>, Time, Time)> = Vec::new();
+        for entry in &told {
+            let is_it = |former: &&FormerPolicies| entry.is_of(&former.policies);
+            let policies = match known.iter().find(is_it) {
+                Some(former) => Some(former.policies.clone()),
+                None => entry.policies().ok().flatten().map(Arc::new),
+            };
+            missing += u64::from(policies.is_none());
+            let (since, ended) = (Time(entry.since_ns), Time(entry.ended_ns));
+            all.extend(policies.map(|policies| (policies, since, ended)));
+        }
+        let is_told = |former: &FormerPolicies| told.iter().any(|it| it.is_of(&former.policies));
+        let others = known.iter().filter(|former| !is_told(former));
+        all.extend(others.map(|it| (it.policies.clone(), it.since, it.ended)));
+        all.sort_by_key(|(.., ended)| *ended);
+        let first = told.first().filter(|_| missing == 0).map(|entry| entry.since_ns);
+        let begun = match (first, all.first()) {
+            (None | Some(0), Some((.., ended))) => ended.0,
+            (first, _) => first.unwrap_or(own.since_ns),
         };
-        let history: Vec<_> = ended.iter().filter_map(policies).collect();
-        let is_whole = history.len() == ended.len() && self.lacks_until_ns <= now.0;
-        (history, is_whole)
+        let mut history = PolicyHistory::since(Time(begun));
+        all.into_iter().for_each(|(policies, since, ended)| history.push(policies, since, ended));
+        (history, missing)
     }
 
-    /// Since when an agent runs; 0 if the file does not tell.
-    fn since_ns(&self, agent: &Process) -> u64 {
-        let kept = self.agents.iter().find(|kept| kept.attachment == agent.attachment);
-        kept.map_or(0, |kept| kept.since_ns)
+    /// The entries from before these policies that matter, those that ended first in front.
+    fn told_of(&self, of: &KeptEntry, now: Time) -> Vec<&KeptEntry> {
+        let others = self.entries.iter().filter(|entry| !entry.is_same(of) && entry.matters(now));
+        let mut told: Vec<_> = others.collect();
+        told.sort_by_key(|entry| entry.ended_ns);
+        told
     }
 
-    /// Says that some agents do not count debts that others do, if the earliest of these is from
-    /// before a change at the moment `changed`.
-    pub(crate) fn note_about_younger(&self, table: &Table, changed: Time) -> Option<String> {
-        let mut younger = living(table);
-        younger.retain(|agent| self.since_ns(agent) > changed.0);
-        (!younger.is_empty()).then(|| {
-            format!(
-                "agents that ran when the policies were changed by a reload count what clients \
-                 owed before, as shown here; {} started later and may allow more",
-                process_list::agents(&younger).0
-            )
-        })
+    /// The policies of the agents of the table at `path`, if they are known.
+    pub(crate) fn in_force(table: &Table, path: &Path) -> Option<Policies> {
+        Self::read(table, path).ok()?.chosen(table, path)?.entry.policies().ok()?
     }
 
     /// The flags of agents without a file, if the entry that is chosen has some.
@@ -346,6 +341,10 @@ impl Kept {
 
 /// Where the agents of the table at `path` keep what is in force.
 pub fn path_beside(path: &Path) -> PathBuf {
+    beside(&path.into()).to_path_buf()
+}
+
+fn beside(path: &FilePath) -> FilePath {
     path.with_added_extension("policies")
 }
 
@@ -382,9 +381,7 @@ fn must_be_of(metadata: &Metadata, owner: u32) -> Result<(), String> {
 /// How an agent keeps what it has in force.
 #[derive(Debug)]
 pub struct Keeper {
-    table: PathBuf,
-    /// When the agent wrote first.
-    since: OnceLock<Time>,
+    table: FilePath,
     seen: Mutex<Option<OwnEntry>>,
 }
 
@@ -405,19 +402,32 @@ impl OwnEntry {
     }
 }
 
+/// An agent's note about its policies.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Event {
+    /// They come into force.
+    Begin,
+    /// They are in force.
+    Stay,
+    /// The agent stops.
+    End,
+}
+
 /// Numbers that change when another file takes the place, and when the mode, the owner or the
 /// number of names changes.
 type Stamp = (u64, u64, i64, i64);
 
-fn stamp(path: &Path) -> io::Result<Stamp> {
-    let found = fs::symlink_metadata(path)?;
-    Ok((found.ino(), found.size(), found.ctime(), found.ctime_nsec()))
+fn stamp(path: &FilePath) -> io::Result<Stamp> {
+    let (folder, name) = path.at();
+    let found = rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW)?;
+    let size = u64::try_from(found.st_size).unwrap_or_default();
+    Ok((found.st_ino, size, found.st_ctime, found.st_ctime_nsec.cast_signed()))
 }
 
 impl Keeper {
-    /// For the table at `path`.
-    pub fn new(path: &Path) -> Self {
-        Self { table: path.to_owned(), since: OnceLock::new(), seen: Mutex::new(None) }
+    /// For the table at this path.
+    pub fn new(table: FilePath) -> Self {
+        Self { table, seen: Mutex::new(None) }
     }
 
     /// Whether the file is still the one that has these policies, or it is being written.
@@ -426,145 +436,196 @@ impl Keeper {
         let Ok(seen) = self.seen.try_lock() else { return true };
         seen.as_ref().is_some_and(|seen| {
             seen.is_of(policies, origin)
-                && stamp(&path_beside(&self.table)).is_ok_and(|now| now == seen.stamp)
+                && stamp(&beside(&self.table)).is_ok_and(|now| now == seen.stamp)
         })
     }
 
-    /// Writes the policies in force, unless the file has them. Policies that no agent has and that
-    /// do not matter any more leave the file.
+    /// Puts the policies of an agent that starts in force, and returns what was in force before.
+    /// The sentence says why clients may begin with no debts.
+    pub fn begin(&self, table: &Table, policies: &Policies) -> (PolicyHistory, Option<String>) {
+        let begun = PolicyHistory::since(table.now());
+        let Some(own) = KeptEntry::new(policies, begun.begun) else { return (begun, None) };
+        let mut read = Kept::read_at(table, &self.table);
+        // Another agent that starts now writes the file before it charges a client.
+        let are_debts = matches!(read, Err(KeptError::Missing)) && table.occupancy().live > 0;
+        if are_debts {
+            read = Kept::read_at(table, &self.table);
+        }
+        let why = match &read {
+            Err(KeptError::Unusable(why)) => Some(why.clone()),
+            Err(KeptError::Missing) if are_debts => {
+                Some(format!("there is no file {}", beside(&self.table).display()))
+            }
+            Err(KeptError::Missing) | Ok(_) => None,
+        };
+        let anew = "so clients begin with no debts under limits that were changed since";
+        let why = why.map(|why| format!("{why}, {anew}"));
+        // If it cannot be written, the next beat tries it again, and says so. Its content counts
+        // all the same.
+        let kept = self.write(table, policies, &begun, Event::Begin);
+        let kept = kept.or_else(|_| {
+            let mut kept = read.unwrap_or_default();
+            kept.note(&own, &begun, Event::Begin, table);
+            io::Result::Ok(kept)
+        });
+        let (history, missing) = kept.unwrap_or_default().history(&own, table);
+        let why = why.or_else(|| {
+            (missing > 0).then(|| {
+                let were = Count(missing, "configuration that was", "configurations that were");
+                let was = if missing == 1 { "was" } else { "were" };
+                format!("{were} in force before {was} too large to be kept, {anew} by them")
+            })
+        });
+        (history, why)
+    }
+
+    /// Writes the policies in force, unless the file has them, and what was in force before.
+    /// Policies that no agent has and that do not matter any more leave the file. Returns the
+    /// history, if the file tells more of it than the agent knows.
     ///
     /// # Errors
     ///
     /// The file cannot be written. The error names it.
-    pub fn keep(&self, table: &Table, in_force: &InForce) -> io::Result<()> {
-        self.write(table, in_force, false)
+    pub fn keep(&self, table: &Table, in_force: &InForce) -> io::Result<Option<PolicyHistory>> {
+        let InForce { policies, history, .. } = in_force;
+        let is_new = policies.origin.as_ref().is_some_and(|origin| {
+            let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+            !seen.as_ref().is_some_and(|seen| seen.is_of(policies, origin))
+        });
+        let event = if is_new { Event::Begin } else { Event::Stay };
+        let kept = self.write(table, policies, history, event)?;
+        let Some(own) = KeptEntry::new(policies, table.now()) else { return Ok(None) };
+        let is_known = |told: &&KeptEntry| {
+            let mut former = history.former().iter();
+            former.any(|it| told.is_of(&it.policies) && it.ended.0 == told.ended_ns)
+        };
+        let told = kept.told_of(&own, table.now());
+        let has_more = told.iter().any(|told| told.origin.has_texts() && !is_known(told));
+        Ok(has_more.then(|| kept.history_with(&own, history.former(), table).0))
     }
 
-    /// Writes once more what is in force, when the agent stops: until another one starts, commands
-    /// answer by what was last in force.
+    /// Writes that an agent stops which has had these policies in force.
     ///
     /// # Errors
     ///
     /// As [`keep`](Self::keep).
     pub fn keep_last(&self, table: &Table, in_force: &InForce) -> io::Result<()> {
-        self.write(table, in_force, true)
+        let InForce { policies, history, .. } = in_force;
+        self.write(table, policies, history, Event::End).map(drop)
     }
 
-    fn write(&self, table: &Table, in_force: &InForce, stops: bool) -> io::Result<()> {
+    /// Writes the file if it changes by that, and returns what is in it then.
+    fn write(
+        &self,
+        table: &Table,
+        policies: &Policies,
+        history: &PolicyHistory,
+        event: Event,
+    ) -> io::Result<Kept> {
         // The file belongs to the table that has the name now.
-        if table.name() != Name::Ours {
-            return Ok(());
-        }
-        self.write_beside(table, in_force, stops).map_err(|error| {
-            let name = path_beside(&self.table);
-            io::Error::other(format!("{}: {error}", name.display()))
-        })
-    }
-
-    fn write_beside(&self, table: &Table, in_force: &InForce, stops: bool) -> io::Result<()> {
-        let (policies, now) = (&in_force.policies, table.now());
-        let (Some(mut own), Some(origin)) = (KeptEntry::new(policies, now), &policies.origin)
+        let since = history.since_last();
+        let (Some(origin), Some(own), Name::Ours) =
+            (&policies.origin, KeptEntry::new(policies, since), table.name())
         else {
-            return Ok(());
+            return Ok(Kept::default());
         };
-        let since_ns = self.since.get_or_init(|| now).0;
-        // One for which the table's list has no space would be taken out by the others.
-        let alive = living(table);
-        let is_alive = |own: &u32| alive.iter().any(|agent| agent.attachment == *own);
-        let agent = table.attachment().filter(is_alive);
-        let agent = agent.map(|attachment| KeptAgent { attachment, since_ns });
-        // Another thread of this process may be at it.
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        let name = path_beside(&self.table);
-        let beside = Beside::lock(&name)?;
-        let mut kept = Kept::read(table, &self.table).unwrap_or_default();
-        let history = KeptEntry::of_history(in_force);
-        let is_new = !seen.as_ref().is_some_and(|seen| seen.is_of(policies, origin));
-        // The text of another agent with the same limits will do: two agents never write in turn.
-        let has_own =
-            |entry: &KeptEntry| (entry.limits, &entry.switched) == (own.limits, &own.switched);
-        let has_history = history.iter().all(|former| kept.tells_of(former));
-        let is_listed = agent.as_ref().is_none_or(|agent| kept.agents.contains(agent));
-        let is_whole = has_history && is_listed && kept.entries.iter().any(has_own);
-        if is_new || stops || !is_whole {
-            if let Some(entry) = kept.entries.iter().find(|entry| stops && entry.is_same(&own)) {
-                own.since_ns = entry.since_ns;
+        let name = beside(&self.table);
+        let written = || {
+            // Another thread of this process may be at it.
+            let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+            let beside = Beside::lock(&name)?;
+            let read = Kept::read_at(table, &self.table).ok();
+            let mut kept = read.clone().unwrap_or_default();
+            kept.note(&own, history, event, table);
+            if read.as_ref() != Some(&kept) {
+                kept.leave_out(&own, table);
+                beside.put(&kept.bounded(table), &name)?;
+            } else {
+                beside.path.remove()?;
             }
-            kept.put(own, history, table, &alive);
-            kept.put_agent(agent, &alive);
-            beside.put(&kept.bounded(table), &name)?;
-        }
-        *seen = Some(OwnEntry {
-            stamp: stamp(&name)?,
-            limits: policies.limits_digest,
-            switched: policies.switched.clone(),
-            origin: origin.clone(),
-        });
-        Ok(())
+            *seen = Some(OwnEntry {
+                stamp: stamp(&name)?,
+                limits: policies.limits_digest,
+                switched: policies.switched.clone(),
+                origin: origin.clone(),
+            });
+            Ok(kept)
+        };
+        written()
+            .map_err(|error: io::Error| io::Error::other(format!("{}: {error}", name.display())))
     }
 }
 
 impl Kept {
-    /// Adds the entry of an agent, and those of what it had in force before.
-    fn put(
-        &mut self,
-        mut own: KeptEntry,
-        history: Vec<KeptEntry>,
-        table: &Table,
-        agents: &[Process],
-    ) {
-        let now = table.now().0;
-        for former in history {
-            match self.entries.iter_mut().find(|entry| entry.is_same(&former)) {
-                Some(entry) => entry.merge(&former),
-                None => self.entries.push(former),
+    /// Notes an agent's present policies, and those that it had before.
+    fn note(&mut self, own: &KeptEntry, history: &PolicyHistory, event: Event, table: &Table) {
+        let now = table.now();
+        let has_space = self.entries.len() < MOST_ENTRIES;
+        for former in history.former() {
+            match self.entries.iter_mut().find(|entry| entry.is_of(&former.policies)) {
+                Some(entry) => entry.ended_ns = entry.ended_ns.max(former.ended.0),
+                None if has_space && now < former.matter_until => {
+                    let entry = KeptEntry::new(&former.policies, former.since);
+                    self.entries.extend(
+                        entry.map(|entry| KeptEntry { ended_ns: former.ended.0, ..entry }),
+                    );
+                }
+                None => {}
             }
         }
-        let exempt_until = table.exemptions().iter().map(|exemption| exemption.until.0).max();
-        let of_agents = agents.iter().filter_map(|agent| Some(agent.profile?.limits));
-        let of_agents: BTreeSet<u64> = of_agents.collect();
-        self.entries.retain_mut(|entry| {
-            entry.until_ns = entry.until_ns.max(exempt_until.unwrap_or(0));
-            if entry.is_same(&own) {
-                own.merge(entry);
-                return false;
-            }
-            let is_remembered = entry.ended_ns > 0 && entry.until_ns > now;
-            let matters = entry.until_ns > now || of_agents.contains(&entry.limits);
-            matters && (entry.limits != own.limits || is_remembered)
-        });
-        self.entries.push(own);
-        // The newest come first, and leave last.
-        self.entries.sort_by_key(|entry| Reverse(entry.last_ns));
-        self.keep_first(MOST_ENTRIES);
+        if event == Event::Begin {
+            let others = self.entries.iter_mut().filter(|entry| !entry.is_same(own));
+            others.filter(|it| it.is_in_force()).for_each(|entry| entry.ended_ns = now.0);
+        }
+        match self.entries.iter_mut().find(|entry| entry.is_same(own)) {
+            None => self.entries.push(own.clone()),
+            Some(entry) => match event {
+                Event::Begin if !entry.is_in_force() => entry.since_ns = now.0,
+                // Others were put in force since, and by these it is decided until now.
+                Event::End if !entry.is_in_force() => entry.ended_ns = now.0,
+                Event::Begin | Event::Stay | Event::End => {}
+            },
+        }
     }
 
-    /// Lists an agent, and of the others those that are alive.
-    fn put_agent(&mut self, agent: Option<KeptAgent>, alive: &[Process]) {
-        let own = agent.as_ref().map(|agent| agent.attachment);
-        self.agents.retain(|kept| {
-            let is_alive = alive.iter().any(|process| process.attachment == kept.attachment);
-            is_alive && Some(kept.attachment) != own
+    /// Leaves out what no agent has and what does not matter any more.
+    fn leave_out(&mut self, own: &KeptEntry, table: &Table) {
+        let (now, agents) = (table.now(), living(table));
+        let of_agents: BTreeSet<u64> =
+            agents.iter().filter_map(|agent| Some(agent.profile?.limits)).collect();
+        // By a former key a command ends an order.
+        let has_orders = !table.orders().is_empty();
+        self.entries.retain(|entry| {
+            entry.is_same(own)
+                || entry.is_in_force()
+                || entry.matters(now)
+                || has_orders
+                || of_agents.contains(&entry.limits)
         });
-        self.agents.extend(agent);
+        // The newest come first, and leave last. Those of agents stay.
+        self.entries.sort_by_key(|entry| {
+            let is_of_agent = of_agents.contains(&entry.limits);
+            Reverse((entry.is_same(own), is_of_agent, entry.since_ns.max(entry.ended_ns)))
+        });
+        self.entries.truncate(MOST_ENTRIES);
     }
 }
 
 /// A file that is written before it gets the name. One process has it at a time.
 struct Beside {
-    path: PathBuf,
+    path: FilePath,
     file: File,
 }
 
 impl Beside {
-    fn lock(of: &Path) -> io::Result<Self> {
+    fn lock(of: &FilePath) -> io::Result<Self> {
         let path = of.with_added_extension("new");
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         // Each attempt waits for another writer, which writes once.
         for _ in 0..ATTEMPTS {
             let Some((file, metadata)) = Self::open(&path, flags | OFlags::NONBLOCK)? else {
                 // Anybody may have made it, where anybody may make files.
-                match fs::remove_file(&path) {
+                match path.remove() {
                     Err(error) if error.kind() != io::ErrorKind::NotFound => {
                         let path = path.display();
                         return Err(io::Error::other(format!(
@@ -577,9 +638,7 @@ impl Beside {
             };
             match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 // The one that had the lock before may have given the file its name.
-                Ok(())
-                    if fs::symlink_metadata(&path).is_ok_and(|it| it.ino() == metadata.ino()) =>
-                {
+                Ok(()) if stamp(&path).is_ok_and(|(inode, ..)| inode == metadata.ino()) => {
                     return Ok(Self { path, file });
                 }
                 Ok(()) => {}
@@ -591,12 +650,13 @@ impl Beside {
     }
 
     /// `None` if there is something else than a file of this user with one name.
-    fn open(path: &Path, flags: OFlags) -> io::Result<Option<(File, Metadata)>> {
-        let file = match rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR) {
+    fn open(path: &FilePath, flags: OFlags) -> io::Result<Option<(File, Metadata)>> {
+        let (folder, name) = path.at();
+        let file = match rustix::fs::openat(folder, name, flags, Mode::RUSR | Mode::WUSR) {
             Ok(file) => File::from(file),
             Err(Errno::LOOP | Errno::ISDIR | Errno::NXIO) => return Ok(None),
             // With fs.protected_regular, also a file of another user in /dev/shm, even for root.
-            Err(Errno::ACCESS) if fs::symlink_metadata(path).is_ok() => return Ok(None),
+            Err(Errno::ACCESS) if stamp(path).is_ok() => return Ok(None),
             Err(errno) => return Err(errno.into()),
         };
         let metadata = file.metadata()?;
@@ -607,12 +667,12 @@ impl Beside {
     }
 
     /// Writes it, and gives it the name.
-    fn put(&self, bytes: &[u8], name: &Path) -> io::Result<()> {
+    fn put(&self, bytes: &[u8], name: &FilePath) -> io::Result<()> {
         // Whatever a writer that was killed has left, and whatever the umask took away.
         self.file.set_len(0)?;
         rustix::fs::fchmod(&self.file, Mode::RUSR | Mode::WUSR)?;
         self.file.write_all_at(bytes, 0)?;
-        fs::rename(&self.path, name)
+        self.path.rename(name)
     }
 }
 
@@ -623,7 +683,7 @@ mod tests {
 
     use gcra_limiter::stats::Stats;
     use gcra_policy::file::document;
-    use gcra_table::Slots;
+    use gcra_table::{Nanos, Slots};
     use proptest::prelude::*;
 
     use super::*;
@@ -635,11 +695,7 @@ mod tests {
     fn kept() -> Kept {
         let text = "[policy.api]\nlimits = \"3/d\"\nkey = [\"ip\"]\n";
         let policies = document::parse(Path::new("/etc/gcra-spoa.toml"), text).unwrap();
-        Kept {
-            entries: vec![KeptEntry::new(&policies, Time(7)).unwrap()],
-            lacks_until_ns: 0,
-            agents: Vec::new(),
-        }
+        Kept { entries: vec![KeptEntry::new(&policies, Time(7)).unwrap()] }
     }
 
     #[test]
@@ -681,6 +737,7 @@ mod tests {
     fn a_reader_finds_a_whole_file_while_others_write() {
         let directory = tempfile::tempdir().unwrap();
         let (table, name) = (table(), directory.path().join("table.policies"));
+        let name = FilePath::from(&*name);
         let bytes = kept().to_bytes(&table);
         let write = || Beside::lock(&name).unwrap().put(&bytes, &name).unwrap();
         write();
@@ -689,7 +746,7 @@ mod tests {
             let writers = [(); 2].map(|()| scope.spawn(|| (0..500).for_each(|_| write())));
             scope.spawn(|| {
                 while !is_over.load(Ordering::Relaxed) {
-                    Kept::from_bytes(&table, &fs::read(&name).unwrap()).unwrap();
+                    Kept::from_bytes(&table, &std::fs::read(&*name).unwrap()).unwrap();
                 }
             });
             let ended = writers.map(thread::ScopedJoinHandle::join);
@@ -709,88 +766,111 @@ mod tests {
                     file = \"list\"\nlimits = \"4/d\"\n";
         let policies = document::parse(&path, text).unwrap();
         let own = KeptEntry::new(&policies, Time(7)).unwrap();
-        let mut kept =
-            Kept { entries: vec![own.clone(), own], lacks_until_ns: 0, agents: Vec::new() };
+        let mut kept = Kept { entries: vec![own.clone(), own] };
         let read = Kept::from_bytes(&table, &kept.bounded(&table)).unwrap();
-        assert_eq!(read.entries.len(), 1);
-        assert!(read.entries[0].policies().unwrap().is_none(), "the path is left");
-        assert_eq!(read.entries[0].origin.file(), Some(&*path));
+        assert_eq!(read.entries.len(), 2);
+        assert!(read.entries[1].policies().unwrap().is_none(), "the path is left");
+        assert_eq!(read.entries[1].origin.file(), Some(&*path));
     }
 
-    /// Agents that were started with these prefixes of a group, and reloaded: the last one is in
-    /// force.
-    fn reloaded(table: &Table, prefixes: &[u8]) -> InForce {
-        let policies = |prefix: &u8| {
-            let text = format!(
-                "[policy.api]\nlimits = \"3/d\"\nkey = [\"ip\"]\nipv4_prefix = {prefix}\n"
-            );
-            document::parse(Path::new("/etc/gcra-spoa.toml"), &text).unwrap()
+    fn policies(limit: &str) -> Policies {
+        let text = format!("[policy.api]\nlimits = \"{limit}\"\nkey = [\"ip\"]\n");
+        document::parse(Path::new("/etc/gcra-spoa.toml"), &text).unwrap()
+    }
+
+    /// An agent on this table, as it starts or reloads.
+    fn begin(kept: &mut Kept, table: &Table, history: &PolicyHistory, limit: &str) -> KeptEntry {
+        let own = KeptEntry::new(&policies(limit), table.now()).unwrap();
+        kept.note(&own, history, Event::Begin, table);
+        own
+    }
+
+    fn limits(history: &PolicyHistory) -> Vec<String> {
+        let words = |former: &FormerPolicies| {
+            former.policies.list[0].rule.limits()[0].quota(None).burst().to_string()
         };
-        let stats = Stats::new(NonZeroUsize::MIN);
-        let start = InForce::at_start(policies(&prefixes[0]), &stats, table);
-        prefixes[1..]
-            .iter()
-            .fold(start, |before, prefix| before.replaced_by(policies(prefix), &stats, table))
-    }
-
-    fn put(kept: &mut Kept, table: &Table, in_force: &InForce) {
-        let own = KeptEntry::new(&in_force.policies, table.now()).unwrap();
-        kept.put(own, KeptEntry::of_history(in_force), table, &[]);
+        history.former().iter().map(words).collect()
     }
 
     #[test]
-    fn what_agents_remember_stays_with_the_time_when_it_ended() {
-        let (table, mut kept) = (table(), Kept::default());
-        let prefixes = |kept: &Kept| {
-            let (history, is_whole) = kept.history(table.now(), &[]);
-            let prefix = |(policies, _): &(Policies, Time)| policies.list[0].key.ipv4_prefix;
-            (history.iter().map(prefix).collect::<Vec<_>>(), is_whole)
+    fn what_comes_into_force_ends_all_others() {
+        let (table, clock) = Table::with_manual_clock(Slots::new(8).unwrap()).unwrap();
+        let (mut kept, nothing) = (Kept::default(), PolicyHistory::since(Time::ZERO));
+        let mut begin = |limit: &str| {
+            clock.advance(Nanos::from_secs(1));
+            let own = begin(&mut kept, &table, &nothing, limit);
+            let (history, missing) = kept.history(&own, &table);
+            assert_eq!(missing, 0);
+            (limits(&history), history.former().last().map(|last| last.ended))
         };
-        let agent = reloaded(&table, &[16, 24, 32]);
-        let history = KeptEntry::of_history(&agent);
-        put(&mut kept, &table, &agent);
-        assert_eq!(prefixes(&kept), (vec![16, 24], true));
-        let ended: Vec<_> = agent.earlier.history().iter().map(|(_, ended)| *ended).collect();
-        let told: Vec<_> =
-            kept.history(table.now(), &[]).0.iter().map(|(_, ended)| *ended).collect();
-        assert_eq!(told, ended);
-        // Others take nothing of it away: one that was started since, and one that has what this
-        // one had before.
-        for other in [&[32][..], &[24], &[8, 16]] {
-            put(&mut kept, &table, &reloaded(&table, other));
-            assert!(history.iter().all(|former| kept.tells_of(former)), "{other:?}");
+        assert_eq!(begin("1/d"), (vec![], None));
+        assert_eq!(begin("2/d"), (vec!["1".to_owned()], Some(table.now())));
+        let since = table.now();
+        assert_eq!(begin("2/d"), (vec!["1".to_owned()], Some(since)), "another agent");
+        assert_eq!(begin("1/d"), (vec!["2".to_owned()], Some(table.now())), "and back");
+        assert_eq!(begin("3/d").0, ["2", "1"], "those that ended first in front");
+        clock.advance(Nanos::from_secs(86_400));
+        assert_eq!(begin("4/d"), (vec!["3".to_owned()], Some(table.now())), "a day later");
+    }
+
+    #[test]
+    fn an_agent_that_stops_has_decided_until_then() {
+        let (table, clock) = Table::with_manual_clock(Slots::new(8).unwrap()).unwrap();
+        let (mut kept, nothing) = (Kept::default(), PolicyHistory::since(Time::ZERO));
+        clock.advance(Nanos::from_secs(1));
+        let one = begin(&mut kept, &table, &nothing, "1/d");
+        clock.advance(Nanos::from_secs(1));
+        kept.note(&one, &nothing, Event::End, &table);
+        assert_eq!(kept.entries[0].ended_ns, 0, "nothing else is in force");
+        let two = begin(&mut kept, &table, &nothing, "2/d");
+        clock.advance(Nanos::from_secs(1));
+        kept.note(&one, &nothing, Event::End, &table);
+        let (history, _) = kept.history(&two, &table);
+        assert_eq!(history.former()[0].ended, table.now());
+    }
+
+    #[test]
+    fn two_agents_come_to_know_the_same_and_never_write_in_turn() {
+        let (table, clock) = Table::with_manual_clock(Slots::new(8).unwrap()).unwrap();
+        let stats = Stats::new(NonZeroUsize::MIN);
+        let mut kept = Kept::default();
+        clock.advance(Nanos::from_secs(1));
+        let start = InForce::at_start(policies("1/d"), &stats, &table);
+        clock.advance(Nanos::from_secs(1));
+        let reloaded = start.replaced_by(policies("2/d"), &stats, &table);
+        // The file was lost, and the other agent has written it anew.
+        let own = begin(&mut kept, &table, &PolicyHistory::since(table.now()), "2/d");
+        let history = &reloaded.history;
+        kept.note(&own, history, Event::Stay, &table);
+        assert_eq!(limits(&kept.history(&own, &table).0), ["1"]);
+        let before = kept.clone();
+        for known in [history, &kept.history(&own, &table).0] {
+            kept.note(&own, known, Event::Stay, &table);
+            assert_eq!(kept, before);
         }
-        assert_eq!(prefixes(&kept), (vec![16, 24, 8], true));
-        // Without space for all, it says so, and an agent writes it no second time.
-        kept.keep_first(1);
-        assert!(!prefixes(&kept).1);
-        assert!(history.iter().all(|former| kept.tells_of(former)));
+        // The agent keeps the entries that the file does not have.
+        let merged = before.history_with(&own, history.former(), &table).0;
+        assert_eq!(limits(&merged), ["1"]);
+        let lost = Kept::default().history_with(&own, history.former(), &table).0;
+        assert_eq!((limits(&lost), lost.former()[0].ended), (vec!["1".to_owned()], table.now()));
     }
 
     #[test]
     fn entries_have_a_bound_and_the_newest_stay() {
-        let (table, mut kept) = (table(), Kept::default());
-        let (last, most) = (80, MOST_ENTRIES as u64);
-        for burst in 1..=last {
-            let text = format!("[policy.api]\nlimits = \"3/d burst {burst}\"\nkey = [\"ip\"]\n");
-            let policies = document::parse(Path::new("/etc/gcra-spoa.toml"), &text).unwrap();
-            let in_force = InForce::of_history(Vec::new(), policies, &table);
-            let own = KeptEntry::new(&in_force.policies, Time(burst)).unwrap();
-            kept.entries.iter_mut().for_each(|entry| entry.until_ns = u64::MAX);
-            kept.put(own, Vec::new(), &table, &[]);
+        let (table, clock) = Table::with_manual_clock(Slots::new(8).unwrap()).unwrap();
+        let (mut kept, nothing) = (Kept::default(), PolicyHistory::since(Time::ZERO));
+        let most = u64::try_from(MOST_ENTRIES).unwrap();
+        for burst in 1..=most + 8 {
+            clock.advance(Nanos::from_secs(1));
+            let own = begin(&mut kept, &table, &nothing, &format!("3/d burst {burst}"));
+            kept.leave_out(&own, &table);
         }
-        let since: Vec<_> = kept.entries.iter().map(|entry| entry.since_ns).collect();
-        assert_eq!(since, (last - most + 1..=last).rev().collect::<Vec<_>>());
-        kept.entries.iter_mut().for_each(|entry| entry.until_ns = 0);
-        let text = "[policy.api]\nlimits = \"4/d\"\nkey = [\"ip\"]\n";
-        let policies = document::parse(Path::new("/etc/gcra-spoa.toml"), text).unwrap();
-        let in_force = InForce::of_history(Vec::new(), policies, &table);
-        kept.put(
-            KeptEntry::new(&in_force.policies, Time(last + 1)).unwrap(),
-            Vec::new(),
-            &table,
-            &[],
-        );
-        assert_eq!(kept.entries.len(), 1, "no agent has the others");
+        let since: Vec<_> = kept.entries.iter().map(|it| it.since_ns / 1_000_000_000).collect();
+        assert_eq!(since, (10..=most + 9).rev().collect::<Vec<_>>());
+        clock.advance(Nanos::from_secs(400 * 86_400));
+        let own = begin(&mut kept, &table, &nothing, "1/s");
+        kept.leave_out(&own, &table);
+        assert_eq!(limits(&kept.history(&own, &table).0), [format!("{}", most + 8)]);
+        assert_eq!(kept.entries.len(), 2, "nobody can owe anything by the others");
     }
 }

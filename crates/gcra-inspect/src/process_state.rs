@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-use gcra_table::{PidNamespace, Process, Table};
+use gcra_table::{Nanos, PidNamespace, Process, Table};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
@@ -65,6 +65,26 @@ pub fn stopped_long_ago(table: &Table, path: &Path) -> Vec<Process> {
     });
     stopped.sort_by_key(|process| process.silent);
     stopped
+}
+
+/// For how long an agent that was killed is named.
+const LATELY: Nanos = Nanos::from_secs(600);
+
+/// The agents that ended lately and did not say so, the latest first: they were killed, or have
+/// crashed. Of one in another pid namespace that is not certain, because it may be stopped. At
+/// most [`Table::MOST_PROCESSES`].
+pub fn killed_lately(table: &Table, path: &Path) -> Vec<Process> {
+    let mut killed = table.listed_processes();
+    killed.retain(|process| {
+        process.profile.is_some()
+            && !process.is_alive()
+            && process.silent.is_some_and(|silent| silent < LATELY)
+            && (process.pid_namespace != PidNamespace::Ours
+                || halt_of(process) == Some(Halt::Dead)
+                || maps(process.pid, path).is_ok_and(|maps| !maps))
+    });
+    killed.sort_by_key(|process| process.silent);
+    killed
 }
 
 /// Whether a process maps the table. (Another process may have the id of an agent that was

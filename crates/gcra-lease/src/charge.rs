@@ -1,18 +1,20 @@
 //! [`Charge`]: what is charged in the store at once, without being lent.
 //!
 //! Cells that are lent are cheap, because a host spends them without asking. But they are of no
-//! use where it matters what *all* hosts owe at this moment: how long a request has to wait until
-//! its cells are free, whether a response has left a cell for the next request, or how many of a
-//! count are used in the window of a calendar, in which nothing comes back. Then each request and
-//! each response asks by itself.
+//! use where a decision depends on the debt of *all* hosts at this moment. A request that waits
+//! must know when its cells are free. A response may have left no cell for the next request. A
+//! count in the window of a calendar must know how many cells are used, because no cell comes back
+//! there. Then each request and each response asks by itself.
 //!
 //! A record can be lent from and charged in turn. Lent cells count in full for both. But a request
-//! waits only while nothing is lent: the debt drains while it waits, and lent cells do not, so
-//! when its turn comes the host that holds the cells could spend them as well.
+//! waits only while nothing is lent. The debt drains while it waits, and lent cells do not. So
+//! when its turn comes, the host that holds the cells could spend them as well.
 //!
 //! **At most once.** A host sends a charge once, and never again, because it cannot know whether
 //! the store has taken it. If the reply is lost, the cells of a request are charged and unused,
 //! and those of a response are perhaps not charged, or not given back.
+
+// ADR 44: What cannot be lent is charged in the store.
 
 use crate::limit::{SharedLimit, Units};
 use crate::record::Record;
@@ -48,10 +50,10 @@ pub enum Charge {
     Less {
         /// How many.
         cells: u32,
-        /// For a request that is denied after all: when they were taken. What has drained from
-        /// then until the key was last used is not given back, because without these cells the
-        /// key might have owed nothing that could drain. So requests that were allowed meanwhile
-        /// are owed as if the denied one had never come.
+        /// For a request that is denied after all: when they were taken. The part of the cells
+        /// that has drained from then until the key was last used is not given back. Without these
+        /// cells the key might have had no debt that could drain. So requests that were allowed
+        /// meanwhile are owed as if the denied one had never come.
         ///
         /// `None` for one that was allowed and has cost less.
         taken_at: Option<StoreTime>,
@@ -83,9 +85,10 @@ impl Charged {
     }
 
     /// The moment from which on the limit has the cells of a request that is allowed, in ns by the
-    /// store's clock: its [`delay`](Self::delay) after [`now`](Self::now), or before that if it
-    /// need not wait, and not rounded to microseconds. These moments keep to the limit, and so do
-    /// later ones up to `now`. 0 for a request without cells, and for a [count](SharedLimit::count).
+    /// store's clock. It is the [`delay`](Self::delay) after [`now`](Self::now), or a moment
+    /// before `now` if the request need not wait. It is not rounded to microseconds. These moments
+    /// keep to the limit, and so do later ones up to `now`. 0 for a request without cells, and for
+    /// a [count](SharedLimit::count).
     pub fn has_cells_ns(&self, limit: &SharedLimit) -> u64 {
         if self.cells == 0 || limit.window().is_some() {
             return 0;
@@ -132,10 +135,10 @@ impl Charge {
 }
 
 impl Record {
-    /// The record of a key that the store does not know and that is charged at once, if the
-    /// store's memory began at `epoch` and what was before may have been lost (`strict`): as
-    /// [`after_loss`](Self::after_loss), but requests may have been told to wait until then. The
-    /// last one waits for `max_delay` at most, so that is what may be owed beyond the burst.
+    /// The record of a key that the store does not know and that is charged at once. The store's
+    /// memory began at `epoch`, and earlier records may have been lost (`strict`). The record is
+    /// as [`after_loss`](Self::after_loss), but requests may have been told to wait until then.
+    /// The last one waits for `max_delay` at most, so the debt beyond the burst is at most that.
     ///
     /// Requests that waited under another `max_delay`, because that was changed meanwhile, are not
     /// known.
@@ -735,7 +738,7 @@ mod tests {
                     let sooner = delay.saturating_sub(Micros(1));
                     prop_assert!(delay == Micros::ZERO || owes_then(sooner) > burst);
                 }
-                // Net of what was given back, never more than the promise.
+                // Less the cells given back, never more than the promise.
                 let drained = i128::from(limit.drained_in(Micros(now - START.0)).0);
                 let ceiling = cell * i128::from(limit.ceiling());
                 prop_assert!(all <= ceiling.max(burst + most) + drained);

@@ -34,7 +34,7 @@ impl Demand {
         Self::default()
     }
 
-    /// Notes a request of `cells`, whatever becomes of it.
+    /// Notes a request of `cells`, allowed or not.
     pub fn note(&mut self, cells: u32) {
         self.recent = self.recent.saturating_add(cells);
     }

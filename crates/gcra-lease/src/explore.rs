@@ -1,7 +1,7 @@
-//! Every interleaving of small models: asks and replies that are lost, late without end, doubled
-//! and overtaken; time-outs at any moment; hosts that lose their memory or forget a key; replies
-//! that are void; a store that loses its memory, and whose clock leaps. Also with holdings that
-//! are put into words after each step ([`Packed`](crate::Packed)).
+//! Every interleaving of small models. Asks and replies are lost, late without end, doubled and
+//! overtaken, and some replies are void. Time-outs come at any moment. Hosts lose their memory or
+//! forget a key, the store loses its memory, and its clock leaps. The models also run with
+//! holdings that are put into words after each step ([`Packed`](crate::Packed)).
 //!
 //! The worlds are made of the real machines: [`Record`](crate::Record),
 //! [`Holding`](crate::Holding) and [`next_step`](crate::next_step). Each rule of the protocol is taken

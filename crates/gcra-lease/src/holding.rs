@@ -289,8 +289,8 @@ impl Holding {
     }
 }
 
-/// A time that is surely over on the store's clock only after it is over on ours: 0.2 % shorter,
-/// for clocks of which one runs 0.1 % faster than right and the other one 0.1 % slower.
+/// A time that is surely over on our clock before the validity is over on the store's clock. It is
+/// 0.2 % shorter, because one clock may run 0.1 % too fast and the other one 0.1 % too slowly.
 fn by_any_clock(validity: Micros) -> Micros {
     if without(Rule::CountedShort) {
         return validity;

@@ -34,6 +34,11 @@
 //! Over all hosts together, the cells that are spent in any interval of length `t` are at most
 //! `burst + rate * t`. The crate's README says under which conditions, why that is so, and how the
 //! tests show it.
+//!
+//! It needs no operating system: only `core` and `alloc`.
+#![cfg_attr(not(test), no_std)]
+
+extern crate alloc;
 
 mod charge;
 mod demand;

@@ -30,9 +30,9 @@ impl Units {
 /// How many cells may be spent, in the units of the store.
 ///
 /// A script in the store computes with doubles, which hold whole numbers up to 2^53 exactly. A
-/// double that counts microseconds since 1970 has no digits left for fractions of a cell, so the
-/// record of a key is a moment in whole microseconds, and what was owed at that moment, in
-/// [`Units`] of 2^-k µs. k is the largest number up to 20 for which the most cells that a key may
+/// double that counts microseconds since 1970 has no digits left for fractions of a cell. So the
+/// record of a key is a moment in whole microseconds, and the debt at that moment, in [`Units`] of
+/// 2^-k µs. The exponent k is the largest number up to 20 for which the most cells that a key may
 /// owe are less than 2^50 units. A cell is rounded up to whole units, so rounding never allows
 /// more.
 ///
@@ -125,9 +125,9 @@ impl SharedLimit {
         })
     }
 
-    /// By what the records of one key differ: the burst, a cell in units, the [fraction
-    /// bits](Self::fraction_bits), the [longest validity](Self::longest_validity) in µs, and the
-    /// [ceiling](Self::ceiling). For a [count](Self::count), 0 and its window.
+    /// The numbers by which the records of one key differ: the burst, a cell in units, the
+    /// [fraction bits](Self::fraction_bits), the [longest validity](Self::longest_validity) in µs,
+    /// and the [ceiling](Self::ceiling). For a [count](Self::count), 0 and its window.
     pub fn numbers(&self) -> [u64; 5] {
         if let Some(Window { begin, end }) = self.window {
             // No burst is 0.
@@ -272,9 +272,9 @@ impl SharedLimit {
         self.cells(self.burst).saturating_add(self.drained_in(self.longest_validity))
     }
 
-    /// How long the store keeps a record after it was changed (`PX`), at least: by then all that
-    /// was lent, or charged by hosts to which cells are lent, has drained, and every lease has
-    /// expired. 10 s are added, so that a clock that is corrected does not end a record. For a
+    /// How long the store keeps a record after it was changed (`PX`), at least. By then every
+    /// lease has expired. All cells that were lent, or that hosts with leases charged, have
+    /// drained. 10 s are added, so that a clock that is corrected does not end a record. For a
     /// [count](Self::count), an hour. [`Record::kept_for`](crate::Record::kept_for) knows more.
     pub fn keeps_record(&self) -> Micros {
         if self.window.is_some() {

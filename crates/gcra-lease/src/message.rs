@@ -2,7 +2,7 @@
 
 use crate::time::{Micros, StoreTime};
 
-/// A host: one machine with one memory of what it holds.
+/// A host: one machine with one memory of the cells that it holds.
 ///
 /// It is a random number that is kept in that memory. A host that lost its memory draws another
 /// one, and so is another host for the store: what the host held before expires.

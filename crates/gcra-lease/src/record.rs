@@ -6,6 +6,8 @@
 //! and until it is charged it is not free: what is owed and what is lent are together never less
 //! than what one exact bucket would owe that saw each request when it came.
 
+use alloc::vec::Vec;
+
 use crate::limit::{SharedLimit, Units};
 use crate::message::{Ask, AskNumber, AskReply, HostId};
 use crate::rule::{Rule, without};

@@ -1,5 +1,7 @@
 //! [`Records`]: what the store knows about one key, whatever numbers its limit has had.
 
+use alloc::vec::Vec;
+
 use crate::charge::{Charge, Charged};
 use crate::limit::{SharedLimit, Units};
 use crate::message::{Ask, AskReply};
@@ -60,19 +62,14 @@ impl Records {
     /// `now` under the other numbers. If something is charged or granted, what counts then becomes
     /// a debt under the numbers of `limit`. Cells lent under other numbers are not free, but do
     /// not become a debt: most of them come back.
-    ///
-    /// `elsewhere` are records of the same client under a key that it had before. They count as
-    /// other numbers do.
     pub fn ask(
         &mut self,
         (limit, change): (&SharedLimit, &Change),
         now: StoreTime,
-        elsewhere: &[Self],
         begin: impl FnOnce() -> Record,
         ask: &Ask,
     ) -> Option<AskReply> {
-        let Opened { own, carried, record, .. } =
-            self.open((limit, change), now, elsewhere, begin);
+        let Opened { own, carried, record, .. } = self.open((limit, change), now, begin);
         let opened = record.owed;
         let reply = record.ask_beside(limit, now, ask, carried.beside(opened));
         let is_granted =
@@ -88,12 +85,10 @@ impl Records {
         &mut self,
         (limit, change): (&SharedLimit, &Change),
         now: StoreTime,
-        elsewhere: &[Self],
         begin: impl FnOnce() -> Record,
         charge: &Charge,
     ) -> Charged {
-        let Opened { own, carried, last_used, record } =
-            self.open((limit, change), now, elsewhere, begin);
+        let Opened { own, carried, last_used, record } = self.open((limit, change), now, begin);
         if let Charge::Less { .. } = charge {
             // Nothing is given back here that was charged under other numbers.
             record.owed = own;
@@ -117,10 +112,9 @@ impl Records {
         mut self,
         of: (&SharedLimit, &Change),
         now: StoreTime,
-        elsewhere: &[Self],
         begin: impl FnOnce() -> Record,
     ) -> Record {
-        let Opened { carried, record, .. } = self.open(of, now, elsewhere, begin);
+        let Opened { carried, record, .. } = self.open(of, now, begin);
         Record { owed: record.owed.max(carried.with_lent), ..record.clone() }
     }
 
@@ -128,7 +122,6 @@ impl Records {
         &mut self,
         (limit, change): (&SharedLimit, &Change),
         now: StoreTime,
-        elsewhere: &[Self],
         begin: impl FnOnce() -> Record,
     ) -> Opened<'_> {
         let own = self.each.iter().position(|(of, _)| of.numbers() == limit.numbers());
@@ -137,7 +130,7 @@ impl Records {
         self.each.iter_mut().for_each(|(of, record)| record.settle(of, now));
         self.each.retain(|(_, record)| record.owed > Units::ZERO || !record.leases.is_empty());
         let mut carried = Carried { owed: Units::ZERO, with_lent: Units::ZERO };
-        for (of, record) in self.each.iter().chain(elsewhere.iter().flat_map(Self::each)) {
+        for (of, record) in &self.each {
             let mut record = record.clone();
             record.settle(of, now);
             let with_lent = record.owed.saturating_add(of.cells(record.lent()));
@@ -193,8 +186,44 @@ impl Change {
         let [old_cell, new_cell] = [of, limit].map(|limit| limit.cells(1).0 as f64);
         let [old_scale, new_scale] = [of, limit].map(|limit| limit.drained_in(Micros(1)).0 as f64);
         let ago = self.ago.0 as f64;
-        let converted = |owed: f64| (owed / old_cell * new_cell).ceil();
+        let converted = |owed: f64| ceil(owed / old_cell * new_cell);
         let then = converted(owed + ago * old_scale).min(self.most.0 as f64);
         Units(converted(owed).min(then - ago * new_scale).max(0.0) as u64)
+    }
+}
+
+/// The next whole number, of a number that is not negative. `core` has none.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    reason = "it is below 2^53, where all whole numbers are doubles"
+)]
+fn ceil(number: f64) -> f64 {
+    const WHOLE: f64 = (1_u64 << 53) as f64;
+    if number >= WHOLE {
+        return number;
+    }
+    let below = number as u64 as f64;
+    if below < number { below + 1.0 } else { below }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::ceil;
+
+    proptest! {
+        #[test]
+        fn ceil_is_that_of_std(
+            number in prop_oneof![
+                0.0..1e20_f64,
+                0.0..10.0_f64,
+                (0_u32..100).prop_map(f64::from),
+            ]
+        ) {
+            prop_assert_eq!(ceil(number), number.ceil());
+        }
     }
 }

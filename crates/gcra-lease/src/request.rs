@@ -42,8 +42,8 @@ pub enum Step {
 ///
 /// The limits stand in an order that is the same on all hosts (by key). All are looked at before
 /// the store is asked for any, and the next one is asked for only when the one before is here.
-/// Otherwise one host could hold the last cell of one limit and another host that of the other
-/// limit, both would block their request, and the cells would be lost, again and again.
+/// Otherwise one host could hold the last cell of one limit, and another host the last cell of the
+/// other limit. Both would block their request, and the cells would be lost, again and again.
 ///
 /// Nothing is spent: after [`Step::Allow`], the caller spends the cells under all limits. Where
 /// processes share the holdings, it takes that back if another one was faster under one. A

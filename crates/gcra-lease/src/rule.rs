@@ -27,7 +27,8 @@ pub(crate) enum Rule {
     ClampWhenClockGoesBack,
     /// A request that is charged at once does not wait while cells are lent.
     LentIsNotWaitedFor,
-    /// What has drained of the cells of a request that is denied after all is not given back.
+    /// When a request is denied after all, the part of its cells that has drained is not given
+    /// back.
     DrainedIsGone,
     /// A denied ask is noted, and nobody else gets cells ahead of need meanwhile.
     NoteDenied,

@@ -41,10 +41,10 @@ impl ClockWatch {
     /// than clocks drift.
     pub fn note(&mut self, sent: HostTime, received: HostTime, store: StoreTime) -> Option<Leap> {
         let last = self.last.replace(Seen { sent, received, store })?;
-        // The time between the two moments at which the store read its clock: at most from the
-        // sending of the first ask to the second reply; at least from the first reply to the
-        // sending of the second ask, and if those overlap, the clock may have been read in the
-        // other order.
+        // The time between the two moments at which the store read its clock. It is at most the
+        // time from the sending of the first ask to the second reply. It is at least the time from
+        // the first reply to the sending of the second ask. If the two asks overlap, the clock may
+        // have been read in the other order.
         let most = received.saturating_since(last.sent);
         let least = sent.saturating_since(last.received);
         let overlap = last.received.saturating_since(sent);

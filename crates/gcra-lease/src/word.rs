@@ -517,7 +517,7 @@ impl Packed {
     /// Takes a reply: see [`Holding::reply`]. `None`: it is not taken.
     ///
     /// `newest` is the newest number that this host gave to an ask of any key, read after the
-    /// word: a reply to an ask that is 2^20 asks old cannot be told from another one, and is not
+    /// word. A reply to an ask that is 2^20 asks old cannot be told from another reply, and is not
     /// taken.
     #[must_use]
     pub fn reply(

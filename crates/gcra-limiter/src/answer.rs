@@ -1,17 +1,21 @@
 //! The answer to a request: its variables. Some of them are header fields of
 //! draft-ietf-httpapi-ratelimit-headers-11, or a list of these.
 
-use std::fmt::Write as _;
+// ADR 31: The hot path moves values in registers.
+
+use std::cell::Cell;
 
 use arrayvec::ArrayVec;
 use gcra_policy::answers::{Answers, MAX_LISTED, Var};
-use gcra_policy::haproxy_report::TOLD;
-use gcra_policy::{Bandwidth, Limit, LimitPlace, Policies, Policy};
+use gcra_policy::haproxy::report::TOLD;
+use gcra_policy::{Bandwidth, LimitPlace, Policies, Policy};
 use gcra_table::{Nanos, Quota};
-use spop_agent::{BufferFull, HeaderListWriter, LateReply, Reply, Scope, Value, VarName};
+use spop_agent::{
+    BufferFull, HeaderListWriter, LateReply, Reply, Scope, SetVar, TextWriter, Value, VarName,
+};
 
 use crate::reservations::Reserved;
-use crate::verdict::Verdict;
+use crate::verdict::{Reason, Verdict};
 
 /// The state of a key under one limit, after a decision.
 #[derive(Clone, Copy, Debug)]
@@ -45,34 +49,12 @@ impl LimitStanding {
 
     /// The same in seconds, rounded up. A debt within the burst takes no longer than a whole
     /// burst, of which [`window`] says the seconds.
-    fn whole_after_s(&self, limit: &Limit) -> u64 {
+    fn whole_after_s(&self) -> u64 {
         let seconds = self.whole_after().secs_ceil();
-        match self.window_ends == Nanos::ZERO && self.owed <= self.quota.drain_time() {
-            true => seconds.min(window(self.whole(limit))),
-            false => seconds,
-        }
-    }
-
-    /// The numbers of the limit for this request, as they are written: with what is in reserve.
-    fn whole(&self, limit: &Limit) -> Quota {
-        match &limit.reserve {
-            Some(reserve) => reserve.written,
-            None => self.quota,
-        }
-    }
-
-    /// The most cells that a client can spend at once.
-    fn most(&self, limit: &Limit) -> u32 {
-        self.whole(limit).burst()
-    }
-
-    /// The same, if what HAProxy may have let pass without asking is owed, too. A question that
-    /// was `charged` has paid for its process.
-    fn with_unpaid(self, limit: &Limit, charged: u32) -> Self {
-        let Some(reserve) = &limit.reserve else { return self };
-        let unpaid = reserve.unasked.unpaid_after(charged);
-        let unpaid = self.quota.emission_interval().saturating_mul(unpaid);
-        Self { owed: self.owed.saturating_add(unpaid), ..self }
+        // A window has a second at least.
+        let is_of_burst =
+            seconds > 1 && self.window_ends == Nanos::ZERO && self.owed <= self.quota.drain_time();
+        if is_of_burst { seconds.min(window(self.quota)) } else { seconds }
     }
 
     pub fn remaining(&self) -> u32 {
@@ -83,8 +65,8 @@ impl LimitStanding {
     /// else fewer requests left.
     fn is_as_tight_as(&self, other: &Self) -> bool {
         let order = self.wait.cmp(&other.wait);
-        let order = order.then(other.remaining().cmp(&self.remaining()));
-        order.then(self.whole_after().cmp(&other.whole_after())).is_ge()
+        let order = order.then_with(|| other.remaining().cmp(&self.remaining()));
+        order.then_with(|| self.whole_after().cmp(&other.whole_after())).is_ge()
     }
 }
 
@@ -94,10 +76,10 @@ impl LimitStanding {
 /// limits said is kept only as long as no limit of another policy was asked.
 #[derive(Debug, Default)]
 pub struct Standings {
-    /// The first of them, for the header fields.
-    listed: ArrayVec<LimitStanding, MAX_LISTED>,
-    /// The most restrictive of all of them.
-    tightest: Option<LimitStanding>,
+    /// The first of them, for the header fields. Behind these may be one more, the tightest one.
+    said: ArrayVec<LimitStanding, { MAX_LISTED + 1 }>,
+    /// The place of the most restrictive of all of them.
+    tightest: usize,
     /// Whether they are those of a policy that is enforced.
     are_enforced: bool,
     /// The fewest bytes per second that a policy in force gives, if one has a bandwidth.
@@ -107,24 +89,34 @@ pub struct Standings {
 impl Standings {
     /// The standing of each limit, as far as the header fields list it.
     pub fn listed(&self) -> &[LimitStanding] {
-        &self.listed
+        self.said.get(..MAX_LISTED).unwrap_or(&self.said)
     }
 
-    /// Adds what a limit of a policy said about a message that was charged this many cells.
-    pub fn add(&mut self, standing: LimitStanding, policy: &Policy, charged: u32) {
-        let limit = policy.limit_at(standing.limit);
-        let standing = limit.map_or(standing, |limit| standing.with_unpaid(limit, charged));
+    #[inline]
+    fn tightest(&self) -> Option<&LimitStanding> {
+        self.said.get(self.tightest)
+    }
+
+    /// How long the client has to wait, if a limit was asked.
+    pub(crate) fn wait(&self) -> Option<Nanos> {
+        self.tightest().map(|standing| standing.wait)
+    }
+
+    /// Adds what a limit of a policy said.
+    #[inline]
+    pub fn add(&mut self, standing: &LimitStanding, policy: &Policy) {
         self.say(standing, policy.observes, policy.bandwidth);
     }
 
     /// As [`add`](Self::add), of a policy that observes or does not, and may have a bandwidth.
-    fn say(&mut self, standing: LimitStanding, observes: bool, bandwidth: Option<Bandwidth>) {
+    #[inline]
+    fn say(&mut self, standing: &LimitStanding, observes: bool, bandwidth: Option<Bandwidth>) {
         match (observes, self.are_enforced) {
             (true, true) => return,
             (false, false) => {
-                // In place: what is listed takes many bytes, and there is seldom anything.
-                self.listed.clear();
-                (self.tightest, self.bandwidth, self.are_enforced) = (None, None, true);
+                // In place: what was said takes many bytes, and there is seldom anything.
+                self.said.clear();
+                (self.tightest, self.bandwidth, self.are_enforced) = (0, None, true);
             }
             _ => {}
         }
@@ -133,235 +125,340 @@ impl Standings {
             let bytes = bandwidth.at(standing.owed, standing.quota);
             self.bandwidth = Some(self.bandwidth.map_or(bytes, |fewest| fewest.min(bytes)));
         }
-        let _ = self.listed.try_push(standing);
-        if self.tightest.is_none_or(|tightest| standing.is_as_tight_as(&tightest)) {
-            self.tightest = Some(standing);
+        if self.tightest().is_none_or(|tightest| standing.is_as_tight_as(tightest)) {
+            self.said.truncate(MAX_LISTED);
+            self.tightest = self.said.len();
+        } else if self.said.len() >= MAX_LISTED {
+            return;
         }
+        self.said.push(*standing);
+    }
+}
+
+/// A variable of an answer, with its action encoded up to the value.
+#[derive(Debug)]
+pub struct AnswerVar {
+    pub scope: Scope,
+    pub name: VarName<'static>,
+    action: SetVar,
+}
+
+impl AnswerVar {
+    fn new(scope: Scope, name: VarName<'static>) -> Self {
+        Self { scope, name, action: SetVar::new(scope, name) }
+    }
+}
+
+/// The variables of each answer.
+#[derive(Debug)]
+pub struct AnswerVars {
+    blocked: AnswerVar,
+    /// The reason of an order.
+    reason: AnswerVar,
+    others: Vec<(Var, AnswerVar)>,
+}
+
+impl AnswerVars {
+    pub fn new(Answers { scope, blocked, others }: &Answers) -> Self {
+        let other = |var: &Var| (*var, AnswerVar::new(*scope, var.name()));
+        let others = others.iter().map(other).collect();
+        let reason = AnswerVar::new(*scope, Var::Reason.name());
+        Self { blocked: AnswerVar::new(*scope, *blocked), reason, others }
     }
 }
 
 pub trait SetVars {
-    /// Sets a variable, or unsets it without a value.
-    ///
-    /// # Errors
-    ///
-    /// The ACK would be larger than HAProxy accepts.
-    fn set(
+    /// Sets a variable, or unsets it without a value. It is left out if the answer would be larger
+    /// than HAProxy accepts.
+    fn set(&mut self, var: &AnswerVar, value: Option<Value<'_>>);
+
+    /// Sets a variable to the text that `write` writes.
+    fn set_text(
         &mut self,
-        scope: Scope,
-        name: VarName<'_>,
-        value: Option<Value<'_>>,
-    ) -> Result<(), BufferFull>;
-}
-
-macro_rules! set_vars {
-    ($($reply:ty),*) => {$(
-        impl SetVars for $reply {
-            #[inline(always)]
-            fn set(
-                &mut self,
-                scope: Scope,
-                name: VarName<'_>,
-                value: Option<Value<'_>>,
-            ) -> Result<(), BufferFull> {
-                match value {
-                    Some(value) => self.set_var(scope, name, value),
-                    None => self.unset_var(scope, name),
-                }
-            }
+        var: &AnswerVar,
+        write: impl Fn(&mut TextWriter<'_, '_>) -> Result<(), BufferFull>,
+    ) {
+        let mut space = [0; LONGEST_TEXT];
+        if let Ok(text) = TextWriter::text_in(&mut space, write) {
+            self.set(var, Some(Value::String(text)));
         }
-    )*};
+    }
 }
 
-set_vars!(Reply<'_>, LateReply);
+impl SetVars for Reply<'_> {
+    #[inline(always)]
+    fn set(&mut self, var: &AnswerVar, value: Option<Value<'_>>) {
+        match value {
+            Some(value) => self.set(&var.action, value),
+            None => self.unset_var(var.scope, var.name),
+        }
+    }
+
+    #[inline(always)]
+    fn set_text(
+        &mut self,
+        var: &AnswerVar,
+        write: impl Fn(&mut TextWriter<'_, '_>) -> Result<(), BufferFull>,
+    ) {
+        self.set_text(&var.action, write);
+    }
+}
+
+impl SetVars for LateReply {
+    fn set(&mut self, var: &AnswerVar, value: Option<Value<'_>>) {
+        match value {
+            Some(value) => self.set(&var.action, value),
+            None => self.unset_var(var.scope, var.name),
+        }
+    }
+}
 
 /// Answers a report of requests without a decision. HAProxy would send it again without that.
 #[cold]
 pub fn write_told(told: i64, reply: &mut impl SetVars) {
     const NAME: VarName<'_> = VarName::from_static(TOLD);
-    let _ = reply.set(Scope::Process, NAME, Some(told.into()));
+    reply.set(&AnswerVar::new(Scope::Process, NAME), Some(told.into()));
 }
 
-/// Writes the answer to a request. `standings` are those of all limits that were asked. If no
-/// message could be decided, `blocked` is not set; and after a response has settled its request,
-/// only what is left is set, because the rest stays as the request was answered.
-///
-/// Each variable is set whole or not at all: one that does not fit into the ACK is left out, and
-/// the next one may be shorter and fit.
-#[inline(always)]
-pub fn write(
-    policies: &Policies,
-    verdict: Option<Verdict>,
-    standings: &Standings,
-    reserved: &Reserved,
-    reply: &mut impl SetVars,
-) {
-    let Answers { scope, blocked, others } = &policies.answers;
-    if let Some(verdict) = verdict {
-        // It fits into every ACK, and so does `delay_ms`, which is the first of the others.
-        let _ = reply.set(*scope, *blocked, Some(verdict.is_blocked().into()));
-    }
-    // It allocates only where header fields are wanted.
-    let mut text = String::new();
-    for var in others {
-        let _ = match verdict {
-            Some(verdict) => {
-                set_decided(policies, *var, verdict, standings, reserved, &mut text, reply)
+/// The answer to a request.
+#[derive(Clone, Copy)]
+pub struct Answer<'a> {
+    pub policies: &'a Policies,
+    pub vars: &'a AnswerVars,
+    /// `None` if no message could be decided, and for a response that has settled its request.
+    pub verdict: Option<Verdict>,
+    /// Those of all limits that were asked.
+    pub standings: &'a Standings,
+    pub reserved: &'a Reserved,
+    /// Writes the name of the client of the message whose verdict it is.
+    pub client: &'a dyn Fn(&mut String),
+}
+
+thread_local! {
+    /// Space for names of clients, so that an answer allocates nothing.
+    static CLIENT: Cell<String> = const { Cell::new(String::new()) };
+}
+
+impl Answer<'_> {
+    /// Writes it. Without a verdict `blocked` is not set, and only what is left is set, because
+    /// the rest stays as the request was answered.
+    ///
+    /// Each variable is set whole or not at all: one that does not fit into the ACK is left out,
+    /// and the next one may be shorter and fit.
+    #[inline(always)]
+    pub fn write(self, reply: &mut impl SetVars) {
+        let AnswerVars { blocked, reason, others } = self.vars;
+        if let Some(verdict) = self.verdict {
+            // It fits into every ACK, and so do `reason` and `delay_ms`, which is the first of the
+            // others.
+            reply.set(blocked, Some(verdict.is_blocked().into()));
+            // Also where `answer` does not name it: rules must not tell this client to come back.
+            if verdict.is_by_order() {
+                reply.set(reason, Some(Reason::Blocked.as_str().into()));
             }
-            None => set_left(policies, *var, Nanos::ZERO, standings, &mut text, reply),
-        };
+        }
+        for (var, named) in others {
+            if !self.set_left(*var, named, reply) {
+                self.set_decided(*var, named, reply);
+            }
+        }
     }
-}
 
-fn set_decided(
-    policies: &Policies,
-    var: Var,
-    verdict: Verdict,
-    standings: &Standings,
-    reserved: &Reserved,
-    text: &mut String,
-    reply: &mut impl SetVars,
-) -> Result<(), BufferFull> {
-    let reservations;
-    let value = match (var, standings.tightest) {
-        (Var::WouldBlock, _) => Some(verdict.would_block().into()),
-        (Var::Policy, _) => Some((&*policies.list[verdict.policy].name).into()),
-        (Var::Reason, _) => verdict.reason.map(|reason| reason.as_str().into()),
-        (Var::Bandwidth, _) => {
-            standings.bandwidth.filter(|_| !verdict.is_blocked()).map(Value::from)
-        }
-        // Those of an earlier answer for the same request would be wrong now.
-        (Var::Headers, None) => None,
-        // The standings of other policies do not help a client that is denied in any case.
-        (Var::RetryAfter | Var::RetryAfterMs, Some(_)) if verdict.is_denied() => None,
-        (Var::RetryAfter, Some(standing)) => Some(standing.wait.secs_ceil().into()),
-        (Var::RetryAfterMs, Some(standing)) => Some(standing.wait.millis_ceil().into()),
-        (Var::DelayMs, _) => match verdict.delay_ms_to_answer() {
-            Some(delay_ms) => Some(delay_ms.into()),
-            None => return Ok(()),
-        },
-        // Another message of the same request may have set it, for another policy.
-        (Var::Reserved, _) if !reserved.was_asked() => return Ok(()),
-        (Var::Reserved, _) => {
-            let are_made = !verdict.is_blocked();
-            reservations = are_made.then(|| reserved.text(policies)).flatten();
-            reservations.as_deref().map(Value::from)
-        }
-        _ => {
-            // A client whose request can never be allowed is not told to come back.
-            let comes_back = verdict.is_blocked() && verdict.may_come_back();
-            let wait = standings.tightest.filter(|_| comes_back).map(|standing| standing.wait);
-            let wait = wait.unwrap_or_default();
-            return set_left(policies, var, wait, standings, text, reply);
-        }
-    };
-    reply.set(policies.answers.scope, var.name(), value)
-}
+    /// Sets a variable that is not about what is left of the limits.
+    fn set_decided(&self, var: Var, named: &AnswerVar, reply: &mut impl SetVars) {
+        let Self { policies, standings, reserved, .. } = *self;
+        let Some(verdict) = self.verdict else {
+            if var == Var::Headers && standings.tightest().is_some() {
+                let _ = self.set_headers(named, Nanos::ZERO, reply);
+            }
+            return;
+        };
+        let reservations;
+        let value = match (var, standings.tightest()) {
+            (Var::WouldBlock, _) => Some(verdict.would_block().into()),
+            (Var::Policy, _) => Some((&*policies.list[verdict.policy].name).into()),
+            (Var::Reason, _) if verdict.is_by_order() => return,
+            (Var::Reason, _) => verdict.reason.map(|reason| reason.as_str().into()),
+            (Var::LimitName, tightest) => {
+                let tightest = tightest.filter(|_| !verdict.is_denied());
+                let limit = tightest.and_then(|standing| policies.limit_at(standing.limit));
+                limit.map(|limit| (&*limit.label).into())
+            }
+            (Var::Client, _) => return self.set_client(named, reply),
+            (Var::Bandwidth, _) => {
+                standings.bandwidth.filter(|_| !verdict.is_blocked()).map(Value::from)
+            }
+            // Those of an earlier answer for the same request would be wrong now.
+            (Var::Headers, None) => None,
+            // The standings of other policies do not help a client that is denied in any case.
+            (Var::RetryAfter | Var::RetryAfterMs, Some(_)) if verdict.is_denied() => None,
+            (Var::RetryAfter, Some(standing)) => Some(standing.wait.secs_ceil().into()),
+            (Var::RetryAfterMs, Some(standing)) => Some(standing.wait.millis_ceil().into()),
+            (Var::DelayMs, _) => match verdict.delay_ms_to_answer() {
+                Some(delay_ms) => Some(delay_ms.into()),
+                None => return,
+            },
+            // Another message of the same request may have set it, for another policy.
+            (Var::Reserved, _) if !reserved.was_asked() => return,
+            (Var::Reserved, _) => {
+                let are_made = !verdict.is_blocked();
+                reservations = are_made.then(|| reserved.text(policies)).flatten();
+                reservations.as_deref().map(Value::from)
+            }
+            (Var::Headers, Some(standing)) => {
+                // A client whose request can never be allowed is not told to come back.
+                let comes_back = verdict.is_blocked() && verdict.may_come_back();
+                let wait = if comes_back { standing.wait } else { Nanos::ZERO };
+                // A list that is too long is left out.
+                let _ = self.set_headers(named, wait, reply);
+                return;
+            }
+            // The rest is about what is left, or about the wait of a limit.
+            _ => return,
+        };
+        reply.set(named, value);
+    }
 
-/// Sets a variable that says what is left of the limits, if it is one of these and a limit was
-/// asked. `wait` is when the client can come back, in header fields.
-fn set_left(
-    policies: &Policies,
-    var: Var,
-    wait: Nanos,
-    standings: &Standings,
-    text: &mut String,
-    reply: &mut impl SetVars,
-) -> Result<(), BufferFull> {
-    let Some(standing) = standings.tightest else { return Ok(()) };
-    let Some(limit) = policies.limit_at(standing.limit) else { return Ok(()) };
-    let scope = policies.answers.scope;
-    let value = match var {
-        Var::Remaining => standing.remaining().into(),
-        Var::Limit => standing.most(limit).into(),
-        Var::Reset => standing.whole_after_s(limit).into(),
-        Var::RateLimit => {
-            ratelimit(policies, &standings.listed, text);
-            (&**text).into()
+    /// Sets a variable that says what is left of the limits, if a limit was asked. Returns false
+    /// if it is another variable.
+    #[inline(always)]
+    fn set_left(&self, var: Var, named: &AnswerVar, reply: &mut impl SetVars) -> bool {
+        let Self { policies, standings, .. } = *self;
+        let listed = standings.listed();
+        match (var, standings.tightest()) {
+            (Var::Remaining, Some(it)) => reply.set(named, Some(it.remaining().into())),
+            (Var::Limit, Some(it)) => reply.set(named, Some(it.quota.burst().into())),
+            (Var::Reset, Some(it)) => reply.set(named, Some(it.whole_after_s().into())),
+            (Var::RateLimit, Some(_)) => {
+                reply.set_text(named, |text| ratelimit(policies, listed, text));
+            }
+            (Var::RateLimitPolicy, Some(_)) => {
+                reply.set_text(named, |text| ratelimit_policy(policies, listed, text));
+            }
+            _ => return false,
         }
-        Var::RateLimitPolicy => {
-            ratelimit_policy(policies, &standings.listed, text);
-            (&**text).into()
+        true
+    }
+
+    #[cold]
+    fn set_client(&self, named: &AnswerVar, reply: &mut impl SetVars) {
+        let mut name = CLIENT.take();
+        name.clear();
+        (self.client)(&mut name);
+        reply.set(named, Some((&*name).into()));
+        CLIENT.set(name);
+    }
+
+    /// Sets a variable to the header fields as a list for HAProxy's `set-headers-bin`. `wait` is
+    /// the time after which the client can come back; with 0 there is no `retry-after`.
+    ///
+    /// The names are in lower case, as HAProxy sends them, so that its `prefix ratelimit` finds
+    /// them.
+    ///
+    /// # Errors
+    ///
+    /// The list would be larger than an ACK.
+    // Not inlined, so that no other answer needs the space for a list.
+    #[inline(never)]
+    fn set_headers(
+        &self,
+        named: &AnswerVar,
+        wait: Nanos,
+        reply: &mut impl SetVars,
+    ) -> Result<(), BufferFull> {
+        let (policies, listed) = (self.policies, self.standings.listed());
+        let (mut list, mut space) = ([0; MAX_LIST], [0; LONGEST_TEXT]);
+        let mut list = HeaderListWriter::new(&mut list);
+        let text = TextWriter::text_in(&mut space, |it| ratelimit_policy(policies, listed, it))?;
+        list.header(b"ratelimit-policy", text)?;
+        let text = TextWriter::text_in(&mut space, |it| ratelimit(policies, listed, it))?;
+        list.header(b"ratelimit", text)?;
+        if wait > Nanos::ZERO {
+            list.header(b"retry-after", itoa::Buffer::new().format(wait.secs_ceil()).as_bytes())?;
         }
-        Var::Headers => {
-            return set_headers(policies, &standings.listed, wait, text, reply);
-        }
-        Var::WouldBlock
-        | Var::RetryAfter
-        | Var::RetryAfterMs
-        | Var::Policy
-        | Var::Reason
-        | Var::Bandwidth
-        | Var::DelayMs
-        | Var::Reserved => return Ok(()),
-    };
-    reply.set(scope, var.name(), Some(value))
+        reply.set(named, Some(Value::Binary(list.finish()?)));
+        Ok(())
+    }
 }
 
 /// More than an ACK can have, in bytes.
 const MAX_LIST: usize = 1024;
 
-/// Sets a variable to the header fields as a list for HAProxy's `set-headers-bin`. `wait` is the
-/// time after which the client can come back; with 0 there is no `retry-after`.
-///
-/// The names are in lower case, as HAProxy sends them, so that its `prefix ratelimit` finds them.
-///
-/// # Errors
-///
-/// The ACK would be larger than HAProxy accepts.
-// Not inlined, so that no other answer needs the space for a list.
-#[inline(never)]
-fn set_headers(
-    policies: &Policies,
-    standings: &[LimitStanding],
-    wait: Nanos,
-    text: &mut String,
-    reply: &mut impl SetVars,
-) -> Result<(), BufferFull> {
-    let mut list = [0; MAX_LIST];
-    let mut list = HeaderListWriter::new(&mut list);
-    ratelimit_policy(policies, standings, text);
-    list.header(b"ratelimit-policy", text.as_bytes())?;
-    ratelimit(policies, standings, text);
-    list.header(b"ratelimit", text.as_bytes())?;
-    if wait > Nanos::ZERO {
-        text.clear();
-        let _ = write!(text, "{}", wait.secs_ceil());
-        list.header(b"retry-after", text.as_bytes())?;
-    }
-    let value = Value::Binary(list.finish()?);
-    reply.set(policies.answers.scope, Var::Headers.name(), Some(value))
-}
+/// More than the longest list of limits has, in bytes: of each its policy's name and its own, and
+/// two numbers.
+const LONGEST_TEXT: usize = MAX_LISTED * (2 * 64 + 64);
 
 /// `"api";r=12;t=3`: the requests that are left, and the seconds until the burst is full again or
 /// the window ends, as in the variable `reset`. The draft allows 0 for a burst that is full.
 ///
 /// The list has the order of the configuration, so that each member keeps its place.
-fn ratelimit(policies: &Policies, standings: &[LimitStanding], text: &mut String) {
-    text.clear();
+fn ratelimit(
+    policies: &Policies,
+    standings: &[LimitStanding],
+    text: &mut TextWriter<'_, '_>,
+) -> Result<(), BufferFull> {
+    let mut is_first = true;
     for standing in standings {
         let Some(limit) = policies.limit_at(standing.limit) else { continue };
-        let comma = if text.is_empty() { "" } else { ", " };
-        let (label, remaining) = (&limit.label, standing.remaining());
-        // Writing to a string does not fail.
-        let _ =
-            write!(text, "{comma}\"{label}\";r={remaining};t={}", standing.whole_after_s(limit));
+        begin_member(text, std::mem::take(&mut is_first), &limit.label)?;
+        parameter(text, *b"\";r=0", standing.remaining().into())?;
+        parameter(text, *b";t=0", standing.whole_after_s())?;
     }
+    Ok(())
 }
 
 /// `"api";q=20;w=2`: the burst, and the seconds in which an empty one is full again; or the count,
 /// and the usual length of its window.
-fn ratelimit_policy(policies: &Policies, standings: &[LimitStanding], text: &mut String) {
-    text.clear();
+fn ratelimit_policy(
+    policies: &Policies,
+    standings: &[LimitStanding],
+    text: &mut TextWriter<'_, '_>,
+) -> Result<(), BufferFull> {
+    let mut is_first = true;
     for standing in standings {
         let Some(limit) = policies.limit_at(standing.limit) else { continue };
-        let comma = if text.is_empty() { "" } else { ", " };
         let window = match limit.calendar() {
-            None => window(standing.whole(limit)),
+            None => window(standing.quota),
             Some(calendar) => calendar.unit().nominal_s().into(),
         };
-        let (label, most) = (&limit.label, standing.most(limit));
-        let _ = write!(text, "{comma}\"{label}\";q={most};w={window}");
+        begin_member(text, std::mem::take(&mut is_first), &limit.label)?;
+        parameter(text, *b"\";q=0", standing.quota.burst().into())?;
+        parameter(text, *b";w=0", window)?;
+    }
+    Ok(())
+}
+
+/// Begins a member of a list: what is between two of them, and the name.
+#[inline]
+fn begin_member(
+    text: &mut TextWriter<'_, '_>,
+    is_first: bool,
+    label: &str,
+) -> Result<(), BufferFull> {
+    match is_first {
+        true => text.push(b"\"")?,
+        false => text.push(b", \"")?,
+    }
+    text.push(label.as_bytes())
+}
+
+/// Adds a parameter with this number in the place of the 0 at its end.
+#[inline]
+fn parameter<const N: usize>(
+    text: &mut TextWriter<'_, '_>,
+    mut parameter: [u8; N],
+    number: u64,
+) -> Result<(), BufferFull> {
+    match u8::try_from(number) {
+        // Most numbers of denied requests, in fewer steps.
+        Ok(digit @ ..10) => {
+            parameter[N - 1] = b'0' + digit;
+            text.push(&parameter)
+        }
+        _ => {
+            text.push(&parameter[..N - 1])?;
+            text.push(itoa::Buffer::new().format(number).as_bytes())
+        }
     }
 }
 
@@ -383,6 +480,7 @@ fn window(quota: Quota) -> u64 {
 #[cfg(test)]
 mod tests {
     use std::path::Path;
+    use std::sync::Arc;
 
     use gcra_table::Rate;
     use proptest::prelude::*;
@@ -390,9 +488,8 @@ mod tests {
 
     use super::*;
     use crate::reservations::Reservation;
-    use crate::verdict::Reason;
     use gcra_policy::file::document;
-    use gcra_policy::{LimitIdentity, MAX_LIMITS, Rule, RuleAt, flags};
+    use gcra_policy::{Limit, LimitIdentity, MAX_LIMITS, Rule, RuleAt, flags};
 
     /// An answer that was written down: each variable, and the bytes of its value if it was set.
     #[derive(Debug, Default)]
@@ -403,25 +500,34 @@ mod tests {
     }
 
     impl WrittenAnswer {
+        /// The answer with this verdict.
+        fn of(
+            policies: &Policies,
+            verdict: Verdict,
+            standings: &Standings,
+            reserved: &Reserved,
+        ) -> Self {
+            let (vars, verdict) = (&AnswerVars::new(&policies.answers), Some(verdict));
+            let mut written = Self::default();
+            Answer { policies, vars, verdict, standings, reserved, client: &|_| {} }
+                .write(&mut written);
+            written
+        }
+
         fn var(&self, name: &str) -> Option<&[u8]> {
             self.vars.iter().find(|(var, _)| var == name)?.1.as_deref()
         }
     }
 
     impl SetVars for WrittenAnswer {
-        fn set(
-            &mut self,
-            _: Scope,
-            name: VarName<'_>,
-            value: Option<Value<'_>>,
-        ) -> Result<(), BufferFull> {
+        fn set(&mut self, var: &AnswerVar, value: Option<Value<'_>>) {
+            let name = var.name;
             self.length += value.map_or(0, |value| AckWriter::set_var_size(name, &value));
             let bytes = |value: Value<'_>| match value.as_bytes() {
                 Some(bytes) => bytes.to_vec(),
                 None => value.as_integer().unwrap_or_default().to_string().into_bytes(),
             };
             self.vars.push((name.as_str().to_owned(), value.map(bytes)));
-            Ok(())
         }
     }
 
@@ -453,7 +559,8 @@ mod tests {
     }
 
     fn verdicts() -> impl Strategy<Value = Verdict> {
-        let reasons = [Reason::Limit, Reason::Oversize, Reason::Denied, Reason::Store];
+        let reasons =
+            [Reason::Limit, Reason::Oversize, Reason::Denied, Reason::Store, Reason::Blocked];
         (any::<bool>(), prop::option::of(prop::sample::select(reasons.to_vec())))
             .prop_map(|(observes, reason)| Verdict::new(0, observes, reason))
     }
@@ -489,15 +596,15 @@ mod tests {
             let mut standings = Standings::default();
             for (place, (limit, owed, wait, observes)) in (0..).zip(&limits) {
                 let standing = standing(place, limit, *owed, *wait);
-                standings.say(standing, *observes, None);
+                standings.say(&standing, *observes, None);
             }
             let others = vec![Var::Headers, Var::RateLimit, Var::RateLimitPolicy, Var::RetryAfter];
             let mut policies = flags::policies_of_rate("1/s".parse().unwrap(), None).unwrap();
             policies.answers = Answers { others, ..Answers::blocked_only() };
-            policies.list[0].rule = Rule::Limits(limits.into_iter().map(|it| it.0).collect());
+            let rule = Rule::Limits(limits.into_iter().map(|it| it.0).collect());
+            Arc::make_mut(&mut policies.list[0]).rule = rule;
             let reserved = Reserved::default();
-            let mut written = WrittenAnswer::default();
-            write(&policies, Some(verdict), &standings, &reserved, &mut written);
+            let written = WrittenAnswer::of(&policies, verdict, &standings, &reserved);
 
             let text = |name: &str| Some(String::from_utf8(written.var(name)?.to_vec()).unwrap());
             let mut expected = Vec::new();
@@ -508,14 +615,20 @@ mod tests {
             if let Some(wait) = text("retry_after")
                 && wait != "0"
                 && verdict.is_blocked()
-                && !matches!(verdict.reason, Some(Reason::Oversize | Reason::Denied))
+                && !matches!(
+                    verdict.reason,
+                    Some(Reason::Oversize | Reason::Denied | Reason::Blocked)
+                )
             {
                 expected.push(("retry-after".to_owned(), wait));
             }
             // Where nothing is known, an earlier list is unset.
             let list = written.var("headers").map(naive);
             prop_assert_eq!(list, (!expected.is_empty()).then_some(expected));
-            prop_assert_eq!(written.vars[1].0.as_str(), "headers");
+            prop_assert!(written.vars.iter().any(|(name, _)| name == "headers"));
+            let reason = (verdict.is_blocked() && verdict.reason == Some(Reason::Blocked))
+                .then_some(&b"blocked"[..]);
+            prop_assert_eq!(written.var("reason"), reason, "rules must know of an order");
         }
     }
 
@@ -528,10 +641,9 @@ mod tests {
         let limit = policy.limits().next().unwrap();
         let mut standings = Standings::default();
         let owed = Nanos(limit.quota(None).drain_time().0 / 2);
-        standings.add(standing(0, limit, owed, Nanos::ZERO), policy, 0);
-        let mut written = WrittenAnswer::default();
-        let verdict = Some(Verdict::new(0, false, None));
-        write(&policies, verdict, &standings, &Reserved::default(), &mut written);
+        standings.add(&standing(0, limit, owed, Nanos::ZERO), policy);
+        let verdict = Verdict::new(0, false, None);
+        let written = WrittenAnswer::of(&policies, verdict, &standings, &Reserved::default());
         assert_eq!(written.var("bandwidth"), Some(&b"1572864"[..]));
     }
 
@@ -558,13 +670,12 @@ mod tests {
         let (owed, wait) = (Nanos(70_000_000_000_000_000), Nanos(100_000_000_000_000_000));
         for _ in 0..2 {
             for (place, limit) in (0..).zip(policies.list[0].limits()) {
-                standings.say(standing(place, limit, owed, wait), false, None);
+                standings.say(&standing(place, limit, owed, wait), false, None);
             }
         }
         assert_eq!(standings.listed().len(), MAX_LISTED);
-        let mut written = WrittenAnswer::default();
-        let verdict = Some(Verdict::new(0, false, Some(Reason::Limit)));
-        write(&policies, verdict, &standings, &Reserved::default(), &mut written);
+        let verdict = Verdict::new(0, false, Some(Reason::Limit));
+        let written = WrittenAnswer::of(&policies, verdict, &standings, &Reserved::default());
         assert_eq!(naive(written.var("headers").unwrap()).len(), 3);
         let length = AckWriter::max_length(written.length);
         let most = spop_agent::Limits::default().max_ack_size as usize;
@@ -594,12 +705,11 @@ mod tests {
             for (place, limit) in (0..).zip(policy.limits()) {
                 let mut standing = standing(place, limit, owed, wait);
                 standing.limit.policy = of;
-                standings.add(standing, policy, 0);
+                standings.add(&standing, policy);
             }
         }
-        let mut written = WrittenAnswer::default();
-        let verdict = Some(Verdict::new(0, false, None));
-        write(&policies, verdict, &standings, &reserved, &mut written);
+        let verdict = Verdict::new(0, false, None);
+        let written = WrittenAnswer::of(&policies, verdict, &standings, &reserved);
         assert_eq!(written.var("reserved").unwrap().split(|byte| *byte == b',').count(), 4);
         let length = u32::try_from(AckWriter::max_length(written.length)).unwrap();
         assert!(policies.about_frames(length).is_some(), "{length}");

@@ -4,6 +4,8 @@
 //! belongs to one process: the asks that it has sent, the requests that wait for them, and what it
 //! has to do later about keys that it asked for. A process that is killed loses nothing else.
 
+// ADR 44: What cannot be lent is charged in the store.
+
 mod denials;
 pub(crate) mod due;
 mod outage;
@@ -20,12 +22,12 @@ use anyhow::Context as _;
 use arc_swap::{ArcSwap, Guard};
 use gcra_lease::{AskNumber, Charge, Demand, HostTime, Micros, Sent, SharedLimit, Wish};
 use gcra_policy::store::StoreSettings;
+use gcra_policy::table_error::TableError;
 use gcra_store::{AskAnswer, AskOutcome, Asker, Charging, Line, Names, Store};
 use gcra_table::{
     LeaseCounts, LeaseKey, LeaseNumbers, Leases, Nanos, Quota, Replaced, StoreId, Table, Time,
 };
 use gcra_text::duration::nanoseconds;
-use gcra_text::table_error::TableError;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use crate::borrower::denials::Denials;
@@ -61,8 +63,8 @@ const COUNTED_AFTER: Micros = Micros::from_millis(7_000);
 /// takes it for one that was away.
 const HOST_MAY_BE_CUT_OFF_FOR: Nanos = Nanos::from_millis(30_000);
 
-/// An agent that is started while the store is away goes on with the number of hosts that another
-/// process of this host knew this short a time ago.
+/// An agent that starts while the store is away goes on with a number of hosts from another
+/// process of this host. That process must have known the number this short a time ago.
 const RESTARTED_WITHIN: Micros = Micros::from_millis(10_000);
 
 /// The other processes of the host learn that much earlier that this one will ask the store.
@@ -316,8 +318,8 @@ impl Borrower {
         self.waiting.join(key, cells)
     }
 
-    /// Asks the store for what the requests need that wait for a key, and for what this host
-    /// expects to need. `least` is what the first of them lacks.
+    /// Asks the store for the cells that the waiting requests of a key need, and for those that
+    /// this host expects to need. `least` is how many cells the first request lacks.
     pub fn ask(&self, table: &Table, loan: Loan, least: u32) -> Asking {
         let (leases, now) = (self.leases(), HostTime::from(table.now()));
         let waiting = self.waiting.cells(loan.key).max(least);

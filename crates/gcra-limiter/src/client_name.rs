@@ -7,9 +7,11 @@ use std::mem;
 
 use arrayvec::ArrayVec;
 use gcra_policy::key::{Shown, write_mark};
-use gcra_policy::{GroupedValue, Policy};
+use gcra_policy::{GroupedValue, NameSalt, Policy};
 use gcra_table::KeyHash;
 use spop_agent::{Message, Value};
+
+use crate::message_key::hash_key;
 
 /// A name ends with the part that reaches this length, in bytes.
 const LONG: usize = 64;
@@ -28,15 +30,28 @@ pub fn write_client<'m>(
     /// The number of the fallback that the next part comes from, and the parts before it.
     type Parts<'m> = (u8, ArrayVec<NamedPart<'m>, MAX_NAMED_PARTS>);
     let mut parts = Parts::default();
-    if let Some(message) = message {
+    if let Some(message) = &message {
         let part = |(fallback, parts): &mut Parts<'m>, part: GroupedValue<'m>| {
             let (fallback, prefix) = (mem::take(fallback), policy.key.prefix_of(part));
             let _ = parts.try_push(NamedPart { fallback, value: part.value, prefix });
         };
         let fallback = |parts: &mut Parts<'m>, number| parts.0 = number;
-        let _ = policy.for_each_part(&message, &mut parts, part, fallback);
+        let _ = policy.for_each_part(message, &mut parts, part, fallback);
     }
-    write_name(name, key, policy.key.lowercase, parts.1);
+    if write_name(name, policy.key.lowercase, parts.1) {
+        let _ = write!(name, "#{:06x}", digits(policy, key, message.as_ref()));
+    }
+}
+
+/// A few digits of the whole key's hash, which tell clients apart that look alike. The hash has a
+/// secret key, so nobody can use them to check a guess.
+fn digits(policy: &Policy, key: KeyHash, message: Option<&Message<'_>>) -> u64 {
+    let salted = |salt: NameSalt| hash_key(salt.hasher(), policy, message?);
+    let hash = match policy.name_salt.and_then(salted) {
+        Some((hash, _)) => hash.get(),
+        None => BuildHasherDefault::<DefaultHasher>::default().hash_one(key),
+    };
+    hash >> 40
 }
 
 /// A part of a key, for the name of a client.
@@ -50,16 +65,13 @@ struct NamedPart<'a> {
 }
 
 /// Writes the name of the client whose key has these parts, as in `gcra_policy::key::Key`. A
-/// string is cut to a quarter of its bytes, at most four, and its length. After them a few digits
-/// of the whole key's hash tell clients apart that look alike. (The hash has a secret key, so
-/// nobody can use the digits to check a guess.) With `lowercase` a client has one name, however
-/// its strings are spelled.
+/// string is cut to a quarter of its bytes, at most four, and its length. With `lowercase` a
+/// client has one name, however its strings are spelled. Returns whether anything was cut.
 fn write_name<'a>(
     name: &mut String,
-    client: KeyHash,
     lowercase: bool,
     parts: impl IntoIterator<Item = NamedPart<'a>>,
-) {
+) -> bool {
     let mut is_cut = false;
     for (number, NamedPart { fallback, value, prefix }) in parts.into_iter().enumerate() {
         if number > 0 {
@@ -94,10 +106,7 @@ fn write_name<'a>(
             let _ = write!(name, "/{prefix}");
         }
     }
-    if is_cut {
-        let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one(client);
-        let _ = write!(name, "#{:06x}", hash >> 40);
-    }
+    is_cut
 }
 
 fn beginning(bytes: &[u8]) -> &[u8] {
@@ -115,16 +124,22 @@ pub fn printable(byte: u8) -> char {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use gcra_policy::Policies;
+    use gcra_policy::file::document;
+    use gcra_policy::secrets::Readers;
     use gcra_table::{Slots, Table};
 
     use super::*;
+    use crate::written_message::WrittenMessage;
 
     fn name(parts: &[Value<'_>]) -> String {
-        let table = Table::in_memory(Slots::new(8).unwrap()).unwrap();
         let mut name = String::new();
         let parts =
             parts.iter().map(|value| NamedPart { fallback: 0, value: *value, prefix: None });
-        write_name(&mut name, table.hash(b"key"), false, parts);
+        let _ = write_name(&mut name, false, parts);
         name
     }
 
@@ -143,33 +158,74 @@ mod tests {
 
     #[test]
     fn a_value_that_stands_for_another_arg_is_marked() {
-        let table = Table::in_memory(Slots::new(8).unwrap()).unwrap();
         let mut name = String::new();
         let part = |fallback, value| NamedPart { fallback, value, prefix: None };
         let parts = [part(0, 7_i64.into()), part(1, ip("192.0.2.1")), part(3, Value::Null)];
-        write_name(&mut name, table.hash(b"key"), false, parts);
+        let _ = write_name(&mut name, false, parts);
         assert_eq!(name, "int64:7,else:192.0.2.1,else3:null:");
     }
 
     #[test]
     fn a_network_has_its_prefix_length() {
-        let table = Table::in_memory(Slots::new(8).unwrap()).unwrap();
         let mut name = String::new();
         let part = |value, prefix| NamedPart { fallback: 0, value, prefix: Some(prefix) };
         let parts = [part(ip("2001:db8::"), 64), part(ip("192.0.2.0"), 24)];
-        write_name(&mut name, table.hash(b"key"), false, parts);
+        let _ = write_name(&mut name, false, parts);
         assert_eq!(name, "2001:db8::/64,192.0.2.0/24");
     }
 
     #[test]
     fn no_string_is_shown_in_full() {
-        let shown = |text: &str| name(&[text.into()]).split('#').next().unwrap().to_owned();
+        let shown = |text: &str| name(&[text.into()]);
         assert_eq!(shown("sk_live_0123456789abcdef"), "sk_l…(24)");
         assert_eq!(shown("/login"), "/…(6)");
         assert_eq!(shown("abc"), "…(3)");
         assert_eq!(shown(""), "…(0)");
-        assert!(name(&[ip("192.0.2.1"), "/login".into()]).starts_with("192.0.2.1,/…(6)#"));
-        assert!(name(&[b"\x00\xff0123456789abcdef"[..].into()]).starts_with("hex:00ff3031…(18)#"));
+        assert_eq!(name(&[ip("192.0.2.1"), "/login".into()]), "192.0.2.1,/…(6)");
+        assert_eq!(name(&[b"\x00\xff0123456789abcdef"[..].into()]), "hex:00ff3031…(18)");
+    }
+
+    /// The name of the client of a message with these args, under the file's first policy.
+    fn name_by(policies: &Policies, args: &[&str]) -> String {
+        let table = Table::in_memory(Slots::new(8).unwrap()).unwrap();
+        let args: Vec<_> = args.iter().map(|arg| arg.parse().unwrap()).collect();
+        let written = WrittenMessage::new(b"api", &args).unwrap();
+        let (policy, message) = (&policies.list[0], written.message().unwrap());
+        let (key, _) = hash_key(table.hasher(), policy, &message).unwrap();
+        let mut name = String::new();
+        write_client(&mut name, policy, key, Some(message));
+        name
+    }
+
+    fn read(file: &Path, salt: &str, text: &str) -> Policies {
+        fs::write(file.with_file_name("salt"), salt).unwrap();
+        fs::write(file, format!("{text}[policy.api]\nlimits = \"1/s\"\nlowercase = true\n"))
+            .unwrap();
+        document::read(file, Readers::OfFile).unwrap()
+    }
+
+    #[test]
+    fn with_a_salt_a_client_has_one_name_on_all_machines() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("gcra.toml");
+        let salted = "salt_file = \"salt\"\n";
+        let one = read(&file, "0123456789abcdef", salted);
+        let name = name_by(&one, &["key=sk_live_0123"]);
+        assert!(name.starts_with("sk_…(12)#"), "{name}");
+        for (same, args) in [
+            (true, &["key=sk_live_0123"]),
+            (true, &["key=SK_live_0123"]),
+            (false, &["key=sk_live_0124"]),
+        ] {
+            let other = read(&file, "0123456789abcdef\n", salted);
+            assert_eq!(name_by(&other, args) == name, same, "{args:?}");
+        }
+        let other = read(&file, "0123456789abcdeF", salted);
+        assert_ne!(name_by(&other, &["key=sk_live_0123"]), name);
+        assert_ne!(one.salt_digest(), other.salt_digest());
+        let none = read(&file, "0123456789abcdef", "");
+        assert_ne!(name_by(&none, &["key=sk_live_0123"]), name_by(&none, &["key=sk_live_0123"]));
+        assert_eq!(none.salt_digest(), 0);
     }
 
     #[test]

@@ -8,92 +8,69 @@ use spop_agent::{Message, Value};
 
 use crate::client_name::write_client;
 use crate::heaviest::{Heaviest, Under};
-use crate::policies_in_force::InForce;
+use crate::policies_in_force::{InForce, PolicyInForce};
 use crate::question::{Question, Unanswerable};
 use crate::stats::{Lane, LaneStats};
 use crate::undecided::{PrintableName, Undecided};
 use crate::verdict::{Outcome, Verdict};
 
-/// Counts the verdict on a message.
+/// Counts the verdict on a message of the policy in this row.
 #[inline(always)]
-pub fn count<'m>(
+pub(crate) fn count<'m>(
     in_force: &InForce,
-    lane: Lane,
-    question: Question,
-    verdict: Verdict,
-    message: impl FnOnce() -> Option<Message<'m>>,
-) {
-    let stats = in_force.each[question.policy].stats.on(lane);
-    count_on(stats, in_force, question, verdict, message);
-}
-
-/// As [`count`], where the counters are known.
-#[inline(always)]
-pub(crate) fn count_on<'m>(
+    row: &PolicyInForce,
     stats: LaneStats<'_>,
-    in_force: &InForce,
     question: Question,
     verdict: Verdict,
     message: impl FnOnce() -> Option<Message<'m>>,
 ) {
     if let Some(heaviest) = stats.count(verdict.outcome) {
-        let Question { policy, rule, key, .. } = question;
-        sample(heaviest, in_force, policy, rule, key, message());
+        let Question { rule, key, .. } = question;
+        sample(heaviest, in_force, row, rule, key, message);
     }
 }
 
 /// Counts the verdict of a trial on a message, after the `verdict_in_force` of its policy.
 pub(crate) fn count_tried(
     in_force: &InForce,
+    row: &PolicyInForce,
     lane: Lane,
     question: Question,
     verdict: Verdict,
     verdict_in_force: Verdict,
     message: &Message<'_>,
 ) {
+    let message = || Some(message.clone());
     if verdict.outcome == Outcome::Allowed {
-        return count(in_force, lane, question, verdict, || Some(message.clone()));
+        return count(in_force, row, row.stats.on(lane), question, verdict, message);
     }
-    let stats = &in_force.each[question.policy].stats;
     let is_new = verdict_in_force.outcome == Outcome::Allowed;
-    if let Some(heaviest) = stats.count_tried(lane, is_new) {
-        let Question { policy, rule, key, .. } = question;
-        sample(heaviest, in_force, policy, rule, key, Some(message.clone()));
+    if let Some(heaviest) = row.stats.count_tried(lane, is_new) {
+        sample(heaviest, in_force, row, question.rule, question.key, message);
     }
 }
 
 /// Gives a sample to a sketch. The parts of its question are apart, because they stay in registers
-/// then.
+/// then. Only a client that is new to the sketch needs the message.
 #[cold]
 #[inline(never)]
-fn sample(
+fn sample<'m>(
     heaviest: &Heaviest,
     in_force: &InForce,
-    policy: usize,
+    row: &PolicyInForce,
     rule: RuleAt,
     key: KeyHash,
-    message: Option<Message<'_>>,
+    message: impl FnOnce() -> Option<Message<'m>>,
 ) {
-    let under = || Under { rules: in_force.each[policy].rules, rule };
-    heaviest.offer(key, under, |name| name_client(name, in_force, policy, key, message));
-}
-
-/// Writes the name of the client of a question, for logs.
-#[cold]
-fn name_client(
-    name: &mut String,
-    in_force: &InForce,
-    policy: usize,
-    key: KeyHash,
-    message: Option<Message<'_>>,
-) {
-    let stats = &in_force.each[policy].stats;
-    let policy = &in_force.policies.list[policy];
-    if let Some(message) = &message {
-        in_force.look_for_misfits(message);
-        stats.note_text_address(|| text_address(policy, message));
-    }
-    write_client(name, policy, key, message);
+    let under = || Under { rules: row.rules, rule };
+    heaviest.offer(key, under, |name| {
+        let message = message();
+        if let Some(message) = &message {
+            in_force.look_for_misfits(message);
+            row.stats.note_text_address(|| text_address(&row.policy, message));
+        }
+        write_client(name, &row.policy, key, message);
+    });
 }
 
 /// The name of an arg of the key whose value is an address written as a string, if there is one.
@@ -127,8 +104,9 @@ pub(crate) fn count_undecided(
             undecided.count_unmatched(&in_force.policies, message);
         }
         Unanswerable::Undecided(policy) => {
-            in_force.each[policy].stats.count_undecided(lane);
-            undecided.count_undecided(&in_force.policies.list[policy], message);
+            let row = in_force.row(policy);
+            row.stats.count_undecided(lane);
+            undecided.count_undecided(&row.policy, message);
         }
     }
 }

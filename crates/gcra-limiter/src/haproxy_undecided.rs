@@ -1,5 +1,5 @@
 //! Requests that had no decision because HAProxy got no answer: how many, and why. Only HAProxy
-//! knows, and says it in a [message](gcra_policy::haproxy_report) of its own.
+//! knows, and says it in a [message](gcra_policy::haproxy::report) of its own.
 
 use std::array;
 use std::cmp::Reverse;
@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use gcra_policy::haproxy_report::{ERRS, HOST, REPORT, SET_SINCE, SINCE, TOLD, UNSETTLED};
+use gcra_policy::haproxy::report::{ERRS, HOST, REPORT, SET_SINCE, SINCE, TOLD, UNSETTLED};
 use gcra_table::{HEARD_KINDS, KeyHash, Table};
 use gcra_text::count::Count;
 use spop_agent::{Message, Value};
@@ -39,9 +39,9 @@ pub struct HaproxyUndecided {
 }
 
 impl HaproxyUndecided {
-    /// Takes note of what HAProxy reports. It tells one agent of the table or another, until one
-    /// has answered, so the table says what is new. Returns up to when it has reported, which is
-    /// the answer.
+    /// Takes note of a report of HAProxy. HAProxy tells one agent of the table or another, until
+    /// an agent has answered, so the table says how much is new. Returns up to when HAProxy has
+    /// reported, which is the answer.
     #[cold]
     pub(crate) fn hear(&self, table: &Table, report: &Message<'_>) -> Option<i64> {
         let Some(source) = source(table, report) else {
@@ -88,7 +88,7 @@ impl HaproxyUndecided {
         }
     }
 
-    /// What was counted within the last minute.
+    /// The counts of the last minute.
     pub fn last_minute(&self) -> ByErr {
         let before = self.minute().front().copied().unwrap_or_default();
         since(self.counts(), before)

@@ -133,7 +133,7 @@ fn add<const N: usize>(sums: &mut [u64; N], more: &[u64; N]) {
 }
 
 impl History {
-    /// Takes note of what was counted until now, `now` after the start of the machine.
+    /// Takes note of the counts until now, `now` after the start of the machine.
     pub fn beat(&mut self, now: Duration, counted: &PastCounts) {
         let Some((last, before)) = self.last.replace((now, counted.clone())) else { return };
         let mut rest = counted.since(&before);
@@ -217,8 +217,8 @@ pub struct Past {
     pub policies: Vec<PastPolicy>,
 }
 
-/// The decisions of one policy in each slot, by outcome; and of a trial, what its policy has
-/// allowed of what it would block.
+/// The decisions of one policy in each slot, by outcome. For a trial, also the requests that the
+/// trial would block and the policy has allowed.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default)]
 pub struct PastPolicy {

@@ -1,6 +1,9 @@
 //! The shapes of requests that were decided in the usual way.
 
+// ADR 49: Usual requests are answered by their shapes.
+
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use spop_agent::Shape;
 
@@ -8,9 +11,31 @@ use spop_agent::Shape;
 /// an IPv4 address at one time and an IPv6 address at another.
 pub(crate) const MOST_SHAPES: usize = 8;
 
-/// The shapes that were learned since the policies came into force. The first ones stay.
+/// How many rounds must have shown a shape that found no place before all shapes are forgotten. It
+/// takes a few microseconds to learn them anew, which is nothing beside so many rounds.
+const MANY: u32 = 1000;
+
+/// The shapes that were learned since the policies came into force.
 #[derive(Debug, Default)]
-pub(crate) struct KnownShapes(pub(crate) [OnceLock<KnownShape>; MOST_SHAPES]);
+pub(crate) struct KnownShapes {
+    /// The first ones stay until all are forgotten.
+    pub(crate) list: [OnceLock<KnownShape>; MOST_SHAPES],
+    /// How many rounds have shown a shape that found no place.
+    missed: AtomicU32,
+}
+
+impl KnownShapes {
+    /// Counts a round that has shown a shape for which there is no place.
+    pub(crate) fn count_missed(&self) {
+        self.missed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Whether there were many rounds with shapes that found no place. If all are forgotten, those
+    /// that are shown most often are the most likely to be learned.
+    pub(crate) fn are_others_usual(&self) -> bool {
+        self.missed.load(Ordering::Relaxed) >= MANY
+    }
+}
 
 /// A shape whose requests are all decided by one policy in the usual way.
 #[derive(Debug)]

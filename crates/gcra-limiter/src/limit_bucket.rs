@@ -1,31 +1,40 @@
 //! The bucket that a limit has for a message. Usually that follows from the policy's key, which is
 //! hashed once. But a limit can have a key of its own, and numbers that the message says.
 
+// ADR 15: Each limit of a key has lines of its own.
+// ADR 40: A limit may read the message itself.
+
 use gcra_policy::key_bytes::{
     KeyWriter, write_any_case, write_fallback, write_narrowed, write_part,
 };
 use gcra_policy::limit_from_arg::{ArgValue, ByArg};
 use gcra_policy::sharing::lent;
-use gcra_policy::{KeyParts, Limit};
+use gcra_policy::{KeyParts, Limit, LimitNumbers, Policies, SaltInForce};
 use gcra_table::{KeyHash, LeaseKey, LeaseNumbers, Quota, Table};
 use spop_agent::{Message, Value};
 
 use crate::message_key::write;
 
 /// The bucket of a limit, as the table knows it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct LimitBucket {
     pub key: KeyHash,
     pub quota: Quota,
 }
 
 impl LimitBucket {
+    /// Whether both are the same bucket of the table. The longest delay tells none apart.
+    pub(crate) fn is_same(self, other: Self) -> bool {
+        let of = |it: Self| (it.key, it.quota.without_delay());
+        of(self) == of(other)
+    }
+
     /// The bucket of a limit for a message whose key by the policy has the hash `key`. Without the
     /// message, the one that a limit has by the policy's key, and by its own numbers.
-    #[inline]
+    #[inline(always)]
     pub fn of(table: &Table, limit: &Limit, key: KeyHash, message: Option<&Message<'_>>) -> Self {
         let key = match (&limit.key, message) {
-            // `Question` has seen that it has a value, or that the client is exempt.
+            // `Question` has seen that it has a value, or that there is an order.
             (Some(parts), Some(message)) => own_key(table, parts, message).unwrap_or(key),
             _ => key,
         };
@@ -48,8 +57,30 @@ impl LimitBucket {
         LeaseKey::new(self.key, lease_numbers(limit, self.quota))
     }
 
+    /// Starts to fetch the memory that a charge under this limit will need, as [`of`](Self::of).
+    #[inline(always)]
+    pub(crate) fn prefetch_of(
+        table: &Table,
+        limit: &Limit,
+        key: KeyHash,
+        message: Option<&Message<'_>>,
+    ) {
+        match limit {
+            // The usual case. A copy of the quota would take longer than the rest.
+            Limit {
+                numbers: LimitNumbers::Fixed(quota),
+                key: None,
+                salt: SaltInForce(Some(salt)),
+                ..
+            } => {
+                table.place(key.under(*salt), quota);
+            }
+            _ => Self::of(table, limit, key, message).prefetch(table, limit),
+        }
+    }
+
     /// Starts to fetch the memory that a charge of the bucket of this limit will need.
-    #[inline]
+    #[inline(never)]
     pub fn prefetch(self, table: &Table, limit: &Limit) {
         match limit.calendar() {
             None => table.prefetch(self.key, self.quota),
@@ -70,8 +101,8 @@ pub(crate) fn lease_numbers(limit: &Limit, quota: Quota) -> LeaseNumbers {
     }
 }
 
-/// Writes the numbers that a message says for these limits to the table's register, so that its
-/// client can be reset under them, and returns what it says about each. Before anything is charged
+/// Writes the numbers that a message says for these limits into the table, so that its client can
+/// be reset under them, and returns what it says about each. Before anything is charged
 /// by these numbers, this is called for a message that an agent decides.
 pub(crate) fn note_said<'l>(
     table: &Table,
@@ -137,4 +168,18 @@ fn write_own_key(
 pub fn lacks_a_key(limits: &[Limit], message: &Message<'_>) -> bool {
     let keys = limits.iter().filter_map(|limit| limit.key.as_ref());
     keys.flat_map(|parts| &parts.args).any(|arg| arg.lacks(message).is_some())
+}
+
+/// Writes down the numbers that messages have said to this process, where the table does not have
+/// them: it is another table since.
+pub fn write_down_said(policies: &Policies, table: &Table) {
+    for limit in policies.list.iter().flat_map(|policy| policy.limits()) {
+        let Some(by_arg) = limit.by_arg() else { continue };
+        let known = table.said_of(limit.id);
+        for quota in by_arg.quotas() {
+            if !known.contains(&quota.without_delay()) {
+                table.add_said(limit.id, quota);
+            }
+        }
+    }
 }

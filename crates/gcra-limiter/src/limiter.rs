@@ -2,30 +2,34 @@
 //!
 //! No socket, no task: ordinary functions of a request and a reading of the clock.
 
+// ADR 11: The handler may prepare a batch.
+// ADR 31: The hot path moves values in registers.
+
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use gcra_policy::answers::Answers;
+use gcra_policy::answers::{Answers, Var};
 use gcra_policy::{Sharing, WithoutStore};
 use gcra_table::Table;
 use spop_agent::{AckWriter, Agent, Handler, Limits, Reply, Request, ShapedNotifies, Value};
 
-use crate::answer::{self, Standings};
+use crate::answer::Standings;
 use crate::audit_lines::{AuditFile, Lines};
 use crate::borrower::Borrower;
 use crate::counting::count;
 use crate::decide::attempt::Patience;
 use crate::decide::lent::Lent;
-use crate::decide::local::{decide, decide_usual};
+use crate::decide::local::decide_usual;
+use crate::decide::plain::Plain;
 use crate::decide::request::{Deciding, Progress};
 use crate::policies_in_force::{DecisionPath, InForce};
 use crate::question::{Question, Unanswerable};
-use crate::reservations::Reserved;
 use crate::round::Round;
 use crate::stats::Lane;
 use crate::undecided::Undecided;
+use crate::verdict::Reason;
 use crate::waiting_request::WaitingRequest;
 
 /// How many requests of a connection may wait for the store. Those for which cells are here are
@@ -69,10 +73,11 @@ impl Limiter {
         agent.deadline(wait + Duration::from_secs(1)).max_in_flight(MOST_WAITING)
     }
 
-    /// Limits for an agent that sets only `blocked`, and never anything else. The largest ACK is
-    /// small then, so HAProxy may keep 20 NOTIFYs in flight whatever its buffers are.
+    /// Limits for an agent that sets only `blocked`, and the reason if that is an order. The
+    /// largest ACK is small then, so HAProxy may keep 20 NOTIFYs in flight with nearly any buffer.
     pub fn limits_for_blocked_only(answers: &Answers) -> Limits {
-        let action = AckWriter::set_var_size(answers.blocked, &Value::Bool(true));
+        let action = AckWriter::set_var_size(answers.blocked, &Value::Bool(true))
+            + AckWriter::set_var_size(Var::Reason.name(), &Reason::Blocked.as_str().into());
         let mut limits = Limits::default();
         if let Ok(max_ack_size) = u32::try_from(AckWriter::max_length(action)) {
             limits.max_ack_size = max_ack_size;
@@ -104,21 +109,19 @@ impl Handler for Limiter {
 
     #[inline(always)]
     fn prepare(&self, round: &mut Round, request: &Request<'_>) -> Self::Prepared {
-        let (table, policies) = (&round.table, &round.in_force.policies);
+        let Round { table, in_force, leases, .. } = &*round;
         let message = request.messages().next().ok_or(Unanswerable::NoMessage)?;
-        let question = Question::new(&round.in_force, table, &message)?;
-        if let DecisionPath::Usual(usual) = round.in_force.each[question.policy].path {
-            table.prefetch(usual.key(question.key), usual.quota);
-            return Ok(question);
+        let question = Question::new(in_force, table, &message)?;
+        match (&in_force.row(question.policy).path, leases) {
+            (DecisionPath::Usual(usual), _) => {
+                table.prefetch(usual.key(question.key), usual.quota);
+            }
+            (DecisionPath::UsualShared(usual), Some(leases)) => {
+                leases.prefetch(usual.lease_key(question.key));
+            }
+            // A copy is lent, so that the usual path keeps the message in registers.
+            _ => question.prefetch(table, in_force, Some(&message.clone())),
         }
-        if let Some(leases) = &round.leases
-            && let DecisionPath::UsualShared(usual) = round.in_force.each[question.policy].path
-        {
-            leases.prefetch(usual.lease_key(question.key));
-            return Ok(question);
-        }
-        // A copy is lent, so that the usual path keeps the message in registers.
-        question.prefetch(table, policies, Some(&message.clone()));
         Ok(question)
     }
 
@@ -139,18 +142,20 @@ impl Handler for Limiter {
             && round.audit.is_none()
         {
             let Round { table, in_force, now, lane, audit: _, leases, has_learned } = &mut *round;
-            let verdict = match &in_force.each[question.policy].path {
+            let row = in_force.row(question.policy);
+            let verdict = match &row.path {
                 DecisionPath::Usual(usual) => {
                     // Only this: a call of `decide` would have the code of all other cases here.
                     let place = table.place(usual.key(question.key), &usual.quota);
                     let verdict = decide_usual(table, now, usual, &place, question);
-                    count(in_force, *lane, question, verdict, || request.messages().next());
+                    let (stats, message) = (row.stats.on(*lane), || request.messages().next());
+                    count(in_force, row, stats, question, verdict, message);
                     Some(verdict)
                 }
                 DecisionPath::UsualShared(usual) => {
                     let leases = leases.as_ref().map(|leases| &***leases);
                     let (borrower, lane, now) = (self.borrower.as_deref(), *lane, now.time());
-                    let lent = Lent { table, in_force, usual, lane, borrower, leases, now };
+                    let lent = Lent { table, in_force, row, usual, lane, borrower, leases, now };
                     lent.spend(question, || request.messages().next())
                 }
                 DecisionPath::Plain => return Self::answer_plain(round, question, request, reply),
@@ -159,7 +164,7 @@ impl Handler for Limiter {
             if let Some(verdict) = verdict {
                 in_force.shapes.learn_once(has_learned, in_force, request, question);
                 // It fits: the limit for ACKs is at least the size of this one.
-                let _ = reply.append(&in_force.blocked[usize::from(verdict.is_blocked())]);
+                reply.append(&in_force.blocked[usize::from(verdict.is_blocked())]);
                 return;
             }
         }
@@ -172,9 +177,7 @@ impl Handler for Limiter {
 }
 
 impl Limiter {
-    /// As [`answer`](Self::answer), for one message on the [plain path](DecisionPath::Plain) and
-    /// any variables.
-    #[inline(never)]
+    /// As [`answer`](Self::answer), for one message on the [plain path](DecisionPath::Plain).
     fn answer_plain(
         round: &mut Round,
         question: Question,
@@ -183,13 +186,9 @@ impl Limiter {
     ) {
         let Round { table, in_force, now, lane, has_learned, .. } = round;
         in_force.shapes.learn_once(has_learned, in_force, request, question);
-        let mut standings = Standings::default();
-        let wanted = (!in_force.policies.answers.others.is_empty()).then_some(&mut standings);
-        let message = || request.messages().next();
-        let verdict = decide(table, now, in_force, question, wanted, None, message);
-        count(in_force, *lane, question, verdict, message);
-        let reserved = Reserved::default();
-        answer::write(&in_force.policies, Some(verdict), &standings, &reserved, reply);
+        let row = in_force.row(question.policy);
+        let plain = Plain { table, in_force, row, stats: row.stats.on(*lane) };
+        plain.answer(now, question, || request.messages().next(), reply);
     }
 
     /// The same for any number of messages and on all paths.
@@ -217,7 +216,7 @@ impl Limiter {
         let wanted = wanted.then_some(&mut standings);
         let messages = request.messages();
         if deciding.go_on(messages, Some(first), now, &mut progress, wanted, audit).is_ok() {
-            progress.answer(in_force, &standings, reply);
+            progress.answer(in_force, &standings, request.messages(), reply);
             return;
         }
         // This answer leaves if there is no memory to wait in.
@@ -225,7 +224,7 @@ impl Limiter {
             let is_blocked =
                 progress.is_blocked() || !matches!(without_store, WithoutStore::Open { .. });
             let answers = &in_force.policies.answers;
-            let _ = reply.set_var(answers.scope, answers.blocked, is_blocked);
+            reply.set_var(answers.scope, answers.blocked, is_blocked);
         }
         let Some(borrower) = self.borrower.clone() else { return };
         let waiting = WaitingRequest {

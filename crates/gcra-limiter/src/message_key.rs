@@ -1,5 +1,7 @@
 //! The hash of a message's key, as its policy makes it.
 
+// ADR 36: Null is no key.
+
 use gcra_policy::key_bytes::{
     KeyWriter, write_fallback, write_lowercase, write_narrowed, write_part,
 };

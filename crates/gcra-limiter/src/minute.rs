@@ -1,5 +1,6 @@
 //! The sentences of the log, once a minute, about the clients that were blocked.
 
+use gcra_policy::KnownClients;
 use gcra_text::count::Count;
 
 use crate::heaviest::{Clients, HeavyClient, HeavyClients};
@@ -21,7 +22,7 @@ impl Minute {
         Self { outcome, words, requests: 0, clients: Clients::default(), policies: Vec::new() }
     }
 
-    pub(crate) fn in_words(&self) -> Option<String> {
+    pub(crate) fn in_words(&self, known: &KnownClients) -> Option<String> {
         let counted = |requests| Count(requests, "request", "requests");
         let found = self.clients.found();
         if self.requests == 0 || found.clients == 0 {
@@ -37,6 +38,7 @@ impl Minute {
         let most = match found.heaviest.first() {
             Some(HeavyClient { client, requests, .. }) => {
                 let policies = self.policies_that_know(client);
+                let client = known.with_words(client);
                 format!("most came from {client}: {about}{} ({policies})", counted(*requests))
             }
             None => "no client had many of them".to_owned(),

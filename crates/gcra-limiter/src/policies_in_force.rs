@@ -1,19 +1,21 @@
-//! The policies that decide now, with what belongs to them: counters, prepared answers, and the
-//! earlier policies that some client may still owe something under.
+//! The policies that decide now, each in a row with what belongs to it: its path, its counters,
+//! its orders, and the earlier policies that some client may still owe something under.
 
-use std::collections::{HashMap, HashSet};
-use std::num::NonZeroUsize;
+// ADR 17: Debts survive a change of numbers without a conversion.
+// ADR 37: A trial is a policy behind all others.
+
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use gcra_policy::answers::Answers;
 use gcra_policy::key_parts::{KeyArg, Nat64};
+use gcra_policy::orders::{OrderInForce, PolicyOrders};
 use gcra_policy::{KeyParts, Limit, LimitNumbers, Policies, Policy, Price, Rule};
-use gcra_table::{
-    Exemption, KeyHash, LeaseKey, LeaseNumbers, LimitSalt, Nanos, Quota, Table, Time,
-};
+use gcra_table::{KeyHash, LeaseKey, LeaseNumbers, LimitSalt, Nanos, Order, Quota, Table, Time};
 use spop_agent::{Actions, Message};
 
-use crate::earlier_policies::{Earlier, LimitedClient};
+use crate::answer::AnswerVars;
+use crate::earlier_policies::{LimitedClient, PolicyChanges, PolicyHistory};
 use crate::known_shapes::KnownShapes;
 use crate::limit_bucket::lease_numbers;
 use crate::mistaken_args::MistakenArgs;
@@ -23,34 +25,41 @@ use crate::stats::{PolicyStats, Stats};
 pub struct InForce {
     pub policies: Arc<Policies>,
     /// The earlier policies, as long as a key may owe something under them.
-    pub earlier: Earlier,
-    /// The clients that are not limited for a while, as the table has them.
-    pub exemptions: Vec<Exemption>,
-    pub each: Vec<Each>,
+    pub history: PolicyHistory,
+    /// The orders about clients, as the table has them.
+    pub orders: Vec<Order>,
+    /// In the order of `policies`.
+    rows: Vec<PolicyInForce>,
+    /// The variables of each answer.
+    pub(crate) vars: AnswerVars,
     /// The whole answer where only `blocked` is set: when it is false, and when it is true.
     pub blocked: [Actions; 2],
     /// The shapes of requests that were seen since.
     pub(crate) shapes: KnownShapes,
 }
 
-/// The state of one of the policies in force.
+/// One of the policies in force, with its state. A decision looks its row up once.
 #[derive(Debug)]
-pub struct Each {
+pub struct PolicyInForce {
+    pub policy: Arc<Policy>,
     pub(crate) hashing: Hashing,
     /// Whether a limit of the policy has a key or numbers of its own, which each message says.
     pub reads_messages: bool,
-    /// Whether a key may owe something because of changes of the policy.
+    pub changes: PolicyChanges,
+    /// Whether a key may owe something because of these changes.
     pub has_changed: bool,
     pub path: DecisionPath,
     pub stats: Arc<PolicyStats>,
-    pub mistaken: MistakenArgs,
+    pub mistaken: Arc<MistakenArgs>,
+    /// Whether it has `max_delay`.
+    pub(crate) may_delay: bool,
     /// Whether requests wait for its limits: it has `max_delay`, and is enforced.
     pub delays: bool,
     /// The number of the policy's rule and overrides. After a reload that has changed them it is a
     /// larger one.
     pub rules: u64,
-    /// The keys that are exempt from it, each until a moment of the table's clock.
-    exempt: Vec<(KeyHash, Time)>,
+    /// The orders about its clients, if there are any.
+    pub orders: Option<Box<PolicyOrders>>,
 }
 
 /// How a message of a policy is decided.
@@ -61,17 +70,24 @@ pub enum DecisionPath {
     /// By the spending of cells that the store has lent.
     UsualShared(Usual),
     /// By the charge of all limits of the rule for the key: the policy has no trial, is not shared
-    /// and not settled by responses, and no client is exempt from it.
+    /// and not settled by responses, and there is no order about a client.
     Plain,
     /// By all that may be asked about it.
     Full,
 }
 
-impl Each {
-    /// Whether a key of the policy is exempt.
+impl PolicyInForce {
+    /// The order about the client of a message, whose key is `key`.
     #[inline]
-    pub fn is_exempt(&self, key: KeyHash, now: Time) -> bool {
-        self.exempt.iter().any(|(exempt, until)| *exempt == key && now < *until)
+    pub fn order(&self, key: KeyHash, message: &Message<'_>, now: Time) -> Option<OrderInForce> {
+        let orders = self.orders.as_deref()?;
+        orders.find(key, now, || self.policy.client_address(message))
+    }
+
+    /// The TAT that a key has at least under a limit of the policy, because of changes.
+    #[inline]
+    pub fn least_tat(&self, asked: LimitedClient<'_, '_>, now: Time) -> Time {
+        if self.has_changed { self.changes.least_tat(asked, now) } else { Time::ZERO }
     }
 }
 
@@ -105,6 +121,9 @@ impl Hashing {
             shared: _,
             trial: _,
             is_trial: _,
+            name_salt: _,
+            // It is a part of the salts.
+            reset_at: _,
         } = policy;
         let KeyParts { args, ipv4_prefix, ipv6_prefix, lowercase, nat64 } = key;
         let groups =
@@ -121,7 +140,7 @@ impl Hashing {
 }
 
 /// The one limit of a policy in the usual case: it holds for all keys, nothing is charged beside
-/// it, no request is delayed, no client is exempt, no key owes anything because of a change,
+/// it, no request is delayed, no order is in force, no key owes anything because of a change,
 /// and only `blocked` is answered. Then a decision is one charge, and its answer is prepared.
 ///
 /// `make guard` shows what this saves.
@@ -139,7 +158,7 @@ impl Usual {
         policy: &Policy,
         has_changed: bool,
         answers: &Answers,
-        exempt: &[(KeyHash, Time)],
+        orders: Option<&PolicyOrders>,
     ) -> Option<Self> {
         // Every field is named, so that a new one can't be forgotten here.
         let Policy {
@@ -151,6 +170,9 @@ impl Usual {
             observes,
             // It is charged by its own policy only.
             is_trial: _,
+            name_salt: _,
+            // It is a part of the salt.
+            reset_at: _,
             // It is answered only beside other variables.
             bandwidth: _,
             rule,
@@ -164,10 +186,10 @@ impl Usual {
         let Rule::Limits(limits) = rule else { return None };
         let [limit] = &limits[..] else { return None };
         // A limit in force has a salt.
-        let Limit { salt: Some(salt), numbers: LimitNumbers::Fixed(quota), key: None, .. } = limit
-        else {
+        let Limit { salt, numbers: LimitNumbers::Fixed(quota), key: None, .. } = limit else {
             return None;
         };
+        let salt = salt.0?;
         let is_usual = overrides.is_empty()
             && penalty.is_none()
             && !matches!(price, Price::Settled(_))
@@ -176,9 +198,9 @@ impl Usual {
             && trial.is_none()
             && !has_changed
             && others.is_empty()
-            && exempt.is_empty();
+            && orders.is_none();
         let numbers = lease_numbers(limit, *quota);
-        let (salt, quota, observes) = (*salt, *quota, *observes);
+        let (quota, observes) = (*quota, *observes);
         is_usual.then_some(Self { salt, quota, observes, numbers })
     }
 
@@ -201,53 +223,57 @@ impl InForce {
     fn new(
         before: Option<&Self>,
         policies: Arc<Policies>,
-        earlier: Earlier,
-        exemptions: Vec<Exemption>,
+        mut history: PolicyHistory,
+        orders: Vec<Order>,
         stats: &Stats,
         now: Time,
     ) -> Self {
-        let next = before.iter().flat_map(|before| &before.each).map(|each| each.rules + 1);
-        let next = next.max().unwrap_or(0);
-        let with_rules = before.into_iter().flat_map(|it| it.policies.list.iter().zip(&it.each));
-        let with_rules: HashMap<&str, _> = with_rules.map(|it| (&*it.0.name, it)).collect();
-        let rules = |place: usize, policy: &Policy| {
-            let before = before?;
-            // Lists may have a million entries.
-            if Arc::ptr_eq(&before.policies, &policies) {
-                return before.each.get(place).map(|each| each.rules);
-            }
-            let (before, each) = with_rules.get(&*policy.name)?;
-            let is_same = (&before.rule, &before.overrides) == (&policy.rule, &policy.overrides);
-            is_same.then_some(each.rules)
+        let rows = || before.iter().flat_map(|before| &before.rows);
+        let next = rows().map(|row| row.rules + 1).max().unwrap_or(0);
+        let by_name: HashMap<&str, _> = rows().map(|row| (&*row.policy.name, row)).collect();
+        // Lists may have a million entries, so they are not compared with themselves.
+        let is_same_text = before.is_some_and(|before| before.policies.is_same_text(&policies));
+        let rules = |before: &PolicyInForce, policy: &Arc<Policy>| {
+            let (old, new) = (&before.policy, policy);
+            let is_same = is_same_text
+                || Arc::ptr_eq(old, new)
+                || (&old.rule, &old.overrides) == (&new.rule, &new.overrides);
+            is_same.then_some(before.rules)
         };
         let is_plain = |policy: &Policy| {
             policy.trial.is_none() && policy.shared.is_none() && policy.settle().is_none()
         };
-        let changed: HashSet<_> = earlier.mattering(now).collect();
-        let each = policies.list.iter().enumerate().map(|(place, policy)| {
-            let exempt = exemptions.iter().filter(|exemption| policy.is_meant_by(exemption));
-            let exempt: Vec<_> =
-                exempt.map(|Exemption { key, until, .. }| (*key, *until)).collect();
-            let has_changed = changed.contains(&place);
-            let path = match Usual::of(policy, has_changed, &policies.answers, &exempt) {
-                Some(usual) if policy.shared.is_some() => DecisionPath::UsualShared(usual),
-                Some(usual) => DecisionPath::Usual(usual),
-                None if is_plain(policy) && exempt.is_empty() => DecisionPath::Plain,
-                None => DecisionPath::Full,
-            };
-            Each {
+        let changes = history.changes_until(&policies, now);
+        let rows = policies.list.iter().zip(changes).map(|(policy, changes)| {
+            let before = by_name.get(&*policy.name);
+            let of_policy = PolicyOrders::of(&orders, |order| policy.follows(order));
+            let has_changed = changes.may_owe(now);
+            let may_delay = policy.max_delay() > Nanos::ZERO;
+            let path =
+                match Usual::of(policy, has_changed, &policies.answers, of_policy.as_deref()) {
+                    Some(usual) if policy.shared.is_some() => DecisionPath::UsualShared(usual),
+                    Some(usual) => DecisionPath::Usual(usual),
+                    None if is_plain(policy) && of_policy.is_none() => DecisionPath::Plain,
+                    None => DecisionPath::Full,
+                };
+            PolicyInForce {
+                policy: policy.clone(),
                 hashing: Hashing::of(policy),
                 reads_messages: policy.limits().any(Limit::reads_messages),
+                changes,
                 has_changed,
                 path,
                 stats: stats.policy(&policy.name),
-                mistaken: MistakenArgs::default(),
-                delays: !policy.observes && policy.max_delay() > Nanos::ZERO,
-                rules: rules(place, policy).unwrap_or(next),
-                exempt,
+                mistaken: before
+                    .filter(|before| Arc::ptr_eq(&before.policy, policy))
+                    .map_or_else(Arc::default, |before| before.mistaken.clone()),
+                may_delay,
+                delays: !policy.observes && may_delay,
+                rules: before.and_then(|before| rules(before, policy)).unwrap_or(next),
+                orders: of_policy,
             }
         });
-        let each: Vec<Each> = each.collect();
+        let rows: Vec<_> = rows.collect();
         let blocked = [false, true].map(|blocked| {
             let mut actions = Actions::new();
             let answers = &policies.answers;
@@ -255,86 +281,90 @@ impl InForce {
             let _ = actions.set_var(answers.scope, answers.blocked, blocked.into());
             actions
         });
-        let shapes = KnownShapes::default();
-        Self { policies, earlier, exemptions, each, blocked, shapes }
+        let (vars, shapes) = (AnswerVars::new(&policies.answers), KnownShapes::default());
+        Self { policies, history, orders, rows, vars, blocked, shapes }
+    }
+
+    /// The row of the policy at this place in the list.
+    #[inline]
+    pub fn row(&self, place: usize) -> &PolicyInForce {
+        &self.rows[place]
+    }
+
+    /// All rows, in the order of the policies.
+    pub fn rows(&self) -> &[PolicyInForce] {
+        &self.rows
     }
 
     /// Looks whether a message shows that texts of the policies can never match.
     #[cold]
     pub(crate) fn look_for_misfits(&self, message: &Message<'_>) {
-        for (policy, each) in self.policies.list.iter().zip(&self.each) {
-            each.mistaken.look_for_misfit(policy, message);
+        for row in &self.rows {
+            row.mistaken.look_for_misfit(&row.policy, message);
         }
     }
 
-    /// The policies that a process starts with.
-    pub fn at_start(mut policies: Policies, stats: &Stats, table: &Table) -> Self {
-        policies.come_into_force(table);
-        let earlier = Earlier::at_start(&policies, table);
-        Self::new(None, Arc::new(policies), earlier, table.exemptions(), stats, table.now())
+    /// The policies that a process starts with on a new table.
+    pub fn at_start(policies: Policies, stats: &Stats, table: &Table) -> Self {
+        Self::after(PolicyHistory::since(table.now()), policies, stats, table)
     }
 
-    /// The policies in force for a process with these policies and with this
-    /// [history](Earlier::history); without any, for one that starts now. It changes nothing in
-    /// the table, and only looks at clients.
-    pub fn of_history(
-        history: Vec<(Policies, Time)>,
+    /// The policies in force for a process that starts with these, or for a command about clients.
+    /// The history is that which agents keep beside the table.
+    pub fn after(
+        history: PolicyHistory,
         mut policies: Policies,
+        stats: &Stats,
         table: &Table,
     ) -> Self {
-        let come_into_force = |(mut former, ended): (Policies, Time)| {
-            former.come_into_force(table);
-            (Arc::new(former), ended)
-        };
-        let history: Vec<_> = history.into_iter().map(come_into_force).collect();
         policies.come_into_force(table);
-        let earlier = Earlier::of_history(&history, &policies, table);
-        let stats = Stats::new(NonZeroUsize::MIN);
-        Self::new(None, Arc::new(policies), earlier, table.exemptions(), &stats, table.now())
+        Self::new(None, policies.into(), history, table.orders(), stats, table.now())
     }
 
     /// The policies in force after a reload has read these. Clients keep their debts.
     pub fn replaced_by(&self, mut policies: Policies, stats: &Stats, table: &Table) -> Self {
         policies.come_into_force(table);
-        let policies = Arc::new(policies);
-        let earlier = self.earlier.after_change(&self.policies, &policies, table);
-        Self::new(Some(self), policies, earlier, table.exemptions(), stats, table.now())
+        let (mut history, now) = (self.history.clone(), table.now());
+        history.push_current(self.policies.clone(), now);
+        Self::new(Some(self), policies.into(), history, table.orders(), stats, now)
     }
 
-    /// The TAT that a key has at least under a limit of the policy at this place, because of
-    /// changes.
-    #[cold]
-    pub fn least_tat(&self, policy: usize, asked: LimitedClient<'_, '_>, now: Time) -> Time {
-        let keeps_debts =
-            self.policies.list.get(policy).is_some_and(|policy| policy.settle().is_some());
-        let changes = self.earlier.of(policy);
-        changes.map_or(Time::ZERO, |changes| changes.least_tat(asked, keeps_debts, now))
+    /// The same with another history: an agent has kept more beside the table.
+    pub fn with_history(&self, history: PolicyHistory, stats: &Stats, now: Time) -> Self {
+        let (policies, orders) = (self.policies.clone(), self.orders.clone());
+        Self::new(Some(self), policies, history, orders, stats, now)
     }
 
     /// The same after the last key has paid off what it owed because of changes of a policy;
     /// `None` if that is so for none.
     pub fn without_old(&self, stats: &Stats, now: Time) -> Option<Self> {
         // This is asked once a second, and there is seldom anything to leave out.
-        let before = self.each.iter().filter(|each| each.has_changed).count();
-        if self.earlier.mattering(now).count() == before {
-            return None;
-        }
-        let mut earlier = self.earlier.clone();
-        earlier.forget_old(now);
-        let (policies, exemptions) = (self.policies.clone(), self.exemptions.clone());
-        Some(Self::new(Some(self), policies, earlier, exemptions, stats, now))
+        let is_over = self.rows.iter().any(|row| row.has_changed && !row.changes.may_owe(now));
+        (is_over || self.history.is_too_long(now))
+            .then(|| self.with_history(self.history.clone(), stats, now))
     }
 
-    /// The same with the exemptions that the table has now; `None` when they are the same.
-    pub fn with_exemptions(
-        &self,
-        exemptions: &[Exemption],
-        stats: &Stats,
-        now: Time,
-    ) -> Option<Self> {
-        (self.exemptions != exemptions).then(|| {
-            let (policies, earlier) = (self.policies.clone(), self.earlier.clone());
-            Self::new(Some(self), policies, earlier, exemptions.to_vec(), stats, now)
-        })
+    /// The same without the known shapes, so that they are learned anew: if many requests were of
+    /// others, for which there was no place. Otherwise `None`.
+    pub fn without_shapes(&self, stats: &Stats, now: Time) -> Option<Self> {
+        let others_are_usual = self.shapes.are_others_usual();
+        others_are_usual.then(|| self.with_history(self.history.clone(), stats, now))
+    }
+
+    /// The same with the orders and the resets that the table has now; `None` when they are the
+    /// same.
+    pub fn with_orders(&self, table: &Table, stats: &Stats) -> Option<Self> {
+        let (orders, has_resets) = (table.orders(), self.policies.have_resets(&table.resets()));
+        if self.orders == orders && has_resets {
+            return None;
+        }
+        let (mut policies, history) = (self.policies.clone(), self.history.clone());
+        if !has_resets {
+            // Requests are being decided by the former ones.
+            let mut reset = Policies::clone(&policies);
+            reset.come_into_force(table);
+            policies = Arc::new(reset);
+        }
+        Some(Self::new(Some(self), policies, history, orders, stats, table.now()))
     }
 }

@@ -1,13 +1,16 @@
 //! The decision that a message asks for: by which rule, for which key, for how many cells.
 
+// ADR 13: A message without an arg of the key has no decision.
+// ADR 40: A limit may read the message itself.
+
 use gcra_policy::limit_from_arg::ArgValue;
-use gcra_policy::{LimitPlace, Policies, Policy, Price, RuleAt};
+use gcra_policy::{Limit, LimitPlace, Policies, Policy, Price, RuleAt};
 use gcra_table::{KeyHash, Table};
 use spop_agent::{Message, Value};
 
 use crate::limit_bucket::{LimitBucket, lacks_a_key, note_said};
 use crate::message_key::{hash_exact, hash_key};
-use crate::policies_in_force::{Hashing, InForce};
+use crate::policies_in_force::{Hashing, InForce, PolicyInForce};
 
 /// The decision that a message asks for.
 #[derive(Clone, Copy, Debug)]
@@ -103,17 +106,18 @@ impl Question {
         let args = message.args();
         let policies = &in_force.policies;
         let index = policies.of(&message.clone()).ok_or(Unanswerable::Unmatched)?;
-        let policy = &policies.list[index];
+        let row = in_force.row(index);
+        let policy = &row.policy;
         let without = policy.price.cells_without_value();
         let cells = match policy.price.arg() {
             None => without,
             Some(name) => cells(message.arg(name).unwrap_or(Value::Null), without)
                 .ok_or(Unanswerable::Undecided(index))?,
         };
-        let (key, overridden) = match in_force.each[index].hashing {
+        let (key, overridden) = match row.hashing {
             Hashing::Exact => hash_exact(table.hasher(), policy, args).map(|key| (key, None)),
             // A copy is lent, so that the other branch keeps the message in registers.
-            Hashing::Mapped => mapped(in_force, index, table, &message.clone(), asked),
+            Hashing::Mapped => mapped(row, table, &message.clone(), asked),
         }
         .ok_or(Unanswerable::Undecided(index))?;
         Ok(Self { policy: index, rule: RuleAt::new(overridden), cells, key })
@@ -125,14 +129,18 @@ impl Question {
     pub(crate) fn prefetch(
         self,
         table: &Table,
-        policies: &Policies,
+        in_force: &InForce,
         message: Option<&Message<'_>>,
     ) {
-        let policy = &policies.list[self.policy];
-        let trial = policy.trial.map_or(&[][..], |trial| policies.list[trial].rule.limits());
-        for limit in policy.rule(self.rule).limits().iter().chain(trial) {
-            let bucket = LimitBucket::of(table, limit, self.key, message);
-            bucket.prefetch(table, limit);
+        let policy = &in_force.row(self.policy).policy;
+        let prefetch = |limits: &[Limit]| {
+            for limit in limits {
+                LimitBucket::prefetch_of(table, limit, self.key, message);
+            }
+        };
+        prefetch(policy.rule(self.rule).limits());
+        if let Some(trial) = policy.trial {
+            prefetch(in_force.row(trial).policy.rule.limits());
         }
     }
 
@@ -144,7 +152,7 @@ impl Question {
         index: usize,
         message: &Message<'_>,
     ) -> Option<Self> {
-        let (key, overridden) = hash_key(table.hasher(), &in_force.policies.list[index], message)?;
+        let (key, overridden) = hash_key(table.hasher(), &in_force.row(index).policy, message)?;
         Some(Self { policy: index, rule: RuleAt::new(overridden), cells: 1, key })
     }
 }
@@ -153,27 +161,25 @@ impl Question {
 /// `None` when an arg has no value, of the policy's key or of one that a limit has of its own.
 #[inline(never)]
 fn mapped(
-    in_force: &InForce,
-    index: usize,
+    row: &PolicyInForce,
     table: &Table,
     message: &Message<'_>,
     asked: Occasion,
 ) -> Option<(KeyHash, Option<u32>)> {
-    let policy = &in_force.policies.list[index];
-    let (key, overridden) = hash_key(table.hasher(), policy, message)?;
-    let each = &in_force.each[index];
-    if each.reads_messages {
-        let limits = policy.rule(RuleAt::new(overridden)).limits();
+    let (key, overridden) = hash_key(table.hasher(), &row.policy, message)?;
+    if row.reads_messages {
+        let limits = row.policy.rule(RuleAt::new(overridden)).limits();
         if lacks_a_key(limits, message) {
-            // Nothing is asked of the limits of a client that is exempt.
-            return each.is_exempt(key, table.now()).then_some((key, overridden));
+            // Nothing is asked of the limits of a client that there is an order about.
+            let order = row.order(key, message, table.now());
+            return order.is_some().then_some((key, overridden));
         }
         if asked != Occasion::IfSent {
             for (by_arg, said) in note_said(table, limits, message) {
                 if asked == Occasion::First {
-                    each.stats.seldom.limit_args.add(said as usize, 1);
+                    row.stats.seldom.limit_args.add(said as usize, 1);
                     if said == ArgValue::Invalid {
-                        each.mistaken.note_no_limit(by_arg, message);
+                        row.mistaken.note_no_limit(by_arg, message);
                     }
                 }
             }

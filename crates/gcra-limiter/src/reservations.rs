@@ -1,10 +1,12 @@
 //! The variable `reserved`: what a request has reserved, for its response to bring back.
 //!
-//! Each entry is the name of the policy, the number of cells, when they were reserved, in
-//! milliseconds since 1970, and a mark for the bucket of each limit that was charged, in
-//! hexadecimal: `llm 500 1795408000123 5f0c9a7e`. Between several marks stands a full stop. If
-//! several policies have reserved cells for one request, a comma stands between their entries.
-//! HAProxy sends the string back as it is.
+//! An entry is `llm 500 1795408000123 5f0c9a7e`, for example. It has the name of the policy, the
+//! number of cells, and when they were reserved, in milliseconds since 1970. Then it has a mark
+//! for the bucket of each limit that was charged, in hexadecimal. Between several marks stands a
+//! full stop. If several policies have reserved cells for one request, a comma stands between
+//! their entries. HAProxy sends the string back as it is.
+
+// ADR 41: A response settles what its request reserved.
 
 use std::fmt::Write as _;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -60,7 +62,7 @@ impl Reserved {
         &self.each
     }
 
-    /// Whether one of them must be settled in time.
+    /// Whether a reservation must be settled in time.
     pub(crate) fn must_be_settled(&self) -> bool {
         self.each.iter().any(|(_, reserved)| reserved.client.is_some())
     }

@@ -1,5 +1,8 @@
 //! [`Round`]: the requests that are answered together, by one reading of the clock.
 
+// ADR 11: The handler may prepare a batch.
+// ADR 20: A bucket is opened at a fresh reading of the clock.
+
 use std::sync::Arc;
 
 use arc_swap::Guard;

@@ -1,9 +1,12 @@
 //! The counters of a policy beside its decisions. They count seldom, or in requests that can spare
 //! some nanoseconds, so all workers share one of each counter.
 
+// ADR 32: Counting takes no locked instruction, and names are sampled.
+
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use gcra_policy::limit_from_arg::ArgValue;
+use gcra_table::OrderKind;
 
 use crate::settlement::{SettledCells, Settlement};
 use crate::verdict::{DECISIONS, OUTCOMES};
@@ -21,6 +24,8 @@ pub struct SeldomCounts {
     pub settled: NamedCounters<{ Settlement::ALL.len() }>,
     /// The cells that these have settled.
     pub settled_cells: NamedCounters<{ SettledCells::NAMES.len() }>,
+    /// Messages that an order has decided about, by what it says. They are decisions, too.
+    pub ordered: NamedCounters<2>,
 }
 
 impl Default for SeldomCounts {
@@ -31,7 +36,18 @@ impl Default for SeldomCounts {
             limit_args: NamedCounters::of(ArgValue::ALL.map(ArgValue::as_str)),
             settled: NamedCounters::of(Settlement::ALL.map(Settlement::as_str)),
             settled_cells: NamedCounters::of(SettledCells::NAMES),
+            ordered: NamedCounters::of(["exempt", "block"]),
         }
+    }
+}
+
+impl SeldomCounts {
+    pub(crate) fn count_ordered(&self, order: OrderKind) {
+        let place = match order {
+            OrderKind::Exempt => 0,
+            OrderKind::Block => 1,
+        };
+        self.ordered.add(place, 1);
     }
 }
 

@@ -2,25 +2,28 @@
 //! limit.
 //!
 //! This is the path of nearly all requests of nearly all installations, and it takes a third of
-//! the instructions of the way through [`Question`] and [`Reply`](spop_agent::Reply). It decides
+//! the instructions of the way through [`Question`] and [`Reply`]. It decides
 //! and counts by the same functions. It knows in advance what the other way has found out about an
 //! earlier request of the same shape: see docs/internals/SHAPES.md.
+
+// ADR 49: Usual requests are answered by their shapes.
 
 use std::sync::OnceLock;
 
 use arrayvec::ArrayVec;
-use gcra_policy::RuleAt;
 use gcra_policy::key_bytes::write_part;
+use gcra_policy::{Policy, RuleAt};
 use gcra_table::{BucketPlace, KeyHash, Table};
-use spop_agent::{Arg, Request, Shape, ShapedNotifies, Value};
+use spop_agent::{Arg, Reply, Request, Shape, ShapedNotifies, Value};
 
 use crate::borrower::Borrower;
-use crate::counting::count_on;
+use crate::counting::count;
 use crate::decide::lent::Lent;
 use crate::decide::local::{decide, decide_usual};
+use crate::decide::plain::Plain;
 use crate::known_shapes::{KnownShape, KnownShapes, MOST_SHAPES};
 use crate::message_key::write;
-use crate::policies_in_force::{DecisionPath, Each, InForce};
+use crate::policies_in_force::{DecisionPath, InForce, PolicyInForce};
 use crate::question::Question;
 use crate::round::Round;
 use crate::stats::{Lane, LaneStats};
@@ -32,30 +35,16 @@ impl KnownShape {
         Question { policy: self.policy, rule, cells: self.cells, key }
     }
 
-    /// The known shape of a request whose question came out as this one. `None` if the next
-    /// request of the shape may have another policy, or a key that is not made of the arg.
+    /// The known shape of a request whose question came out as this one; `None` if its requests
+    /// cannot be decided by it.
     fn of(
         in_force: &InForce,
         shape: &Shape<&[u8]>,
         arg: Arg<'_>,
         question: Question,
     ) -> Option<Self> {
-        let policies = &in_force.policies.list[..=question.policy];
-        // Which policy a message has may depend on its values.
-        if policies.iter().any(|policy| policy.when.is_some()) {
-            return None;
-        }
-        let policy = policies.last()?;
+        let policy = policy_of_shape(in_force, arg, question)?;
         let key = &policy.key;
-        let is_whole_key = match &key.args[..] {
-            [] => true,
-            [known] => *known.name == *arg.name,
-            _ => false,
-        };
-        if !is_whole_key || policy.price.arg().is_some() || !is_answered(in_force, question.policy)
-        {
-            return None;
-        }
         Some(Self {
             shape: Shape::new(shape.bytes().into())?,
             policy: question.policy,
@@ -73,11 +62,10 @@ impl KnownShape {
 
     /// The hash of the key that is this value, and the rule for it: what [`Question::new`] finds.
     #[inline(never)]
-    fn find(&self, table: &Table, in_force: &InForce, value: Value<'_>) -> (KeyHash, RuleAt) {
+    fn find(&self, table: &Table, policy: &Policy, value: Value<'_>) -> (KeyHash, RuleAt) {
         if self.is_as_sent {
             return (hash_as_sent(table, value), RuleAt::new(None));
         }
-        let policy = &in_force.policies.list[self.policy];
         let (part, rule) = policy.first_part(value);
         let mut hasher = table.hasher();
         write(&mut hasher, &policy.key, part);
@@ -87,7 +75,7 @@ impl KnownShape {
 
 /// The hash of a key that is one value as it is.
 #[inline(always)]
-fn hash_as_sent(table: &Table, value: Value<'_>) -> KeyHash {
+pub(crate) fn hash_as_sent(table: &Table, value: Value<'_>) -> KeyHash {
     let mut hasher = table.hasher();
     write_part(&mut hasher, value);
     hasher.finish()
@@ -115,7 +103,7 @@ impl KnownShapes {
         let Some(arg) = request.messages().next().and_then(|message| message.args().next()) else {
             return;
         };
-        for known in &self.0 {
+        for known in &self.list {
             let known = match known.get() {
                 Some(known) => known,
                 None => {
@@ -130,9 +118,12 @@ impl KnownShapes {
                 return;
             }
         }
+        if policy_of_shape(in_force, arg, question).is_some() {
+            self.count_missed();
+        }
     }
 
-    /// Adds the shapes to a list, with what is in force for them.
+    /// Adds the shapes to a list, with their path and statistics in force.
     #[inline]
     fn add_to<'r>(
         &'r self,
@@ -141,29 +132,52 @@ impl KnownShapes {
         lane: Lane,
         is_lent: bool,
     ) {
-        for known in self.0.iter().map_while(OnceLock::get) {
-            let Each { path, stats, .. } = &in_force.each[known.policy];
+        for known in self.list.iter().map_while(OnceLock::get) {
+            let row = in_force.row(known.policy);
             // Without a store nothing is lent.
-            if is_lent || !matches!(path, DecisionPath::UsualShared(_)) {
-                list.push(ShapeInForce { known, path, stats: stats.on(lane) });
+            if is_lent || !matches!(row.path, DecisionPath::UsualShared(_)) {
+                list.push(ShapeInForce { known, row, stats: row.stats.on(lane) });
             }
         }
     }
 }
 
-/// Whether requests of the policy at this place are answered by their shapes.
-fn is_answered(in_force: &InForce, policy: usize) -> bool {
-    let Each { path, reads_messages, .. } = &in_force.each[policy];
-    match path {
+/// The policy that decides each request of the shape that one with this arg and this question has.
+/// `None` if the next request of the shape may have another policy, or a key that is not made of
+/// the arg.
+fn policy_of_shape<'p>(
+    in_force: &'p InForce,
+    arg: Arg<'_>,
+    question: Question,
+) -> Option<&'p Policy> {
+    let rows = in_force.rows().get(..=question.policy)?;
+    // Which policy a message has may depend on its values.
+    if rows.iter().any(|row| row.policy.when.is_some()) {
+        return None;
+    }
+    let row = rows.last()?;
+    let policy = &*row.policy;
+    let is_whole_key = match &policy.key.args[..] {
+        [] => true,
+        [known] => *known.name == *arg.name,
+        _ => false,
+    };
+    let is_by_key = is_whole_key && policy.price.arg().is_none();
+    (is_by_key && is_answered(row)).then_some(policy)
+}
+
+/// Whether requests of the policy in this row are answered by their shapes.
+fn is_answered(row: &PolicyInForce) -> bool {
+    match row.path {
         DecisionPath::Usual(_) | DecisionPath::UsualShared(_) => true,
-        DecisionPath::Plain => !reads_messages && in_force.policies.answers.others.is_empty(),
+        DecisionPath::Plain => !row.reads_messages,
         DecisionPath::Full => false,
     }
 }
 
 struct ShapeInForce<'r> {
     known: &'r KnownShape,
-    path: &'r DecisionPath,
+    row: &'r PolicyInForce,
     stats: LaneStats<'r>,
 }
 
@@ -193,19 +207,21 @@ impl Round {
         let ([first, ..], [Some(pass), Some(block)], None) = (&shapes[..], answers, audit) else {
             return;
         };
+        let has_variables = !in_force.policies.answers.others.is_empty();
         let (mut at, mut shape) = (0, first);
+        // HAProxy may send several shapes by turns: which one came behind each the last time.
+        let (mut behind, mut last, mut take_turns) = ([0; MOST_SHAPES], 0, false);
         loop {
             let mut pending = ArrayVec::<Pending<'_>, { ShapedNotifies::QUEUE }>::new();
             let mut misses = 0;
             while !pending.is_full() {
-                let known = shape.known;
+                let ShapeInForce { known, row, .. } = *shape;
                 let ipv4 = |ip| match known.is_as_sent {
                     true => (hash_as_sent(table, Value::Ipv4(ip)), RuleAt::new(None)),
-                    false => known.find(table, in_force, Value::Ipv4(ip)),
+                    false => known.find(table, &row.policy, Value::Ipv4(ip)),
                 };
-                let other = |value| known.find(table, in_force, value);
+                let other = |value| known.find(table, &row.policy, value);
                 let Some((key, rule)) = notifies.read(&known.shape, ipv4, other) else {
-                    // HAProxy may send several shapes in turn.
                     misses += 1;
                     at = if at + 1 < shapes.len() { at + 1 } else { 0 };
                     match shapes.get(at) {
@@ -214,8 +230,10 @@ impl Round {
                     }
                     continue;
                 };
-                misses = 0;
-                let place = match shape.path {
+                if misses > 0 {
+                    (behind[last], take_turns, misses) = (at, true, 0);
+                }
+                let place = match &row.path {
                     DecisionPath::Usual(usual) => Some(table.place(usual.key(key), &usual.quota)),
                     DecisionPath::UsualShared(usual) => {
                         if let Some(leases) = leases {
@@ -225,33 +243,48 @@ impl Round {
                     }
                     DecisionPath::Plain | DecisionPath::Full => {
                         let question = known.question(key, rule);
-                        question.prefetch(table, &in_force.policies, None);
+                        question.prefetch(table, in_force, None);
                         None
                     }
                 };
                 pending.push(Pending { shape, key, rule, place });
+                if take_turns && let Some(next) = shapes.get(behind[at]) {
+                    (last, at, shape) = (at, behind[at], next);
+                }
             }
             for Pending { shape, key, rule, place } in &pending {
-                let &&ShapeInForce { known, path, stats } = shape;
+                let &&ShapeInForce { known, row, stats } = shape;
                 let question = known.question(*key, *rule);
-                let message = || notifies.message();
-                let verdict = match (path, place) {
+                let message = || notifies.first().message();
+                let verdict = match (&row.path, place) {
                     (DecisionPath::Usual(usual), Some(place)) => {
                         let verdict = decide_usual(table, now, usual, place, question);
-                        count_on(stats, in_force, question, verdict, message);
+                        count(in_force, row, stats, question, verdict, message);
                         verdict
                     }
                     (DecisionPath::UsualShared(usual), _) => {
                         let (lane, now) = (*lane, now.time());
-                        let lent = Lent { table, in_force, usual, lane, borrower, leases, now };
+                        let lent =
+                            Lent { table, in_force, row, usual, lane, borrower, leases, now };
                         match lent.spend(question, message) {
                             Some(verdict) => verdict,
                             None => return,
                         }
                     }
+                    _ if has_variables => {
+                        let (plain, notify) =
+                            (Plain { table, in_force, row, stats }, notifies.first());
+                        let message = || notify.message();
+                        let answer =
+                            |reply: &mut Reply<'_>| plain.answer(now, question, message, reply);
+                        if !notifies.answer_with(answer) {
+                            return;
+                        }
+                        continue;
+                    }
                     _ => {
-                        let verdict = decide(table, now, in_force, question, None, None, message);
-                        count_on(stats, in_force, question, verdict, message);
+                        let verdict = decide(table, now, row, question, None, None, message);
+                        count(in_force, row, stats, question, verdict, message);
                         verdict
                     }
                 };

@@ -5,6 +5,8 @@
 //! load, an add and a store, without a locked instruction. A registry keeps the counters of a
 //! policy under its name, so that a reload does not reset them.
 
+// ADR 32: Counting takes no locked instruction, and names are sampled.
+
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
@@ -14,6 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use crossbeam_utils::CachePadded;
+use gcra_policy::KnownClients;
 use gcra_policy::policy::is_trial_name;
 use spop_agent::Snapshot;
 
@@ -68,8 +71,8 @@ pub struct PolicyStats {
 #[derive(Debug, Default)]
 struct Stripe {
     counts: [AtomicU64; COUNTS],
-    /// By outcome, so that what was blocked never mixes with what would have been. Of a trial,
-    /// those that would have been have only what its policy has allowed.
+    /// By outcome, so that blocked requests never mix with those that would have been blocked. Of
+    /// a trial, the latter are only requests that its policy has allowed.
     heaviest: [Heaviest; DECISIONS],
 }
 
@@ -283,7 +286,7 @@ impl Stats {
 
     /// Ends a minute, which becomes [`Minutes::Last`]. Returns a sentence about the requests that
     /// were blocked in it, and one about those that would have been, if there were any.
-    pub fn end_minute(&self) -> Vec<String> {
+    pub fn end_minute(&self, known: &KnownClients) -> Vec<String> {
         let policies = self.policies();
         for (_, policy) in &policies {
             policy.rotate();
@@ -313,11 +316,11 @@ impl Stats {
                 }
             }
         }
-        minutes.iter().filter_map(Minute::in_words).collect()
+        minutes.iter().filter_map(|minute| minute.in_words(known)).collect()
     }
 
-    /// Takes note of what was counted until now, for [`past`](Self::past). `since_boot` is how long
-    /// the machine has been running, and `unmatched` how many messages had no policy.
+    /// Takes note of the counts until now, for [`past`](Self::past). `since_boot` is how long the
+    /// machine has been running, and `unmatched` how many messages had no policy.
     pub fn remember(&self, since_boot: Duration, snapshot: &Snapshot, unmatched: u64) {
         let policies = self.policies();
         let each = policies.iter().map(|(name, policy)| (name.as_str(), policy.counts()));
@@ -488,7 +491,7 @@ mod tests {
         let named = |minutes| policy.heaviest(Outcome::Blocked, minutes).heaviest;
         assert_eq!(named(Minutes::Now), []);
         assert_eq!(
-            stats.end_minute(),
+            stats.end_minute(&KnownClients::default()),
             ["1000000 requests from at least 128 clients were blocked in the last minute; no \
                  client had many of them"]
         );
@@ -538,26 +541,29 @@ mod tests {
         let table = Table::in_memory(Slots::new(8).unwrap()).unwrap();
         let (lane, key) = (Lane::of_this_thread(), client(&table, "a"));
         let nothing = [""; 0];
-        assert_eq!(stats.end_minute(), nothing);
+        assert_eq!(stats.end_minute(&KnownClients::default()), nothing);
         count(&policy, lane, Outcome::Allowed, key, |name| name.push('a'));
-        assert_eq!(stats.end_minute(), nothing, "no request was blocked");
+        assert_eq!(stats.end_minute(&KnownClients::default()), nothing, "no request was blocked");
         for _ in 0..3 {
-            count(&policy, lane, Outcome::Blocked, key, |name| name.push('a'));
+            count(&policy, lane, Outcome::Blocked, key, |name| name.push_str("192.0.2.7"));
         }
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "192.0.2.7 = office\n").unwrap();
+        let (known, _) = KnownClients::read(file.path()).unwrap();
         assert_eq!(
-            stats.end_minute(),
-            ["3 requests from 1 client were blocked in the last minute; most came from a: 3 \
-                 requests (policy login)"]
+            stats.end_minute(&known),
+            ["3 requests from 1 client were blocked in the last minute; most came from \
+                 192.0.2.7 (office): 3 requests (policy login)"]
         );
         let blocked = || policy.heaviest(Outcome::Blocked, Minutes::Now).heaviest;
         assert_eq!(blocked().len(), 1);
         count(&policy, lane, Outcome::WouldBlock, key, |name| name.push('a'));
         assert_eq!(
-            stats.end_minute(),
+            stats.end_minute(&KnownClients::default()),
             ["1 request from 1 client would have been blocked in the last minute; most came \
                  from a: 1 request (policy login)"]
         );
-        assert_eq!(stats.end_minute(), nothing);
+        assert_eq!(stats.end_minute(&KnownClients::default()), nothing);
         assert!(blocked().is_empty());
         assert_eq!(policy.counts(), [1, 1, 3, 0, 0], "and counted for ever");
     }
@@ -573,11 +579,11 @@ mod tests {
             offer(policy.count_tried(lane, is_new), key, |name| name.push('a'));
         };
         (0..9).for_each(|_| tried(false));
-        assert_eq!(stats.end_minute(), [""; 0]);
+        assert_eq!(stats.end_minute(&KnownClients::default()), [""; 0]);
         (0..2).for_each(|_| tried(true));
         tried(false);
         assert_eq!(
-            stats.end_minute(),
+            stats.end_minute(&KnownClients::default()),
             ["2 requests from 1 client would have been blocked in the last minute; most came \
                  from a: 2 requests (policy api.observe)"]
         );
@@ -609,7 +615,7 @@ mod tests {
         count("strict", Outcome::WouldBlock, "192.0.2.1", 9);
         count("strict", Outcome::Allowed, "192.0.2.3", 9);
         assert_eq!(
-            stats.end_minute(),
+            stats.end_minute(&KnownClients::default()),
             [
                 "4 requests from 2 clients were blocked in the last minute; most came from \
                  192.0.2.1: 3 requests (policies api and login)",

@@ -1,5 +1,7 @@
 //! Messages that got no decision: how many, and what was wrong with the last one.
 
+// ADR 13: A message without an arg of the key has no decision.
+
 use std::fmt::{self, Write as _};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};

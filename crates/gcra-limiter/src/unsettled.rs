@@ -1,10 +1,13 @@
-//! Requests that no response settles: what they cost is written down in the table when they go on,
-//! removed by their response, and else taken by a later request of the client, which charges it.
+//! Requests that no response settles. Their cost is written down in the table when they go on, and
+//! their response removes it. If no response comes, a later request of the client takes the cost
+//! and charges it.
+
+// ADR 51: What no response settles is charged with a later request.
 
 use std::time::Duration;
 
 use gcra_policy::settle::{Settle, UnsettledCost};
-use gcra_policy::{Limit, Policy};
+use gcra_policy::{Limit, Policy, id_since};
 use gcra_table::{KeyHash, Nanos, Reading, Table, Term, UnsettledCells};
 use gcra_text::duration::nanoseconds;
 
@@ -12,7 +15,7 @@ use crate::policies_in_force::InForce;
 use crate::question::Question;
 use crate::reservations::{Reservation, Reserved, wall_ms};
 
-/// What there is to know about the unsettled requests of a client.
+/// The key and the settings for the unsettled requests of a client.
 #[derive(Clone, Copy)]
 struct Client<'p> {
     settle: &'p Settle,
@@ -27,7 +30,7 @@ impl<'p> Client<'p> {
     fn of(table: &Table, policy: &'p Policy, key: KeyHash) -> Option<Self> {
         let settle = policy.settle()?;
         let unsettled = settle.unsettled?;
-        let key = key.under(table.limit_salt(unsettled.id));
+        let key = key.under(table.limit_salt(id_since(unsettled.id, policy.reset_at)));
         Some(Self { settle, unsettled, key })
     }
 
@@ -53,7 +56,7 @@ pub(crate) fn take_overdue(
 #[cold]
 pub(crate) fn add(table: &Table, now: &mut Reading, in_force: &InForce, reserved: &Reserved) {
     for (index, reservation) in reserved.each() {
-        let policy = &in_force.policies.list[*index];
+        let policy = &in_force.row(*index).policy;
         let client = reservation.client.and_then(|key| Client::of(table, policy, key));
         let Some(client) = client else { continue };
         let cells = client.unsettled.cells.saturating_sub(reservation.cells);
@@ -81,8 +84,12 @@ pub(crate) fn remove(
     key: KeyHash,
     reserved: &mut Reservation,
 ) {
-    // Without a time there is no reservation.
-    let client = Client::of(table, policy, key).filter(|_| reserved.at > Duration::ZERO);
+    // Without a time there is no reservation, and one from before a reset is forgiven. If the
+    // clock of the machine that gave the reset is ahead, nobody knows which are from before.
+    let reset = Duration::from_nanos(policy.reset_at);
+    let is_ahead = reset.as_millis() > wall_ms(table).as_millis();
+    let since = if is_ahead { Duration::ZERO } else { reset };
+    let client = Client::of(table, policy, key).filter(|_| reserved.at > since);
     let Some(client) = client else { return };
     let most = client.unsettled.cells;
     let cells = most.saturating_sub(reserved.cells);
@@ -98,7 +105,7 @@ pub(crate) fn remove(
 /// The cells that unsettled requests of the client of a question may still cost; `None` if its
 /// policy does not charge them. Changes nothing.
 pub fn unsettled(table: &Table, in_force: &InForce, question: Question) -> Option<UnsettledCells> {
-    let policy = &in_force.policies.list[question.policy];
+    let policy = &in_force.row(question.policy).policy;
     let client = Client::of(table, policy, question.key)?;
     Some(table.unsettled(client.key, client.term(wall_ms(table))))
 }

@@ -1,5 +1,7 @@
 //! The verdict on a message: whether its request may pass, by which policy, and why.
 
+// ADR 35: Every message takes one path to its verdict.
+
 use gcra_table::Nanos;
 use serde::{Serialize, Serializer};
 
@@ -50,6 +52,8 @@ gcra_text::words! {
         Oversize = "oversize",
         /// The rule is `deny`.
         Denied = "denied",
+        /// An operator has ordered it.
+        Blocked = "blocked",
     }
 }
 
@@ -105,12 +109,16 @@ impl Verdict {
     /// Combines this verdict with that on the next message of the same request. Of equally strong
     /// ones the first counts.
     pub fn and(self, next: Self) -> Self {
-        let is_stronger = (next.outcome, next.reason) > (self.outcome, self.reason);
-        let strongest = if is_stronger { next } else { self };
+        let strongest = if self.is_weaker_than(next) { next } else { self };
         // A request waits until each of its messages may go on.
         let delay = self.delay_in_force().max(next.delay_in_force());
         let delays = self.delays || next.delays;
         Self { delay, only_observed: false, delays, ..strongest }
+    }
+
+    /// Whether the next message's verdict is the one that counts.
+    pub(crate) fn is_weaker_than(self, next: Self) -> bool {
+        (next.outcome, next.reason) > (self.outcome, self.reason)
     }
 
     fn delay_in_force(self) -> Nanos {
@@ -136,15 +144,21 @@ impl Verdict {
         u32::try_from(delay.millis_ceil()).unwrap_or(u32::MAX)
     }
 
-    /// Whether the request is blocked because a rule is `deny`.
+    /// Whether the request is blocked by no limit, but by a rule that is `deny` or by an order.
     #[inline]
     pub fn is_denied(self) -> bool {
-        self.is_blocked() && self.reason == Some(Reason::Denied)
+        self.is_blocked() && matches!(self.reason, Some(Reason::Denied | Reason::Blocked))
+    }
+
+    /// Whether an order blocks the request.
+    #[inline]
+    pub(crate) fn is_by_order(self) -> bool {
+        self.is_blocked() && self.reason == Some(Reason::Blocked)
     }
 
     /// Whether a request that was blocked could be allowed later.
     pub(crate) fn may_come_back(self) -> bool {
-        !matches!(self.reason, Some(Reason::Oversize | Reason::Denied))
+        !matches!(self.reason, Some(Reason::Oversize | Reason::Denied | Reason::Blocked))
     }
 
     /// The value of the variable `would_block`: whether the request would be blocked if no policy
@@ -223,7 +237,8 @@ mod tests {
 
     #[test]
     fn what_can_never_be_allowed_is_the_stronger_reason_in_any_order() {
-        let reasons = [Reason::Store, Reason::Limit, Reason::Oversize, Reason::Denied];
+        let reasons =
+            [Reason::Store, Reason::Limit, Reason::Oversize, Reason::Denied, Reason::Blocked];
         let said = |verdict: Verdict| (verdict.policy, verdict.reason);
         for observes in [false, true] {
             let of = |place: usize| Verdict::new(place, observes, Some(reasons[place]));

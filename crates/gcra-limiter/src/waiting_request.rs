@@ -1,5 +1,7 @@
 //! A request that waits for the store, and is answered later.
 
+// ADR 35: Every message takes one path to its verdict.
+
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -83,7 +85,8 @@ impl WaitingRequest {
                 break;
             }
         }
-        progress.answer(&in_force, &standings, &mut reply);
+        let messages = request.as_request().messages();
+        progress.answer(&in_force, &standings, messages, &mut reply);
         reply
     }
 }

@@ -23,6 +23,22 @@ proptest! {
 /// Otherwise the other test would compare one way with itself.
 #[test]
 fn most_usual_requests_are_answered_by_their_shape() {
-    let [asked, of_all] = both_ways::compare_usual();
-    assert!(of_all == 2000 && asked < 100, "{asked} of {of_all}");
+    for configuration in both_ways::ANSWERED_BY_SHAPE {
+        let [asked, of_all] = both_ways::compare_usual(configuration);
+        assert!(of_all == 2000 && asked < 250, "{configuration}: {asked} of {of_all}");
+    }
+}
+
+/// Eight shapes that nobody asks about again do not keep the usual one away.
+#[test]
+fn the_usual_shape_gets_a_place_that_an_odd_one_has() {
+    let [asked, of_all] = both_ways::compare_usual_behind_odd(1000);
+    assert!(of_all == 3008 && asked < 1108, "{asked} of {of_all}");
+}
+
+/// A few requests without a place cost the other shapes nothing.
+#[test]
+fn known_shapes_stay_while_few_requests_have_others() {
+    let [asked, of_all] = both_ways::compare_usual_behind_odd(900);
+    assert_eq!([asked, of_all], [2908, 2908]);
 }

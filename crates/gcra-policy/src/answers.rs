@@ -16,6 +16,9 @@ pub const MOST_RESERVED: usize = 4;
 pub const LONGEST_NUMBERS: usize =
     " 4294967295 18446744073709551615, ".len() + MAX_LIMITS * " ffffffff".len();
 
+/// The longest name of a client, in bytes.
+pub const LONGEST_CLIENT: usize = 140;
+
 #[derive(Clone, Debug)]
 pub struct Answers {
     pub scope: Scope,
@@ -36,6 +39,10 @@ gcra_text::words! {
         Reset = "reset",
         Policy = "policy",
         Reason = "reason",
+        /// The name of the limit that the numbers are of.
+        LimitName = "limit_name",
+        /// The name that logs have for the client.
+        Client = "client",
         RateLimit = "ratelimit",
         RateLimitPolicy = "ratelimit_policy",
         /// All header fields in one list.

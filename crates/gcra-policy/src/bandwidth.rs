@@ -1,4 +1,4 @@
-//! How many bytes per second a client gets, by what it owes.
+//! How many bytes per second a client gets, by its debt.
 
 use std::fmt;
 

@@ -6,12 +6,17 @@
 //! skipped, at the first moment after it. An hour begins at the full hour of the zone, or where
 //! the zone changes its clocks by half an hour.
 
+// ADR 42: A calendar window is a bucket of its own.
+// ADR 43: Time zones come from the system, or from the program.
+
 use std::hash::{Hash, Hasher};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use gcra_table::{Nanos, WallReading, Window, limit_id};
+use gcra_text::sentence;
+use gcra_text::sentence::Sentence;
 use jiff::civil::{Date, DateTime};
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp};
@@ -53,17 +58,6 @@ impl WindowUnit {
             Self::Week => 7 * 86_400,
             Self::Month => 30 * 86_400,
         }
-    }
-
-    /// The longest that one can be: with an hour more where clocks go back.
-    pub(crate) const fn longest(self) -> Duration {
-        let days = match self {
-            Self::Hour => 0,
-            Self::Day => 1,
-            Self::Week => 7,
-            Self::Month => 31,
-        };
-        Duration::from_secs(days * 86_400 + 3600)
     }
 }
 
@@ -119,40 +113,40 @@ impl Calendar {
     }
 
     /// `UNIT` or `UNIT ZONE`. The error is a sentence.
-    pub fn parse(text: &str) -> Result<Self, String> {
+    pub fn parse(text: &str) -> Result<Self, Sentence> {
         const HOW: &str = "write a unit (hour, day, week or month) and a time zone, such as \"day \
                            Europe/Berlin\"; without a zone it is UTC";
         let mut words = text.split_whitespace();
         let (unit, name, more) = (words.next(), words.next(), words.next());
         if unit.into_iter().chain(name).any(|word| word.starts_with(|c: char| c.is_ascii_digit()))
         {
-            return Err(format!(
+            return Err(sentence!(
                 "'{text}' is not a window, because a window is one hour, one day, one week or one \
                  month; write the unit without a number, such as \"day Europe/Berlin\""
             ));
         }
         let Some(unit) = unit.filter(|_| more.is_none()) else {
-            return Err(format!("'{text}' is not a window; {HOW}"));
+            return Err(sentence!("'{text}' is not a window; {HOW}"));
         };
         let Some(unit) = WindowUnit::from_word(unit) else {
             let second = name.and_then(WindowUnit::from_word);
             let zone = name.map(|name| format!(" {name}")).unwrap_or_default();
             return Err(match (WindowUnit::meant_by(unit), second.map(WindowUnit::as_str)) {
                 (_, Some(second)) => {
-                    format!("'{text}' is not a window; write \"{second} {unit}\"")
+                    sentence!("'{text}' is not a window; write \"{second} {unit}\"")
                 }
                 (Some(meant), _) => {
                     let meant = meant.as_str();
-                    format!("'{unit}' is not a unit of windows; did you mean \"{meant}{zone}\"?")
+                    sentence!("'{unit}' is not a unit of windows; did you mean \"{meant}{zone}\"?")
                 }
-                (None, _) => format!("'{unit}' is not a unit of windows; {HOW}"),
+                (None, _) => sentence!("'{unit}' is not a unit of windows; {HOW}"),
             });
         };
         let (name, word) = (name.unwrap_or("UTC"), unit.as_str());
         let database =
             format!("in the IANA database, such as \"{word} Europe/Berlin\" or \"{word} UTC\"");
         if depends_on_the_machine(name) {
-            return Err(format!(
+            return Err(sentence!(
                 "'{name}' is another time zone on another machine; write the name of one \
                  {database}"
             ));
@@ -162,8 +156,24 @@ impl Calendar {
                 Some(meant) => format!("did you mean \"{word} {meant}\"?"),
                 None => format!("write its name {database}"),
             };
-            format!("'{name}' is not a time zone; {right}")
+            sentence!("'{name}' is not a time zone; {right}")
         })
+    }
+
+    /// The window that a text probably means although it is none.
+    pub(crate) fn meant_by(text: &str) -> Option<String> {
+        let mut words = text.split_whitespace();
+        let unit = |word| WindowUnit::from_word(word).or_else(|| WindowUnit::meant_by(word));
+        let (first, second) = (words.next()?, words.next());
+        let meant = match (second.and_then(WindowUnit::from_word), second) {
+            (Some(second), _) => format!("{} {first}", second.as_str()),
+            (None, None) => unit(first)?.as_str().to_owned(),
+            (None, Some(name)) => {
+                let known = if zone(name).is_some() { name } else { zone_meant_by(name)? };
+                format!("{} {known}", unit(first)?.as_str())
+            }
+        };
+        (words.next().is_none() && Self::parse(&meant).is_ok()).then_some(meant)
     }
 
     pub fn unit(&self) -> WindowUnit {
@@ -371,8 +381,8 @@ pub(crate) fn look_again() {
     jiff::tz::db().reset();
 }
 
-/// Whether a name of the system's database stands for what this machine is set to, or for a copy
-/// of a zone that other machines may not have (`right/` has leap seconds).
+/// Whether a name of the system's database stands for the zone that this machine is set to. Or it
+/// stands for a copy of a zone that other machines may not have (`right/` has leap seconds).
 fn depends_on_the_machine(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     let is_set = ["localtime", "posixrules", "local"].contains(&&*name);

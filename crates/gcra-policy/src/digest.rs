@@ -1,7 +1,10 @@
-//! A number that stands for the limits of all policies. Agents with different limits have
-//! different numbers, so that they can be told apart by what they write into the table.
+//! A number that stands for the limits of all policies. Agents with different limits write
+//! different numbers into the table, so that they can be told apart.
+
+// ADR 16: The numbers of a limit are part of its buckets' identity.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use gcra_table::{Nanos, limit_id};
 
@@ -12,13 +15,12 @@ use crate::overrides::Overrides;
 use crate::policy::{Penalty, Policy, Price, When};
 use crate::settle::Settle;
 use crate::sharing::{Sharing, WithoutStore};
-use crate::unasked::Unasked;
 
-/// The digest of what the policies limit, and how. It is the same in every process.
+/// The digest of the limits of the policies. It is the same in every process.
 ///
 /// The words in which it was written do not count, and neither do comments, the variables of
 /// the answer, trials, or the order of policies for different messages.
-pub(crate) fn of_limits(list: &[Policy]) -> u64 {
+pub(crate) fn of_limits(list: &[Arc<Policy>]) -> u64 {
     let mut of_messages: HashMap<_, u64> = HashMap::new();
     let each = list.iter().filter(|policy| !policy.is_trial).map(|policy| {
         let before = of_messages.entry(&policy.message).or_default();
@@ -42,6 +44,22 @@ impl Overrides {
     pub fn digest(&self) -> u64 {
         let mut digest = Digest(0);
         digest.overrides(self);
+        digest.0
+    }
+}
+
+impl Policy {
+    /// A digest of the args and settings that make a key of a message: with another digest,
+    /// clients begin anew. The networks of overrides are told apart in the keys themselves.
+    pub fn key_digest(&self) -> u64 {
+        let mut digest = Digest(0);
+        digest.key(&self.key);
+        if self.key.args.is_empty() {
+            // All args make the key, except these.
+            for left_out in self.left_out_of_key() {
+                digest.add(left_out.unwrap_or_default());
+            }
+        }
         digest.0
     }
 }
@@ -75,6 +93,9 @@ impl Digest {
             // A trial decides nothing.
             trial: _,
             is_trial: _,
+            name_salt: _,
+            // The table says it to all agents.
+            reset_at: _,
         } = policy;
         self.add(name.as_bytes());
         self.add(message.as_deref().unwrap_or_default());
@@ -144,25 +165,9 @@ impl Digest {
                 self.number(limits.len() as u64);
                 // The others say the same in words.
                 for limit in limits {
-                    let Limit {
-                        label: _,
-                        id,
-                        salt: _,
-                        record_name: _,
-                        numbers,
-                        reserve,
-                        key,
-                        words: _,
-                    } = limit;
+                    let Limit { label: _, id, salt: _, record_name: _, numbers, key, words: _ } =
+                        limit;
                     let quota = limit.quota(None);
-                    if let Some(reserve) = reserve {
-                        // The limit that is written follows from this and from the quota.
-                        let Unasked { requests, processes, reload_every } = reserve.unasked;
-                        self.add(b"unasked");
-                        self.number(requests.into());
-                        self.number(processes.into());
-                        self.number(reload_every.unwrap_or_default().0);
-                    }
                     if let LimitNumbers::PerWindow(counts) = numbers {
                         self.add(b"window");
                         self.add(counts.calendar.as_written().as_bytes());

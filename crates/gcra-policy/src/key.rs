@@ -5,6 +5,8 @@ use std::net::IpAddr;
 use std::str::FromStr;
 
 use gcra_text::network::{VALUE, written_net};
+use gcra_text::sentence;
+use gcra_text::sentence::Sentence;
 use gcra_text::visible::{Visible, is_hidden};
 use ipnet::{IpNet, Ipv6Net};
 use spop_codec::Value;
@@ -98,16 +100,16 @@ pub struct NamedValue {
 }
 
 impl FromStr for NamedValue {
-    type Err = String;
+    type Err = Sentence;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, Sentence> {
         Self::from_bytes(text.as_bytes())
     }
 }
 
 impl NamedValue {
     /// Reads an arg of a command line, which can have bytes that are not UTF-8.
-    pub fn from_bytes(text: &[u8]) -> Result<Self, String> {
+    pub fn from_bytes(text: &[u8]) -> Result<Self, Sentence> {
         let equals = text.iter().position(|byte| *byte == b'=').unwrap_or_default();
         let (name, value) = text.split_at(equals);
         match (str::from_utf8(name), value.split_first()) {
@@ -118,7 +120,7 @@ impl NamedValue {
                 };
                 Ok(Self { name: name.to_owned(), value })
             }
-            _ => Err(format!(
+            _ => Err(sentence!(
                 "'{}' is not ARG=VALUE, such as ip=192.0.2.7; write the name of the arg before \
                  its value",
                 String::from_utf8_lossy(text)
@@ -141,8 +143,8 @@ impl WrittenValue {
         (net.network() != *ip).then(|| Self::Ip(net.network().into()))
     }
 
-    /// The same value in the other types in which HAProxy may send it: the address in a header is
-    /// a string, a port is an integer, and whether there is TLS is a boolean.
+    /// The same value in the other types in which HAProxy may send it. The address in a header is
+    /// a string, a port is an integer, and the use of TLS is a boolean.
     pub fn in_other_types(&self) -> Vec<Self> {
         let text = match self {
             Self::Ip(ip) => return vec![Self::String(ip.to_string().into())],
@@ -228,16 +230,16 @@ fn write_hex(f: &mut fmt::Formatter<'_>, kind: &str, bytes: &[u8]) -> fmt::Resul
 }
 
 impl FromStr for Key {
-    type Err = String;
+    type Err = Sentence;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, Sentence> {
         Self::from_bytes(text.as_bytes())
     }
 }
 
 impl Key {
     /// Reads a key of a command line, which can have bytes that are not UTF-8.
-    pub fn from_bytes(text: &[u8]) -> Result<Self, String> {
+    pub fn from_bytes(text: &[u8]) -> Result<Self, Sentence> {
         let written = |part: Vec<u8>| {
             let part = String::from_utf8(part).or_else(|part| in_hex(part.as_bytes()))?;
             let (fallback, text) = of_fallback(&part);
@@ -247,31 +249,20 @@ impl Key {
             }
             Ok(WrittenPart { fallback, text: text.to_owned() })
         };
-        let parts = split(text)?.into_iter().map(written).collect::<Result<Vec<_>, String>>()?;
+        let parts = split(text)?.into_iter().map(written).collect::<Result<Vec<_>, Sentence>>()?;
         let text = str::from_utf8(text).map(str::to_owned).unwrap_or_else(|_| {
             let parts: Vec<_> = parts.iter().map(WrittenPart::to_string).collect();
             parts.join(",")
         });
         Ok(Self { text, parts })
     }
-
-    /// The same key with the first address of each network in its place.
-    pub fn with_first_addresses(&self) -> Self {
-        let first = |WrittenPart { fallback, text }: &WrittenPart| {
-            let net = text.parse().map(|net: IpNet| net.network().to_string());
-            WrittenPart { fallback: *fallback, text: net.unwrap_or_else(|_| text.clone()) }
-        };
-        let parts: Vec<_> = self.parts.iter().map(first).collect();
-        let text = parts.iter().map(WrittenPart::to_string).collect::<Vec<_>>().join(",");
-        Self { text, parts }
-    }
 }
 
 /// A part of a key that is not UTF-8, with its bytes in hexadecimal.
-fn in_hex(part: &[u8]) -> Result<String, String> {
+fn in_hex(part: &[u8]) -> Result<String, Sentence> {
     let (hex, shown) = (Shown(Value::String(part)).to_string(), String::from_utf8_lossy(part));
     if part.contains(&b'=') {
-        return Err(format!(
+        return Err(sentence!(
             "'{shown}' is not UTF-8; write ARG={STRING_HEX} and the bytes of the value in \
              hexadecimal, or {hex} for all of it"
         ));
@@ -294,7 +285,7 @@ fn of_fallback(text: &str) -> (u8, &str) {
 }
 
 /// Splits at commas that have no backslash before them, and drops the backslashes.
-fn split(text: &[u8]) -> Result<Vec<Vec<u8>>, String> {
+fn split(text: &[u8]) -> Result<Vec<Vec<u8>>, Sentence> {
     let mut parts = vec![Vec::new()];
     let mut bytes = text.iter();
     while let Some(byte) = bytes.next() {
@@ -317,12 +308,12 @@ fn split(text: &[u8]) -> Result<Vec<Vec<u8>>, String> {
 }
 
 impl FromStr for WrittenValue {
-    type Err = String;
+    type Err = Sentence;
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        fn parse<T: FromStr>(kind: &str, text: &str) -> Result<T, String> {
+    fn from_str(text: &str) -> Result<Self, Sentence> {
+        fn parse<T: FromStr>(kind: &str, text: &str) -> Result<T, Sentence> {
             text.parse().map_err(|_| {
-                format!(
+                sentence!(
                     "'{text}' is not a value of the type {kind}; write {kind}:VALUE, or \
                      str:{kind}:{text} for the text itself"
                 )
@@ -330,7 +321,7 @@ impl FromStr for WrittenValue {
         }
         let (kind, value) = text.split_once(':').unwrap_or(("", text));
         if !matches!(kind, "str" | "strhex") && is_shortened(text) {
-            return Err(format!(
+            return Err(sentence!(
                 "'{text}' is a name from a log, 'top' or /status, which show only a part of a \
                  string; write the whole string, or {VALUE}{text} for this text itself"
             ));
@@ -354,18 +345,19 @@ impl FromStr for WrittenValue {
     }
 }
 
-/// Whether a string was copied from the name of a client (`client_name` of the limiter): it has
-/// the mark behind the part of a string that is shown, or consists of the digits behind the whole
-/// name.
+/// Whether a string was copied from the name of a client (`client_name` of the limiter). Such a
+/// string has the mark behind the part of a string that is shown, or it is only the digits behind
+/// the whole name.
 fn is_shortened(text: &str) -> bool {
     let is_hash =
         |digits: &str| digits.len() == 6 && digits.bytes().all(|c| c.is_ascii_hexdigit());
     text.contains("…(") || text.starts_with('…') || text.strip_prefix('#').is_some_and(is_hash)
 }
 
-fn bytes(kind: &str, hex: &str) -> Result<Vec<u8>, String> {
-    let error =
-        || format!("'{hex}' is not hexadecimal; write two digits for each byte, like {kind}:00ff");
+fn bytes(kind: &str, hex: &str) -> Result<Vec<u8>, Sentence> {
+    let error = || {
+        sentence!("'{hex}' is not hexadecimal; write two digits for each byte, like {kind}:00ff")
+    };
     if !hex.len().is_multiple_of(2) || !hex.is_ascii() {
         return Err(error());
     }

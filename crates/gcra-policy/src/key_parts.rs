@@ -168,7 +168,7 @@ pub struct KeyArg {
     pub name: Box<[u8]>,
     /// The args that stand for it when it is null or missing: the first of them that is neither.
     pub fallbacks: Vec<Box<[u8]>>,
-    /// Whether the part is null when none of them has a value. If not, there is no key then.
+    /// Whether the part is null when no such arg has a value. If not, there is no key then.
     pub or_null: bool,
 }
 

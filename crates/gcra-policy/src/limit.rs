@@ -1,5 +1,6 @@
 //! Limits: a quota with a name in a policy, and the rules that are made of them.
 
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use gcra_table::{LimitSalt, Nanos, Quota, Rate, Table, limit_id};
@@ -9,7 +10,6 @@ use crate::calendar::Calendar;
 use crate::key_parts::KeyParts;
 use crate::limit_from_arg::{ArgValue, ByArg, MessageNumbers};
 use crate::rate_words::numbers_in_words;
-use crate::unasked::Reserve;
 
 pub const MAX_LIMITS: usize = 4;
 
@@ -46,19 +46,41 @@ pub struct Limit {
     pub label: Arc<str>,
     /// Separates its buckets in the table from those of other limits with the same key.
     pub id: u64,
-    /// The salt that follows from the id in the table, once the limit is in force: see
-    /// `Policies::come_into_force`.
-    pub salt: Option<LimitSalt>,
+    pub salt: SaltInForce,
     /// The same for its records in the store.
     pub record_name: Arc<str>,
     pub numbers: LimitNumbers,
-    /// If HAProxy lets requests pass without asking: the limit that decides is less than the one
-    /// that is written.
-    pub reserve: Option<Box<Reserve>>,
     /// The key that it counts by, if that is not the policy's. Without args, all clients share it.
     pub key: Option<Box<KeyParts>>,
     /// In a box, because no request needs them.
     pub words: Box<LimitWords>,
+}
+
+/// The salt of a limit in the table, once the limit is in force: see `Policies::come_into_force`.
+///
+/// Limits are compared without it, because no file says it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SaltInForce(pub Option<LimitSalt>);
+
+impl PartialEq for SaltInForce {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for SaltInForce {}
+
+impl Hash for SaltInForce {
+    fn hash<H: Hasher>(&self, _: &mut H) {}
+}
+
+/// The id that takes the place of this one since the last reset of its policy, in nanoseconds
+/// since 1970. The same id if that is 0, because there was no reset.
+pub fn id_since(id: u64, reset_at: u64) -> u64 {
+    match reset_at {
+        0 => id,
+        at => limit_id(&[&id.to_le_bytes(), b"reset", &at.to_le_bytes()]),
+    }
 }
 
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
@@ -74,7 +96,7 @@ pub enum LimitNumbers {
 #[derive(Debug, Eq, Hash, PartialEq)]
 pub struct WindowCount {
     pub calendar: Calendar,
-    /// The count as a burst. A debt stands for what is counted: a nanosecond for a cell.
+    /// The count as a burst. A debt stands for the counted cells: a nanosecond for a cell.
     quota: Quota,
 }
 
@@ -120,10 +142,9 @@ impl Limit {
         Self {
             label: label.into(),
             id,
-            salt: None,
+            salt: SaltInForce::default(),
             record_name,
             numbers: LimitNumbers::Fixed(quota),
-            reserve: None,
             key: None,
             words: words.into(),
         }
@@ -144,31 +165,8 @@ impl Limit {
         let numbers = LimitNumbers::PerWindow(WindowCount { calendar, quota }.into());
         let LimitIdentity { id, record_name } = identity;
         let (label, words) = (label.into(), words.into());
-        let (salt, reserve, key) = (None, None, None);
-        Some(Self { label, id, salt, record_name, numbers, reserve, key, words })
-    }
-
-    /// Its quota as it is written. Decisions are by [`quota`](Self::quota).
-    pub fn written(&self) -> Quota {
-        self.reserve.as_ref().map_or_else(|| self.quota(None), |reserve| reserve.written)
-    }
-
-    /// How many of its cells are kept in reserve.
-    pub fn in_reserve(&self) -> u32 {
-        self.written().burst() - self.burst()
-    }
-
-    /// Decides by what is left beside a reserve.
-    pub(crate) fn keep(&mut self, reserve: Reserve, left: Quota) {
-        match &mut self.numbers {
-            LimitNumbers::Fixed(quota) => *quota = left,
-            // It was made for this limit just now, so that nothing else has it.
-            LimitNumbers::PerWindow(counts) => {
-                Arc::get_mut(counts).into_iter().for_each(|counts| counts.quota = left);
-            }
-            LimitNumbers::ByArg(_) => return,
-        }
-        self.reserve = Some(reserve.into());
+        let (salt, key) = (SaltInForce::default(), None);
+        Some(Self { label, id, salt, record_name, numbers, key, words })
     }
 
     /// The same with a key of its own, if there is one.
@@ -276,7 +274,7 @@ impl Limit {
     /// is in force.
     #[inline]
     pub fn salt(&self, table: &Table) -> LimitSalt {
-        self.salt.unwrap_or_else(|| table.limit_salt(self.id))
+        self.salt.0.unwrap_or_else(|| table.limit_salt(self.id))
     }
 
     /// Whether it depends on the message, and not only on the policy's key, in which bucket it

@@ -1,5 +1,7 @@
 //! Limits whose numbers each message says: `{ arg = "plan", default = "10/s", most = "1000/s" }`.
 
+// ADR 40: A limit may read the message itself.
+
 use std::collections::HashSet;
 use std::fmt;
 use std::hash::{Hash, Hasher};

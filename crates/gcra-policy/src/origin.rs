@@ -5,13 +5,10 @@
 
 use std::fmt;
 use std::path::Path;
-use std::time::Duration;
 
-use gcra_text::duration::Exact;
 use serde::{Deserialize, Serialize};
 
 use crate::sharing::WithoutStore;
-use crate::unasked::Unasked;
 
 /// The most bytes that the kept texts of a configuration and of its lists have together.
 pub const MOST_TEXT: usize = 4 << 20;
@@ -31,23 +28,7 @@ pub struct FlagsOrigin {
     pub(crate) burst: Option<u64>,
     pub(crate) key: Vec<String>,
     pub(crate) cost: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) unasked: Option<UnaskedOrigin>,
     pub(crate) store: Option<StoreOrigin>,
-}
-
-/// How many requests HAProxy lets pass without asking these agents.
-#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
-pub(crate) struct UnaskedOrigin {
-    pub(crate) requests: u32,
-    pub(crate) asked_by: u32,
-    pub(crate) reload_every_ns: Option<u64>,
-}
-
-impl From<Unasked> for UnaskedOrigin {
-    fn from(Unasked { requests, processes, reload_every }: Unasked) -> Self {
-        Self { requests, asked_by: processes, reload_every_ns: reload_every.map(|it| it.0) }
-    }
 }
 
 /// How these agents share their limit.
@@ -92,6 +73,14 @@ impl Origin {
     pub fn file(&self) -> Option<&Path> {
         let Self::File(file) = self else { return None };
         Some(file.path())
+    }
+
+    /// Whether the policies can be made again from it.
+    pub fn has_texts(&self) -> bool {
+        match self {
+            Self::Flags(_) => true,
+            Self::File(file) => file.has_texts(),
+        }
     }
 }
 
@@ -138,7 +127,7 @@ impl FileOrigin {
 /// The flags, as they can be typed. The address of the store is left out.
 impl fmt::Display for FlagsOrigin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { rate, burst, key, cost, unasked, store } = self;
+        let Self { rate, burst, key, cost, store } = self;
         write!(f, "--rate {rate}")?;
         if let Some(burst) = burst {
             write!(f, " --burst {burst}")?;
@@ -148,15 +137,6 @@ impl fmt::Display for FlagsOrigin {
         }
         if let Some(cost) = cost {
             write!(f, " --cost {cost}")?;
-        }
-        if let Some(UnaskedOrigin { requests, asked_by, reload_every_ns }) = unasked {
-            write!(f, " --unasked {requests}")?;
-            if *asked_by > 1 {
-                write!(f, " --asked-by {asked_by}")?;
-            }
-            if let Some(ns) = reload_every_ns {
-                write!(f, " --reload-every {}", Exact(Duration::from_nanos(*ns)))?;
-            }
         }
         match store.as_ref().map(|store| &*store.without_store) {
             None => Ok(()),

@@ -8,6 +8,7 @@ use std::str::FromStr;
 use ahash::AHashMap;
 use arrayvec::ArrayVec;
 use gcra_text::network::{VALUE, written_net};
+use gcra_text::sentence::Sentence;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use prefix_trie::PrefixMap;
 use spop_codec::Value;
@@ -100,7 +101,19 @@ impl Overrides {
     /// The override for a value of the key, if there is one. The smallest network counts.
     #[inline]
     pub(crate) fn find(&self, value: Value<'_>, key: &KeyParts) -> Option<Override> {
-        let (entry, rule) = self.look_up(value, key)?;
+        self.find_around(value, [32, 128], key)
+    }
+
+    /// The override for all addresses that agree with this one in so many bits (IPv4 and IPv6), or
+    /// for another value of the key.
+    #[inline]
+    pub(crate) fn find_around(
+        &self,
+        value: Value<'_>,
+        bits: [u8; 2],
+        key: &KeyParts,
+    ) -> Option<Override> {
+        let (entry, rule) = self.look_up(value, bits, key)?;
         let prefix = match entry {
             Entry::V4(net) => net.prefix_len(),
             Entry::V6(net) => net.prefix_len(),
@@ -111,13 +124,18 @@ impl Overrides {
 
     /// The entry for a value of the key, and the place of its rule.
     #[inline]
-    fn look_up(&self, value: Value<'_>, key: &KeyParts) -> Option<(Entry<'_>, u32)> {
+    fn look_up(
+        &self,
+        value: Value<'_>,
+        [v4_bits, v6_bits]: [u8; 2],
+        key: &KeyParts,
+    ) -> Option<(Entry<'_>, u32)> {
         let v4 = |ip: Ipv4Addr| {
-            let (net, rule) = self.v4.get_lpm(&Ipv4Net::from(ip))?;
+            let (net, rule) = self.v4.get_lpm(&Ipv4Net::new(ip, v4_bits).ok()?.trunc())?;
             Some((Entry::V4(net), *rule))
         };
         let v6 = |ip: Ipv6Addr| {
-            let (net, rule) = self.v6.get_lpm(&Ipv6Net::from(ip))?;
+            let (net, rule) = self.v6.get_lpm(&Ipv6Net::new(ip, v6_bits).ok()?.trunc())?;
             Some((net, *rule))
         };
         let text = |text: &[u8]| {
@@ -146,7 +164,7 @@ impl Overrides {
 
     /// The entry for a value of the key.
     pub(crate) fn entry(&self, value: Value<'_>, key: &KeyParts) -> Option<OverrideKey> {
-        Some(match self.look_up(value, key)?.0 {
+        Some(match self.look_up(value, [32, 128], key)?.0 {
             Entry::V4(net) => OverrideKey::Net(IpNet::V4(net)),
             Entry::V6(net) | Entry::Around(net) => OverrideKey::Net(IpNet::V6(net)),
             Entry::Value(value) => OverrideKey::Value(value.into()),
@@ -186,9 +204,9 @@ pub enum OverrideKey {
 }
 
 impl FromStr for OverrideKey {
-    type Err = String;
+    type Err = Sentence;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, Sentence> {
         if let Some(value) = text.strip_prefix(VALUE) {
             return Ok(Self::Value(value.as_bytes().into()));
         }

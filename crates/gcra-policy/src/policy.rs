@@ -2,26 +2,29 @@
 //!
 //! Nothing here is text any more: each value was checked when the file was read.
 
-use std::mem;
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::{iter, mem};
 
-use gcra_table::{Exemption, Nanos, Quota, limit_id};
+use gcra_table::{Nanos, Order, OrderTarget, Quota, Table, limit_id};
 use ipnet::IpNet;
 use spop_codec::{Message, Value};
 
 use crate::bandwidth::Bandwidth;
-use crate::haproxy_report::is_report;
-use crate::key_parts::{GroupedValue, KeyParts, Nat64};
-use crate::limit::{Limit, Rule};
+use crate::client_names::NameSalt;
+use crate::haproxy::report::is_report;
+use crate::key_parts::{GroupedValue, KeyParts, Nat64, is_address};
+use crate::limit::{Limit, Rule, SaltInForce, id_since};
+use crate::orders::ClientAddress;
 use crate::overrides::{Override, OverrideKey, Overrides};
 use crate::settle::Settle;
 use crate::sharing::Sharing;
 use crate::texts::{Misfit, ValueKind, ValueKinds, find_text, lies_in, net_of};
-use crate::unasked::Unasked;
 
 /// Which messages are limited, by which key, to what.
 ///
-/// The compiler names every place where a new field has to be considered: they build a policy or
-/// take it apart, and name all fields.
+/// The compiler names every place where a new field has to be considered: they take a policy
+/// apart, and name all fields.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Policy {
     pub name: Box<str>,
@@ -44,6 +47,11 @@ pub struct Policy {
     /// Whether this is the trial of another policy: it has the keys of that policy, limits of its
     /// own, and observes.
     pub is_trial: bool,
+    /// What makes the digits behind the names of its clients; the table if it is `None`.
+    pub name_salt: Option<NameSalt>,
+    /// When all its clients were last reset, in nanoseconds since 1970; 0 if they never were. It
+    /// is a part of the keys of its buckets.
+    pub reset_at: u64,
 }
 
 /// An arg, and its values for which the policy is.
@@ -163,13 +171,35 @@ impl Penalty {
 }
 
 impl Policy {
+    /// A policy for all messages, whose requests cost a cell each.
+    pub fn new(name: &str, key: KeyParts, rule: Rule) -> Self {
+        Self {
+            name: name.into(),
+            message: None,
+            when: None,
+            key,
+            price: Price::Cell,
+            rule,
+            overrides: Overrides::default(),
+            observes: false,
+            penalty: None,
+            bandwidth: None,
+            shared: None,
+            trial: None,
+            is_trial: false,
+            name_salt: None,
+            reset_at: 0,
+        }
+    }
+
     /// The penalty for a request that this limit denies. A limit with a key of its own has none:
     /// other clients count by its key, too, and would have to wait for longer. In a window only
     /// what was allowed is counted.
     #[inline]
     pub fn penalty_under(&self, limit: &Limit) -> Option<Penalty> {
+        let penalty = self.penalty?;
         let has_none = self.observes || limit.key.is_some() || limit.calendar().is_some();
-        self.penalty.filter(|_| !has_none)
+        (!has_none).then_some(penalty)
     }
 
     /// Whether the policy shows that it counts addresses, and not strings: it groups them, or all
@@ -177,6 +207,12 @@ impl Policy {
     pub fn is_for_addresses(&self) -> bool {
         let has_networks_only = self.overrides.has_networks() && self.overrides.values.is_empty();
         self.key.ipv4_prefix < 32 || has_networks_only
+    }
+
+    /// Whether the policy suggests that it counts addresses: it shows that, or an arg of its key
+    /// has the name of one.
+    pub fn may_count_addresses(&self) -> bool {
+        self.is_for_addresses() || self.key.names().any(is_address)
     }
 
     #[inline]
@@ -233,6 +269,34 @@ impl Policy {
         (grouped, found.map(|found| found.rule))
     }
 
+    /// The rule that this former policy had for the key of a message as the policy `now`, which
+    /// has the same settings of the key, makes it. `None` if it never made this key: an override
+    /// grouped the address in another way.
+    pub fn rule_for_key_of(&self, now: &Self, message: &Message<'_>) -> Option<RuleAt> {
+        let (mut overridden, mut overridden_now) = (None, None);
+        let mut is_same = true;
+        now.for_each_value(message, |value, _| {
+            let (part, rule) = match overridden_now {
+                None => now.first_part(value),
+                Some(_) => (now.key.group(value, 0), None),
+            };
+            overridden_now = overridden_now.or(rule);
+            // All addresses that have the key now, and not only that of the message.
+            let groups = [self.key.ipv4_prefix, self.key.ipv6_prefix];
+            let bits = groups.map(|group| part.narrowed.unwrap_or(group));
+            let found = match overridden {
+                None if !self.overrides.is_empty() => {
+                    self.overrides.find_around(value, bits, &self.key)
+                }
+                _ => None,
+            };
+            let before = self.key.group(value, found.map_or(0, |found| found.prefix));
+            is_same &= before.narrowed == part.narrowed;
+            overridden = overridden.or(found.map(|found| found.rule));
+        })?;
+        is_same.then(|| RuleAt::new(overridden))
+    }
+
     /// Calls `value` for each value that makes a message's key, as HAProxy sent it, with 0 or the
     /// number of the fallback that it came from. `None` when an arg of the key has no value.
     pub fn for_each_value<'a>(
@@ -287,9 +351,86 @@ impl Policy {
         if self.overrides.is_empty() { None } else { self.overrides.find(part, &self.key) }
     }
 
-    /// Whether a client of this policy is the one that is exempt.
-    pub fn is_meant_by(&self, exemption: &Exemption) -> bool {
-        exemption.policy == policy_id(&self.name)
+    /// Whether an order is about clients of this policy.
+    pub fn is_meant_by(&self, order: &Order) -> bool {
+        order.policy == policy_id(&self.name)
+    }
+
+    /// Whether its clients follow an order: it is about clients of this policy, grouped as now.
+    pub fn follows(&self, order: &Order) -> bool {
+        self.is_meant_by(order) && self.groups_as(&order.target)
+    }
+
+    /// Whether the addresses of the client of an order are grouped as this policy groups them. If
+    /// not, its key is that of other clients.
+    pub fn groups_as(&self, target: &OrderTarget) -> bool {
+        let OrderTarget::Client { groups, .. } = target else { return true };
+        let own = [self.key.ipv4_prefix, self.key.ipv6_prefix];
+        groups.iter().zip(own).all(|(group, own)| group.is_none_or(|group| group == own))
+    }
+
+    /// How many bits the groups of addresses in the key of a message have in common, of IPv4 and
+    /// of IPv6. `None` where it has no such group. (The key itself says the bits of an override.)
+    pub fn groups_of_client(&self, message: &Message<'_>) -> [Option<u8>; 2] {
+        let mut groups = [None; 2];
+        let part = |[v4, v6]: &mut [Option<u8>; 2], part: GroupedValue<'_>| match part {
+            GroupedValue { narrowed: Some(_), .. } => {}
+            GroupedValue { value: Value::Ipv4(_), .. } => *v4 = Some(self.key.ipv4_prefix),
+            GroupedValue { value: Value::Ipv6(_), .. } => *v6 = Some(self.key.ipv6_prefix),
+            GroupedValue { .. } => {}
+        };
+        let _ = self.for_each_part(message, &mut groups, part, |_, _| {});
+        groups
+    }
+
+    /// The address of the client of a message, if its key is one address and nothing else.
+    pub fn client_address(&self, message: &Message<'_>) -> Option<ClientAddress> {
+        let (mut only, mut values) = (Value::Null, 0_usize);
+        self.for_each_value(message, |value, _| {
+            only = value;
+            values += 1;
+        })?;
+        let sent = match only {
+            Value::Ipv4(ip) if values == 1 => IpAddr::V4(ip),
+            Value::Ipv6(ip) if values == 1 => IpAddr::V6(ip),
+            _ => return None,
+        };
+        let ip = match sent {
+            IpAddr::V6(ip) => self.key.nat64.ipv4_in(ip).map_or(sent, IpAddr::V4),
+            IpAddr::V4(_) => sent,
+        };
+        let whole = if ip.is_ipv4() { 32 } else { 128 };
+        let (part, _) = self.first_part(only);
+        Some(ClientAddress { ip, sent, prefix: self.key.prefix_of(part).unwrap_or(whole) })
+    }
+
+    /// The network as its clients are counted, for an order about a network: an IPv4 network if it
+    /// lies behind NAT64. The error is the group of the policy that it is less than.
+    pub fn network_of_clients(&self, net: IpNet) -> Result<IpNet, IpNet> {
+        let net = self.key.nat64.canonical_net(net);
+        let group = self.group_around(net);
+        if net.prefix_len() <= group {
+            return Ok(net.trunc());
+        }
+        // The prefix is one of the family.
+        Err(IpNet::new(net.addr(), group).map_or(net, |group| group.trunc()))
+    }
+
+    /// How many bits the groups of the policy have in common, of the family of a network.
+    const fn group_around(&self, net: IpNet) -> u8 {
+        match net {
+            IpNet::V4(_) => self.key.ipv4_prefix,
+            IpNet::V6(_) => self.key.ipv6_prefix,
+        }
+    }
+
+    /// An address of the client that a network is, if the network is one group of the policy, and
+    /// no address in it has an override of its own.
+    pub fn client_in_group(&self, net: IpNet) -> Option<IpAddr> {
+        let net = self.network_of_clients(net).ok()?;
+        let group = self.group_around(net);
+        let is_divided = || self.narrow_nets().iter().any(|it| net.contains(it));
+        (net.prefix_len() == group && !is_divided()).then(|| net.network())
     }
 
     /// A text of the file that can never stand for the arg of this message with which it is
@@ -309,7 +450,7 @@ impl Policy {
             return None;
         }
         let kind = |name: &[u8]| Some((name.into(), ValueKind::of(message.arg(name)?)?));
-        let left_out = [self.price.arg(), self.when.as_ref().map(|when| &*when.arg)];
+        let left_out = self.left_out_of_key();
         let all =
             message.args().map(|arg| arg.name).filter(|name| !left_out.contains(&Some(name)));
         let args: Option<Vec<_>> = match self.key.args.is_empty() {
@@ -340,7 +481,7 @@ impl Policy {
         self.overrides.rules.get(at.0 as usize).unwrap_or(&self.rule)
     }
 
-    pub fn limit_at(&self, LimitPlace { rule, limit, .. }: LimitPlace) -> Option<&Limit> {
+    pub(crate) fn limit_at(&self, LimitPlace { rule, limit, .. }: LimitPlace) -> Option<&Limit> {
         self.rule(rule).limits().get(limit as usize)
     }
 
@@ -360,6 +501,8 @@ impl Policy {
             shared: self.shared,
             trial: None,
             is_trial: self.is_trial,
+            name_salt: self.name_salt,
+            reset_at: self.reset_at,
         }
     }
 
@@ -382,10 +525,10 @@ impl Policy {
             name: _,
             message: _,
             when: _,
-            key,
-            // The args of the price and of `when` are no part of a key of all args, but a policy
-            // that gets or loses one gets other keys with it. The largest debt is part of the
-            // quotas.
+            // It is part of the ids of the limits, also where args of the price or of `when` are
+            // left out.
+            key: _,
+            // The largest debt is part of the quotas.
             price: _,
             rule,
             overrides,
@@ -398,39 +541,56 @@ impl Policy {
             // It is compared by itself.
             trial: _,
             is_trial: _,
+            name_salt: _,
+            // It is the same for all policies with this name.
+            reset_at: _,
         } = self;
-        (key, rule, overrides, shared.is_some())
-            == (&other.key, &other.rule, &other.overrides, other.shared.is_some())
+        (rule, overrides, shared.is_some())
+            == (&other.rule, &other.overrides, other.shared.is_some())
     }
 
     /// Whether this policy makes the same key of a message as `other`.
     pub fn makes_keys_of(&self, other: &Self) -> bool {
-        // The args that are not part of a key of all args, and the networks of overrides that are
-        // groups of their own.
-        let left_out = |policy: &Self| {
-            let when = policy.when.as_ref().map(|when| when.arg.clone());
-            policy.key.args.is_empty().then(|| (policy.price.arg().map(Box::<[u8]>::from), when))
-        };
-        let narrow = |policy: &Self| {
-            let mut nets: Vec<_> = policy.overrides.narrower_than(&policy.key).collect();
-            nets.sort();
-            nets
-        };
-        self.key == other.key && left_out(self) == left_out(other) && narrow(self) == narrow(other)
+        self.key_digest() == other.key_digest() && self.narrow_nets() == other.narrow_nets()
     }
 
-    /// Whether the limits of this policy have the same keys of their own as those of `other`, as
-    /// far as it has them, too: of an earlier policy only those that were changed may be known.
-    pub fn has_keys_of_limits(&self, other: &Self) -> bool {
-        self.limits().all(|limit| {
-            let mut same = other.limits().filter(|other| other.id == limit.id).peekable();
-            same.peek().is_none() || same.any(|other| other.key == limit.key)
-        })
+    /// The networks of overrides that are groups of their own.
+    pub(crate) fn narrow_nets(&self) -> BTreeSet<IpNet> {
+        self.overrides.narrower_than(&self.key).collect()
+    }
+
+    /// The args that are no part of a key of all args.
+    pub(crate) fn left_out_of_key(&self) -> [Option<&[u8]>; 2] {
+        [self.price.arg(), self.when.as_ref().map(|when| &*when.arg)]
+    }
+
+    /// Tells its buckets apart from those that it had with another key, by the ids of its limits.
+    /// A limit with a key of its own has that in the bytes of its key.
+    pub(crate) fn put_key_into_ids(&mut self) {
+        let digest = self.key_digest().to_le_bytes();
+        let with_key = |id: u64| limit_id(&[&id.to_le_bytes(), &digest]);
+        for limit in self.limits_mut().filter(|limit| limit.key.is_none()) {
+            limit.id = with_key(limit.id);
+        }
+        if let Price::Settled(settle) = &mut self.price
+            && let Some(unsettled) = &mut settle.unsettled
+        {
+            unsettled.id = with_key(unsettled.id);
+        }
+    }
+
+    /// Works out the salts of its limits in this table since a reset at this moment; 0 if there
+    /// was none.
+    pub(crate) fn put_salts(&mut self, table: &Table, reset_at: u64) {
+        self.reset_at = reset_at;
+        for limit in self.limits_mut() {
+            limit.salt = SaltInForce(Some(table.limit_salt(id_since(limit.id, reset_at))));
+        }
     }
 
     /// All rules, including those of overrides.
     pub fn rules(&self) -> impl Iterator<Item = &Rule> {
-        std::iter::once(&self.rule).chain(&self.overrides.rules)
+        iter::once(&self.rule).chain(&self.overrides.rules)
     }
 
     /// The args that limits read themselves, each as often as one does.
@@ -442,15 +602,15 @@ impl Policy {
         self.rules().flat_map(Rule::limits)
     }
 
+    pub(crate) fn limits_mut(&mut self) -> impl Iterator<Item = &mut Limit> {
+        let rules = iter::once(&mut self.rule).chain(&mut self.overrides.rules);
+        rules.flat_map(Rule::limits_mut)
+    }
+
     /// How long the policy holds back a request that is over a limit, at most; 0 if it blocks each
     /// of them.
     pub fn max_delay(&self) -> Nanos {
         self.limits().filter_map(Limit::rate).map(Quota::max_delay).max().unwrap_or_default()
-    }
-
-    /// How many of its requests HAProxy lets pass without asking, if it does that.
-    pub fn unasked(&self) -> Option<Unasked> {
-        self.limits().find_map(|limit| Some(limit.reserve.as_ref()?.unasked))
     }
 
     #[inline]
@@ -492,7 +652,7 @@ pub struct LimitPlace {
     pub limit: u32,
 }
 
-/// The number by which an exemption names a policy.
+/// The number by which an order names a policy.
 pub fn policy_id(name: &str) -> u64 {
     limit_id(&[name.as_bytes()])
 }

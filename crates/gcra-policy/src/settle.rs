@@ -1,5 +1,7 @@
 //! How responses settle what their requests have reserved.
 
+// ADR 41: A response settles what its request reserved.
+
 use std::time::Duration;
 
 use gcra_table::{Nanos, Quota, QuotaError};
@@ -29,7 +31,7 @@ pub struct Settle {
 /// The cost of requests that no response settles.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct UnsettledCost {
-    /// In all, with what the request has reserved.
+    /// In all, with the cells that the request has reserved.
     pub cells: u32,
     /// The number by which agents find what such requests of a client cost. It follows from the
     /// policy, the cells and the time, so that agents that differ in them never mix them up.

@@ -66,7 +66,7 @@ impl Sharing {
     /// "requests are blocked".
     pub fn without_store_in_words(self) -> String {
         const SHARE: &str = "each machine allows its share of the limit";
-        // Nothing is lent of what is charged at once, so there is no share of it.
+        // Cells that are charged at once are never lent, so no machine has a share.
         let then = if self.at_once { "they are blocked" } else { SHARE };
         match self.without_store {
             WithoutStore::Share if !self.at_once => SHARE.to_owned(),

@@ -7,6 +7,7 @@ use std::time::Duration;
 use gcra_store::{Config, Url};
 use gcra_text::count::Count;
 use gcra_text::duration::Exact;
+use gcra_text::sentence::Sentence;
 
 /// How long a request waits for the store at most, unless it is set.
 pub(crate) const DEFAULT_WAIT: Duration = Duration::from_millis(20);
@@ -20,7 +21,7 @@ pub(crate) const VARIABLE_RULE: &str = "it must be the name of a variable of the
 
 #[derive(Clone, Eq, PartialEq)]
 pub struct StoreSettings {
-    /// How it is used, but for the times that follow from the wait.
+    /// How it is used, except the times that follow from the wait.
     pub base: Config,
     /// The address as it was written. It has no password in it.
     pub url_text: String,
@@ -91,7 +92,7 @@ pub struct StoreUrl {
 impl StoreUrl {
     /// Reads it. The error is a sentence, and has nothing of the text in it: that may have a
     /// password.
-    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+    pub(crate) fn parse(text: &str) -> Result<Self, Sentence> {
         let url = Url::parse(text).map_err(|error| error.to_string())?;
         Ok(Self { url, text: text.to_owned() })
     }

@@ -18,7 +18,7 @@ pub type SeenFile = (PathBuf, Option<FileState>);
 
 /// The properties of a file that change when it is replaced or written, or when another user may
 /// read it.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct FileState {
     /// Device and inode.
     pub place: (u64, u64),

@@ -15,7 +15,6 @@ use crate::policies::Policies;
 use crate::policy::{Policy, Price, When};
 use crate::settle::Settle;
 use crate::sharing::{Sharing, WithoutStore};
-use crate::unasked::Unasked;
 
 /// How many limits a message names.
 const MOST_NAMED: usize = 3;
@@ -33,6 +32,31 @@ impl Policies {
         lines.join("\n")
     }
 
+    /// The changes since these policies were in force that their words show: a line for each
+    /// policy. "policy 'read': 20 per second -> 10 per second".
+    pub fn changes_since(&self, before: &Self, now: SystemTime) -> Vec<String> {
+        let lines_of = |all: &Self, name: &str| -> Vec<String> {
+            let policy = all.named(name);
+            policy.map(|policy| policy.lines(all, now)).unwrap_or_default()
+        };
+        let mut names: Vec<&str> = Vec::new();
+        for policy in before.without_trials().chain(self.without_trials()) {
+            if !names.contains(&&*policy.name) {
+                names.push(&policy.name);
+            }
+        }
+        let of_policies = names.into_iter().filter_map(|name| {
+            let (old, new) = (lines_of(before, name), lines_of(self, name));
+            Some(match (old.is_empty(), new.is_empty()) {
+                (true, _) => format!("policy '{name}' is new"),
+                (_, true) => format!("policy '{name}' is gone"),
+                _ => format!("policy '{name}': {}", change(&old, &new)?),
+            })
+        });
+        let rest = change(&before.rest_in_words(), &self.rest_in_words());
+        of_policies.chain(rest).collect()
+    }
+
     /// The store and the variables, a line each.
     pub fn rest_in_words(&self) -> Vec<String> {
         let mut lines = Vec::new();
@@ -45,18 +69,25 @@ impl Policies {
     }
 }
 
+/// The lines that are gone, and those that are new: "20 per second -> 10 per second".
+fn change(old: &[String], new: &[String]) -> Option<String> {
+    let only_in = |of: &[String], other: &[String]| {
+        let only: Vec<_> =
+            of.iter().filter(|line| !other.contains(line)).map(|line| line.trim()).collect();
+        if only.is_empty() { "nothing".to_owned() } else { only.join("; ") }
+    };
+    let (gone, added) = (only_in(old, new), only_in(new, old));
+    (gone != added).then(|| format!("{gone} -> {added}"))
+}
+
 impl Policy {
     /// "100 per second, up to 20 at once, for each ip".
     pub fn in_words(&self) -> String {
-        let in_reserve = match self.unasked() {
-            Some(unasked) => format!(", {} in reserve", Count(unasked.reserve(), "cell", "cells")),
-            None => String::new(),
-        };
-        format!("{}, {}{in_reserve}", self.rule.in_words(), self.clients())
+        format!("{}, {}", self.rule.in_words(), self.clients())
     }
 
     /// "for each ip, with the cost in n".
-    pub(crate) fn clients(&self) -> String {
+    fn clients(&self) -> String {
         let mut words = self.key.in_words(self.overrides.has_networks());
         if let Price::Cost(cost) = &self.price {
             let _ = write!(words, ", with the cost in {}", text(cost));
@@ -76,7 +107,6 @@ impl Policy {
         }
         let mut facts = self.rule.facts(now);
         facts.push(self.clients());
-        facts.extend(self.unasked_in_words());
         facts.extend(self.settle().into_iter().flat_map(|settle| settle.in_words(self)));
         if self.observes {
             facts.push("only observes, and blocks no request".to_owned());
@@ -130,7 +160,8 @@ impl Policy {
         [words].into_iter().chain(facts).collect()
     }
 
-    /// For what the override rule at this place is: "2 IPv4 networks, 1 value (partners.txt)".
+    /// The values that the override rule at this place is for: "2 IPv4 networks, 1 value
+    /// (partners.txt)".
     fn overridden(&self, place: usize, counts: OverrideCounts) -> String {
         let OverrideCounts { v4, v6, values } = counts;
         let counts = [
@@ -244,10 +275,9 @@ pub fn without_store_in_words(policy: &Policy, sharing: Sharing, machines: u32) 
         true => "; under other limits, each machine allows its share",
         false => "",
     };
-    let least = least_burst_to_share(policy, machines);
     format!(
         "{first}all requests {blocked} are blocked, because {machines} machines cannot share a \
-         burst of less than {least}{others}"
+         burst of less than {machines}{others}"
     )
 }
 
@@ -270,19 +300,7 @@ pub fn blocked_without_store(policy: &Policy, machines: u32) -> Option<String> {
 }
 
 fn has_share(limit: &Limit, machines: u32) -> bool {
-    let unasked = limit.reserve.as_ref().map(|reserve| reserve.unasked);
-    u64::from(limit.written().burst()) >= least_to_share(unasked, machines)
-}
-
-/// The smallest burst of a limit of the policy of which each of this many machines has a share.
-pub fn least_burst_to_share(policy: &Policy, machines: u32) -> u64 {
-    least_to_share(policy.unasked(), machines)
-}
-
-fn least_to_share(unasked: Option<Unasked>, machines: u32) -> u64 {
-    let machines = u64::from(machines);
-    // A share must have space for what a question costs.
-    unasked.map_or(machines, |unasked| machines * unasked.most_cost() + unasked.reserve())
+    limit.burst() >= machines
 }
 
 /// The name of an arg or a message, for people.

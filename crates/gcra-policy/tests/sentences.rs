@@ -70,7 +70,9 @@ fn each_case_gets_its_sentences_and_no_others() {
             count += 1;
             let configuration = template.replace("{}", &unescaped(&case));
             let said = match parse(Path::new("x.toml"), &configuration) {
-                Ok(policies) if policies.warnings.is_empty() => vec!["x.toml:valid".to_owned()],
+                Ok(policies) if policies.warnings.is_empty() => {
+                    vec!["x.toml:valid".to_owned().into()]
+                }
                 Ok(policies) => policies.warnings,
                 Err(mistakes) => mistakes,
             };

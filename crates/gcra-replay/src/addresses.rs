@@ -51,7 +51,7 @@ fn is_port(text: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// What `req.hdr_ip(NAME,-1)`, `(NAME,1)` and `(NAME,2)` of HAProxy 3.4 give.
+    /// The values of `req.hdr_ip(NAME,-1)`, `(NAME,1)` and `(NAME,2)` in HAProxy 3.4.
     #[test]
     fn a_header_has_the_addresses_that_haproxy_finds_in_it() {
         for (list, expected) in [

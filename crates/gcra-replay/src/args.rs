@@ -6,6 +6,7 @@ use std::time::Duration;
 use gcra_policy::flags::{LimitFlags, parse_slots};
 use gcra_table::Slots;
 use gcra_text::duration;
+use gcra_text::sentence::Sentence;
 
 use crate::suggest::target::Target;
 use crate::wanted::{WantedArg, WantedMessage};
@@ -79,7 +80,7 @@ pub struct Replay {
     pub(crate) json: bool,
 }
 
-pub(crate) fn parse_window(text: &str) -> Result<Duration, String> {
+pub(crate) fn parse_window(text: &str) -> Result<Duration, Sentence> {
     duration::parse_in(text, Duration::from_secs(1)..=Duration::from_secs(7 * 86_400), "1h")
 }
 

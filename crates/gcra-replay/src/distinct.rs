@@ -8,8 +8,9 @@ const MOST: usize = 1 << 20;
 
 /// A count of different clients, by the hashes of their keys.
 ///
-/// It keeps the hashes that end with a number of zero bits, which is raised each time that there
-/// are too many of them: each further bit halves what is kept, and doubles what it stands for.
+/// It keeps the hashes that end with a number of zero bits. This number is raised each time that
+/// there are too many hashes. Each further bit keeps half of the hashes, and each kept hash stands
+/// for twice as many clients.
 #[derive(Debug, Default)]
 pub(crate) struct Distinct {
     kept: AHashSet<u64>,

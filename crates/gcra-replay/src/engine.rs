@@ -1,11 +1,10 @@
 //! Decides requests of a log as an agent does, at the times of the log: the same policies, the
 //! same code, and a table of its own, whose clock goes by the log.
 
-use std::cell::RefCell;
 use std::io;
 use std::num::NonZeroUsize;
+use std::sync::Arc;
 
-use ahash::AHashMap;
 use gcra_limiter::answer::{LimitStanding, Standings};
 use gcra_limiter::client_name::write_client;
 use gcra_limiter::decide::local::decide;
@@ -31,14 +30,7 @@ pub(crate) struct Engine {
     latest: Option<i64>,
     /// The policies that machines share. They are decided as if one bucket held all of the limit.
     pub(crate) shared: Vec<String>,
-    /// How many requests HAProxy lets pass without asking, for each policy of which it does.
-    unasked: Vec<Option<u32>>,
-    /// How many requests of a client it has let pass since the last question, by policy and key.
-    unpaid: RefCell<AHashMap<(usize, u64), u32>>,
 }
-
-/// The most clients whose unpaid requests are counted. HAProxy forgets some, too.
-const MOST_UNPAID: usize = 1 << 22;
 
 /// The verdict of one policy on a message.
 #[derive(Clone, Copy, Debug)]
@@ -61,21 +53,19 @@ impl Engine {
     /// With an empty table of this size. The error: there is no memory for it.
     pub(crate) fn new(mut policies: Policies, slots: Slots) -> io::Result<Self> {
         let mut shared = Vec::new();
-        for policy in &mut policies.list {
+        for policy in policies.list.iter_mut().map(Arc::make_mut) {
             if policy.shared.take().is_some() && !policy.is_trial {
                 shared.push(policy.name.to_string());
             }
         }
         // With another variable to set, each decision says what each limit says.
         policies.answers.others = vec![Var::RetryAfterMs];
-        let unasked = policies.list.iter().map(|it| it.unasked().map(|it| it.requests)).collect();
         let (table, clock) = Table::with_manual_clock(slots)?;
         let in_force = InForce::at_start(policies, &Stats::new(NonZeroUsize::MIN), &table);
-        let unpaid = RefCell::default();
-        Ok(Self { table, clock, in_force, latest: None, shared, unasked, unpaid })
+        Ok(Self { table, clock, in_force, latest: None, shared })
     }
 
-    pub(crate) fn policies(&self) -> &[Policy] {
+    pub(crate) fn policies(&self) -> &[Arc<Policy>] {
         &self.in_force.policies.list
     }
 
@@ -94,32 +84,6 @@ impl Engine {
             prefetch(self.policies()[trial].rule.limits());
         }
         Ok(question)
-    }
-
-    /// The policies of which HAProxy asks about one of this many requests, by name.
-    pub(crate) fn seldom_asked(&self) -> impl Iterator<Item = (&str, u32)> {
-        let asked = self.policies().iter().zip(&self.unasked).filter(|(it, _)| !it.is_trial);
-        asked.filter_map(|(policy, unasked)| Some((&*policy.name, unasked.as_ref()? + 1)))
-    }
-
-    /// The cost with which HAProxy asks about a request, if it does not ask about each one; 0 if
-    /// it lets it pass.
-    fn cells_of(&self, Question { policy, key, cells, .. }: Question) -> u32 {
-        let Some(unasked) = self.unasked[policy] else { return cells };
-        let mut unpaid = self.unpaid.borrow_mut();
-        if unpaid.len() >= MOST_UNPAID {
-            unpaid.clear();
-        }
-        let count = unpaid.entry((policy, key.get())).or_default();
-        *count = count.saturating_add(1);
-        if *count > unasked { unasked + 1 } else { 0 }
-    }
-
-    /// Notes that a question with these cells was allowed.
-    fn paid(&self, Question { policy, key, cells, .. }: Question) {
-        if self.unasked[policy].is_some() && cells > 0 {
-            self.unpaid.borrow_mut().remove(&(policy, key.get()));
-        }
     }
 
     /// Lets the time go on to this moment, in microseconds since 1970. A moment in the past counts
@@ -151,7 +115,7 @@ impl Engine {
             let verdict = decide(
                 &self.table,
                 &mut now,
-                &self.in_force,
+                self.in_force.row(question.policy),
                 question,
                 Some(&mut standings),
                 None,
@@ -160,11 +124,7 @@ impl Engine {
             step(Step { verdict, key: question.key, standings: standings.listed() });
             verdict
         };
-        let question = Question { cells: self.cells_of(question), ..question };
         let mut verdict = ask(question);
-        if !verdict.is_blocked() {
-            self.paid(question);
-        }
         let trial = question.of_trial(&self.policies()[question.policy]);
         // A trial says nothing about a message without a value for the key of one of its limits.
         let has_keys =

@@ -1,4 +1,4 @@
-//! From what was counted to the report.
+//! From the counts to the report.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -10,6 +10,7 @@ use gcra_text::duration::Left;
 use gcra_text::version;
 use haproxy_log::{Format, ReadCounts};
 
+use crate::logs::note_on_late;
 use crate::mapping::Described;
 use crate::report::{
     Against, Bad, BlockedClient, ClientPeak, ClientTimeline, Configuration, LimitReport,
@@ -103,13 +104,6 @@ impl Findings<'_> {
                      machines"
                 ));
             }
-            for (policy, one_of) in side.engine.seldom_asked() {
-                notes.push(format!(
-                    "HAProxy asks about one of {one_of} requests of a client under policy \
-                     '{policy}' of {name}; that is done here, too, by one process, and each \
-                     request costs 1"
-                ));
-            }
             let evictions = side.engine.table.evictions();
             if evictions.evicted_live > 0 {
                 notes.push(format!(
@@ -130,15 +124,7 @@ impl Findings<'_> {
                 notes.push(format!("numbers of clients ({name}) are off by about 0.1 %"));
             }
         }
-        if self.counts.late > 0 {
-            let behind = self.counts.behind.unwrap_or_default();
-            notes.push(format!(
-                "{} left out, because they began too long before others that were already \
-                 counted, up to {}; write a longer --window than that",
-                Count(self.counts.late, "request was", "requests were"),
-                Left(behind)
-            ));
-        }
+        notes.extend(note_on_late(&self.counts));
         if self.counts.truncated > 0 {
             notes.push(format!(
                 "{} cut in the log, and args from what is missing have no value; HAProxy keeps \
@@ -178,7 +164,7 @@ fn total(tally: &LogTally) -> Total {
     }
 }
 
-fn bad(bad: &haproxy_log::BadLine) -> Bad {
+pub(crate) fn bad(bad: &haproxy_log::BadLine) -> Bad {
     Bad {
         kind: bad.kind.to_string(),
         count: bad.count,
@@ -261,7 +247,7 @@ fn policy_report(policy: &Policy, tally: &PolicyTally) -> PolicyReport {
 
 /// "100/s burst 20", as it is written in a file, or in words where no simple rate is the same.
 fn short_limit(limit: &Limit) -> String {
-    let quota = limit.written();
+    let quota = limit.quota(None);
     match rate_of(quota).filter(|_| limit.calendar().is_none()) {
         Some((rate, _)) => format!("{rate} burst {}", quota.burst()),
         None => limit.words.text.to_string(),

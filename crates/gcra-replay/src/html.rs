@@ -6,21 +6,43 @@ use serde_json::Value;
 
 const TEMPLATE: &str = include_str!("report.html");
 const STYLE: &str = include_str!("report.css");
-const SCRIPT: &str = concat!(
-    include_str!("../../gcra-text/src/page_parts.js"),
-    include_str!("report_elements.js"),
-    include_str!("report.js")
-);
+
+/// The words and the script of a kind of report.
+pub(crate) struct Kind {
+    title: &'static str,
+    /// The command that prints the same numbers.
+    command: &'static str,
+    script: &'static str,
+}
+
+macro_rules! script {
+    ($own:literal) => {
+        concat!(
+            include_str!("../../gcra-text/src/page_parts.js"),
+            include_str!("report_elements.js"),
+            include_str!($own)
+        )
+    };
+}
+
+pub(crate) const OF_REPLAY: Kind = Kind {
+    title: "Replay: what limits would have done",
+    command: "replay",
+    script: script!("report.js"),
+};
+
+pub(crate) const OF_BLOCKED: Kind =
+    Kind { title: "Who was blocked", command: "blocked", script: script!("blocked/report.js") };
 
 /// The page of a report, from its JSON.
 ///
 /// The policy in it allows this style and this script, by their digests, and nothing else: no
 /// other script, no picture, no font, no connection, no form.
-pub(crate) fn page(report: &Value) -> String {
+pub(crate) fn page(kind: &Kind, report: &Value) -> String {
     let policy = format!(
         "default-src 'none'; style-src {}; script-src {}; base-uri 'none'; form-action 'none'",
         source(STYLE),
-        source(SCRIPT)
+        source(kind.script)
     );
     // JSON that ends no script element and begins no comment in it. This character can only be in
     // strings, where the escape means the same.
@@ -33,7 +55,9 @@ pub(crate) fn page(report: &Value) -> String {
         page.push_str(match name {
             "policy" => &policy,
             "style" => STYLE,
-            "script" => SCRIPT,
+            "script" => kind.script,
+            "title" => kind.title,
+            "command" => kind.command,
             "report" => &data,
             _ => "",
         });
@@ -76,17 +100,19 @@ mod tests {
 
     #[test]
     fn the_page_is_small_and_whole() {
-        let page = page(&json!({"version": 1}));
-        assert!(page.len() < 60_000, "{}", page.len());
-        assert!(!page.contains("{{"), "a placeholder is left");
-        for part in [STYLE, SCRIPT, r#">{"version":1}</script>"#] {
-            assert!(page.contains(part));
-        }
-        // The digest of what stands between the tags, and not of something near it.
-        let style = page.split_once("<style>").unwrap().1.split_once("</style>").unwrap().0;
-        assert!(page.contains(&source(style)));
         assert!(!STYLE.contains("url(") && !STYLE.contains("@import") && !STYLE.contains('<'));
-        assert!(!SCRIPT.contains("</script") && !SCRIPT.contains("innerHTML"));
+        for kind in [OF_REPLAY, OF_BLOCKED] {
+            let page = page(&kind, &json!({"version": 1}));
+            assert!(page.len() < 60_000, "{}", page.len());
+            assert!(!page.contains("{{"), "a placeholder is left");
+            for part in [STYLE, kind.script, kind.title, r#">{"version":1}</script>"#] {
+                assert!(page.contains(part));
+            }
+            // The digest of the text between the tags, and not of other text near it.
+            let style = page.split_once("<style>").unwrap().1.split_once("</style>").unwrap().0;
+            assert!(page.contains(&source(style)));
+            assert!(!kind.script.contains("</script") && !kind.script.contains("innerHTML"));
+        }
     }
 
     /// Texts that would end the element of the data, or begin another.
@@ -98,7 +124,7 @@ mod tests {
         #[test]
         fn nothing_of_a_log_gets_out(text in HOSTILE) {
             let report = json!({"client": text, "files": [{ &text: 1 }]});
-            let page = page(&report);
+            let page = page(&OF_REPLAY, &report);
             let begin = r#"<script type="application/json" id="report">"#;
             let (_, rest) = page.split_once(begin).unwrap();
             let (data, rest) = rest.split_once("</script>").unwrap();

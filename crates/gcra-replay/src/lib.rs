@@ -1,17 +1,21 @@
-//! Replays the requests of HAProxy logs under limits.
+//! Replays the requests of HAProxy logs under limits, and says whom agents have blocked.
 
 mod addresses;
 pub mod args;
+pub mod blocked;
 pub mod command;
 mod distinct;
 mod engine;
 mod findings;
 mod html;
 mod log_answers;
+pub mod log_line;
+mod logs;
 mod mapping;
 mod page;
 mod progress;
 mod report;
+mod said;
 mod side;
 mod suggest;
 mod suggesting;

@@ -5,43 +5,52 @@ use std::collections::BTreeMap;
 
 use crate::mapping::Fields;
 use crate::report::{LogAnswers, OfErr, WithoutDecision};
-
-/// The most numbers in `err` that are counted. HAProxy has fewer.
-const MOST_ERRS: usize = 300;
+use crate::said::{SaidFields, WhatIsSaid};
 
 pub(crate) struct AnswersOfLog {
     status: Option<usize>,
-    blocked: Option<usize>,
-    err: Option<usize>,
+    said: SaidFields,
     counts: LogAnswers,
     /// How many requests of each first digit of a status there are.
     classes: [u64; 10],
-    /// Requests without a decision, by `err`.
-    undecided: BTreeMap<u32, u64>,
+    undecided: UndecidedByErr,
     /// Requests of which the line says neither `blocked` nor `err`.
     silent: u64,
+}
+
+/// Requests without a decision, by `err`.
+#[derive(Debug, Default)]
+pub(crate) struct UndecidedByErr(BTreeMap<u32, u64>);
+
+impl UndecidedByErr {
+    pub(crate) fn add(&mut self, err: u32) {
+        /// The most numbers in `err` that are told apart. HAProxy has fewer.
+        const MOST: usize = 300;
+        let is_known = self.0.len() < MOST || self.0.contains_key(&err);
+        *self.0.entry(if is_known { err } else { u32::MAX }).or_default() += 1;
+    }
+
+    pub(crate) fn requests(&self) -> u64 {
+        self.0.values().sum()
+    }
+
+    pub(crate) fn by_err(&self) -> Vec<OfErr> {
+        let by_err = self.0.iter();
+        by_err.map(|(&err, &requests)| OfErr { err, requests, why: why(err) }).collect()
+    }
 }
 
 impl AnswersOfLog {
     pub(crate) fn new(fields: &mut Fields<'_>) -> Self {
         let status = fields.select_if_known("ST");
-        let mut of = |name: &str| {
-            let names = [format!("var(txn.gcra.{name})"), format!("var(sess.gcra.{name})")];
-            names
-                .iter()
-                .map(String::as_str)
-                .chain([name])
-                .find_map(|it| fields.select_if_known(it))
-        };
-        let (blocked, err) = (of("blocked"), of("err"));
-        let counts = LogAnswers { blocked: blocked.map(|_| 0), ..LogAnswers::default() };
+        let said = SaidFields::new(fields);
+        let counts = LogAnswers { blocked: said.blocked.map(|_| 0), ..LogAnswers::default() };
         let (classes, undecided) = Default::default();
-        Self { status, blocked, err, counts, classes, undecided, silent: 0 }
+        Self { status, said, counts, classes, undecided, silent: 0 }
     }
 
     pub(crate) fn count(&mut self, values: &[Option<&[u8]>]) {
-        let value = |place: Option<usize>| place.and_then(|place| *values.get(place)?);
-        let status = value(self.status);
+        let status = self.status.and_then(|place| *values.get(place)?);
         match status {
             Some(b"429") => self.counts.too_many_requests += 1,
             Some(b"403") => self.counts.forbidden += 1,
@@ -50,23 +59,13 @@ impl AnswersOfLog {
         if let Some(&[digit @ b'0'..=b'9', ..]) = status {
             self.classes[usize::from(digit - b'0')] += 1;
         }
-        let blocked = value(self.blocked);
-        if let (Some(b"1" | b"true"), Some(count)) = (blocked, &mut self.counts.blocked) {
-            *count += 1;
-        }
-        if blocked.is_some() {
-            return;
-        }
-        // The last field of a format may have more behind it.
-        let err = value(self.err).and_then(|err| err.split(|&byte| byte == b' ').next());
-        match err.map(|err| str::from_utf8(err).ok().and_then(|err| err.parse().ok())) {
-            Some(Some(err)) => {
-                if self.undecided.len() < MOST_ERRS || self.undecided.contains_key(&err) {
-                    *self.undecided.entry(err).or_default() += 1;
-                }
+        match self.said.decision(values) {
+            WhatIsSaid::Blocked => {
+                self.counts.blocked = self.counts.blocked.map(|count| count + 1);
             }
-            Some(None) => {}
-            None => self.silent += 1,
+            WhatIsSaid::Allowed => {}
+            WhatIsSaid::None { err } => self.undecided.add(err),
+            WhatIsSaid::Silent => self.silent += 1,
         }
     }
 
@@ -76,23 +75,22 @@ impl AnswersOfLog {
         succeeded + redirected == 0 && self.classes.iter().any(|&count| count > 0)
     }
 
-    /// What was found, in a log of which so many lines are cut.
+    /// The counts, for a log of which so many lines are cut.
     pub(crate) fn found(mut self, cut: u64) -> Option<LogAnswers> {
-        if self.blocked.is_some() && self.err.is_some() {
-            let by_err = self.undecided.iter();
-            let by_err = by_err.map(|(&err, &requests)| OfErr { err, requests, why: why(err) });
+        let SaidFields { blocked, err } = self.said;
+        if blocked.is_some() && err.is_some() {
             self.counts.undecided = Some(WithoutDecision {
-                requests: self.undecided.values().sum(),
-                by_err: by_err.collect(),
+                requests: self.undecided.requests(),
+                by_err: self.undecided.by_err(),
                 cut: cut.min(self.silent),
             });
         }
-        (self.status.is_some() || self.blocked.is_some()).then_some(self.counts)
+        (self.status.is_some() || blocked.is_some()).then_some(self.counts)
     }
 }
 
-/// What HAProxy means by the variable `err`: docs/TROUBLESHOOTING.md has more.
-fn why(err: u32) -> &'static str {
+/// The meaning of HAProxy's variable `err`: docs/TROUBLESHOOTING.md has more.
+pub(crate) fn why(err: u32) -> &'static str {
     match err {
         1 => "no answer within timeout processing",
         2 => "all agents were down",

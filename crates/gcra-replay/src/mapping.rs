@@ -9,7 +9,7 @@ use gcra_policy::key::WrittenValue;
 use gcra_policy::key_parts::{network_v4, network_v6};
 use gcra_policy::{Policies, Policy};
 use gcra_text::visible::quoted;
-use haproxy_log::{Field, Format};
+use haproxy_log::{Field, Format, Selection};
 use spop_agent::{BufferFull, Message, Value};
 use spop_codec::haproxy::NotifyWriter;
 use spop_codec::{Frame, FrameId, decode};
@@ -53,8 +53,8 @@ struct Arg {
     name: String,
     source: Source,
     has_value: bool,
-    /// Whether a request had a string in the field that is not of the type, and whether one of
-    /// them could be an address or a list of them.
+    /// Whether a request had a string in the field that is not of the type. And whether such a
+    /// string could be an address, or a list of addresses.
     has_other_text: bool,
     has_list: bool,
 }
@@ -143,7 +143,7 @@ impl Condition {
     }
 }
 
-/// The fields of a log's format, and those of them that are wanted.
+/// The fields of a log's format, and the fields that are wanted.
 pub(crate) struct Fields<'f> {
     format: &'f Format,
     known: Vec<&'f str>,
@@ -181,7 +181,7 @@ impl<'f> Fields<'f> {
     }
 
     /// The place of a field among the selected ones.
-    fn select(&mut self, field: &str) -> usize {
+    pub(crate) fn select(&mut self, field: &str) -> usize {
         let place = self.selected.iter().position(|selected| selected == field);
         place.unwrap_or_else(|| {
             self.selected.push(field.to_owned());
@@ -189,8 +189,15 @@ impl<'f> Fields<'f> {
         })
     }
 
+    /// The format with the selected fields. The error is a sentence.
+    pub(crate) fn selection(&self) -> Result<Selection, String> {
+        let names: Vec<_> = self.selected.iter().map(String::as_str).collect();
+        let selection = self.format.select(&names);
+        selection.map_err(|error| format!("{} has no field '{}'", self.format.name(), error.name))
+    }
+
     /// The field that an operator has named. Of some formats more can be selected than they list.
-    fn find_written(&self, name: &str) -> Option<String> {
+    pub(crate) fn find_written(&self, name: &str) -> Option<String> {
         let is_there = || self.format.select(&[name]).is_ok();
         self.find(name).or_else(|| is_there().then(|| name.to_owned()))
     }
@@ -201,8 +208,14 @@ impl<'f> Fields<'f> {
         Some(self.select(&field))
     }
 
+    /// Selects the field of a variable that an agent sets, by the name that it has in `answer`.
+    pub(crate) fn select_variable(&mut self, name: &str) -> Option<usize> {
+        let usual = [format!("var(txn.gcra.{name})"), format!("var(sess.gcra.{name})")];
+        usual.iter().map(String::as_str).chain([name]).find_map(|it| self.select_if_known(it))
+    }
+
     /// The names of all fields, for sentences.
-    fn in_words(&self) -> String {
+    pub(crate) fn in_words(&self) -> String {
         match self.known.is_empty() {
             true => "the names in its lines".to_owned(),
             false => self.known.join(", "),
@@ -231,7 +244,7 @@ pub(crate) struct Written<'m> {
 pub(crate) struct Described {
     pub mapped: Vec<Mapped>,
     pub messages: Vec<String>,
-    /// What the numbers must not be read without.
+    /// A sentence without which the numbers must not be read.
     pub(crate) caution: Option<String>,
     pub notes: Vec<String>,
 }
@@ -467,7 +480,7 @@ impl Kind {
 }
 
 /// The messages that the policies are for, each once, in the order of the file.
-fn known_messages(policies: &Policies) -> Vec<String> {
+pub(crate) fn known_messages(policies: &Policies) -> Vec<String> {
     let mut names = Vec::new();
     for policy in policies.without_trials() {
         let name = policy.message.as_deref().unwrap_or(ANY_MESSAGE.as_bytes());
@@ -514,7 +527,7 @@ fn needed<'p>(policies: &'p Policies, message: &str) -> Vec<Needed<'p>> {
         by_args.for_each(|by_arg| add(&by_arg.arg, true, false));
         // Without these only the trial says nothing.
         let trial = policy.trial.and_then(|trial| policies.list.get(trial));
-        let of_trial = trial.into_iter().flat_map(Policy::args_of_limits);
+        let of_trial = trial.into_iter().flat_map(|policy| policy.args_of_limits());
         of_trial.for_each(|name| add(name, false, false));
         policy.when.iter().for_each(|when| add(&when.arg, true, false));
         policy.price.arg().into_iter().for_each(|cells| add(cells, false, true));
@@ -576,8 +589,6 @@ impl Asked {
                         policy.name
                     ));
                 }
-                // A replay asks as HAProxy does, with costs of its own.
-                None if is_cost && policy.unasked().is_some() => {}
                 None => {
                     let (what, so) = match is_cost {
                         true => ("cost", "each request costs 1"),
@@ -671,7 +682,7 @@ fn written(
     const TYPES: [&str; 9] =
         ["str:", "strhex:", "int32:", "uint32:", "int64:", "uint64:", "bool:", "hex:", "null:"];
     if TYPES.iter().any(|kind| text.starts_with(kind)) {
-        return text.parse().map(Source::Constant);
+        return Ok(Source::Constant(text.parse()?));
     }
     let parts = split_outside_brackets(text);
     let name = bare_name(parts[0]);
@@ -743,7 +754,7 @@ fn is_place(text: &str) -> Option<i8> {
 }
 
 /// `ci` of `%ci`, `%{+Q}ci` and `ci`, and `src` of `%[src]`.
-fn bare_name(text: &str) -> &str {
+pub(crate) fn bare_name(text: &str) -> &str {
     let Some(rest) = text.strip_prefix('%') else { return text };
     let flags = rest.strip_prefix('{').and_then(|flags| flags.split_once('}'));
     let rest = flags.map_or(rest, |(_, rest)| rest);

@@ -2,12 +2,28 @@
 
 use gcra_text::columns::{self, Column, length, wrap};
 
+/// The narrowest page. A narrower terminal wraps its lines.
+const NARROWEST: usize = 40;
+
+/// The widest line of text, which is read better than a wider one.
+const WIDEST: usize = 100;
+
 pub(crate) struct Page {
     pub text: String,
+    /// Of sentences, and of a plot.
     pub width: usize,
+    /// Of tables and excerpts, which are cut.
+    pub cut_at: usize,
 }
 
 impl Page {
+    /// For a terminal with so many columns. Nothing is cut for a file or a pipe, `None`.
+    pub(crate) fn new(columns: Option<usize>) -> Self {
+        let width = columns.unwrap_or(80).clamp(NARROWEST, WIDEST);
+        let cut_at = columns.map_or(usize::MAX, |columns| columns.max(NARROWEST));
+        Self { text: String::new(), width, cut_at }
+    }
+
     pub(crate) fn line(&mut self, line: &str) {
         self.text.push_str(line.trim_end());
         self.text.push('\n');
@@ -24,9 +40,8 @@ impl Page {
     }
 
     pub(crate) fn columns(&mut self, columns: Vec<Column>) {
-        let width = self.width.saturating_sub(2);
-        let height = columns::height(&columns, width);
-        for line in columns::lines(columns, width, height, 0) {
+        let width = self.cut_at.saturating_sub(2);
+        for line in columns::lines(columns, width, usize::MAX) {
             self.line(&format!("  {line}"));
         }
     }

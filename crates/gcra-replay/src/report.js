@@ -4,46 +4,6 @@ const report = JSON.parse(document.getElementById("report").textContent);
 
 // ---- Over time
 
-/** The timeline in bins that are wide enough to see: [start, sums of each series]. */
-function binned(timeline, series, most) {
-  const {start, step} = timeline;
-  const length = Math.max(0, ...series.map((list) => (list || []).length));
-  const size =
-    timeSteps.find((s) => s % step === 0 && (length * step) / s <= most) ||
-    step * Math.max(1, Math.ceil(length / most));
-  const begin = Math.floor(start / size) * size;
-  const bins = [];
-  for (let at = 0; at < length; at++) {
-    const bin = Math.floor((start + at * step - begin) / size);
-    while (bins.length <= bin) bins.push(series.map(() => 0));
-    series.forEach((list, i) => (bins[bin][i] += (list || [])[at] || 0));
-  }
-  return {begin, size, bins};
-}
-
-/** "21 Nov 12:05 to 12:10". */
-function span(begin, size) {
-  const from = utc(begin);
-  const to = utc(begin + size);
-  if (size % 86400 === 0)
-    return size === 86400 ? day(from) : `${day(from)} to ${day(utc(begin + size - 1))}`;
-  const words = size % 60 ? clockSeconds : clock;
-  if (size === 1) return `${day(from)} ${words(from)}`;
-  return `${day(from)} ${words(from)} to ${words(to)}`;
-}
-
-/** The outline of columns without gaps, for the `value` of each bin. */
-function steps(bins, x, y, value, base) {
-  let path = "";
-  bins.forEach((bin, at) => {
-    const level = y(value(bin)).toFixed(1);
-    path +=
-      `${at ? "L" : base === undefined ? "M" : `M${x(0)},${base}L`}${x(at).toFixed(1)},${level}` +
-      `L${x(at + 1).toFixed(1)},${level}`;
-  });
-  return base === undefined ? path : `${path}L${x(bins.length).toFixed(1)},${base}Z`;
-}
-
 function overTime() {
   const {timeline} = report;
   if (!timeline.allowed.length) return;
@@ -58,90 +18,25 @@ function overTime() {
     timeline.blocked_before,
   ];
   const isAnyBlocked = series.slice(1).some((list) => sum(list) > 0);
-  let spots = [];
-  const draw = (width) => {
-    const {begin, size, bins} = binned(timeline, series, Math.max(20, (width - 60) / 4));
-    const left = 58;
-    const right = width - 10;
-    const x = linear(0, bins.length, left, right);
-    const time = linear(begin, begin + size * bins.length, left, right);
-    const panels = [
-      {
-        top: 24,
-        height: 160,
-        value: (bin) => bin[0],
-        title: `Allowed requests per ${period(size)}`,
-      },
-    ];
-    if (isAnyBlocked) {
-      panels.push({
-        top: 222,
-        height: 110,
-        value: (bin) => Math.max(bin[1] + bin[2], bin[3]),
-        title: `${
-          has.would && !sum(timeline.blocked)
-            ? "Requests that would be blocked"
-            : "Blocked requests"
-        } per ${period(size)}`,
-      });
-    }
-    const bottom = panels.at(-1).top + panels.at(-1).height;
-    const picture = svg("svg", {
-      viewBox: `0 0 ${width} ${bottom + 24}`,
-      "aria-hidden": "true",
+  const panels = [
+    {title: (size) => `Allowed requests per ${period(size)}`, value: (bin) => bin[0]},
+  ];
+  const below = has.would && !sum(timeline.blocked);
+  if (isAnyBlocked) {
+    panels.push({
+      title: (size) =>
+        `${below ? "Requests that would be blocked" : "Blocked requests"} per ${period(size)}`,
+      value: (bin) => Math.max(bin[1] + bin[2], bin[3]),
+      parts: ([, blocked, would]) => [["blocked", blocked], ["would", would]],
+      outline: has.before && ((bin) => bin[3]),
     });
-    const axis = timeTicks(begin, begin + size * bins.length, Math.max(2, (right - left) / 95));
-    for (const at of axis.list) {
-      const d = utc(at);
-      const isDay = at % 86400 === 0;
-      const words =
-        isDay || axis.step >= 86400 ? day(d) : axis.step % 60 ? clockSeconds(d) : clock(d);
-      const place = time(at);
-      const anchor = place < left + 20 ? "start" : place > right - 20 ? "end" : "middle";
-      picture.append(
-        ...panels.map(({top, height}) => line("gridline", place, top, place, top + height)),
-        label(place, bottom + 17, words, anchor, isDay ? "strong" : null),
-      );
-    }
-    panels.forEach(({top, height, value, title}, at) => {
-      const marks = ticks(largest(bins.map(value)), height / 38);
-      const y = linear(0, marks.at(-1), top + height, top);
-      const level = (n) => [y(n), short(n, marks.at(-1)), n ? "gridline" : "axis"];
-      levels(picture, left, right, marks.map(level));
-      picture.append(label(0, top - 10, title, null, "strong"));
-      if (at === 0) {
-        picture.append(
-          svg("path", {class: "allowed", d: steps(bins, x, y, value, y(0))}),
-          svg("path", {class: "allowed-line", d: steps(bins, x, y, value)}),
-        );
-        return;
-      }
-      // Columns of a pixel and a half at least, so that a single blocked minute is seen.
-      const column = Math.max(1.5, x(1) - x(0) - (x(1) - x(0) > 6 ? 1 : 0));
-      bins.forEach(([, blocked, would], i) => {
-        const rise = (kind, span) => bar(kind, x(i), column, span, y, 1.5);
-        const both = blocked + would;
-        fill(picture, [rise("blocked", [0, blocked]), rise("would", [blocked, both])]);
-      });
-      if (has.before) {
-        picture.append(svg("path", {class: "before", d: steps(bins, x, y, (bin) => bin[3])}));
-      }
-    });
-    picture.append(cursor(panels[0].top, bottom));
-    spots = bins.map((bin, at) => ({
-      x: x(at + 0.5),
-      words: [
-        span(begin + at * size, size),
-        `${number(bin[0])} allowed`,
-        `${number(bin[1])} blocked`,
-        has.would && `${number(bin[2])} would be blocked`,
-        has.before && `${number(bin[3])} blocked before`,
-      ].filter(Boolean),
-    }));
-    return picture;
-  };
-  const place = plot(draw);
-  explore(place, "Requests over time", () => spots);
+  }
+  const figure = timePlot("Requests over time", timeline, series, panels, (bin) => [
+    `${number(bin[0])} allowed`,
+    `${number(bin[1])} blocked`,
+    has.would && `${number(bin[2])} would be blocked`,
+    has.before && `${number(bin[3])} blocked before`,
+  ]);
   const entries = [
     ["allowed", "allowed"],
     ["blocked", "blocked"],
@@ -158,7 +53,7 @@ function overTime() {
     "Over time",
     lead,
     legend(isAnyBlocked ? entries : entries.slice(0, 1)),
-    html("figure", place),
+    figure,
     behind(
       "Requests over time",
       [
@@ -738,22 +633,15 @@ function policies() {
 
 function theLog() {
   const {bad, log_answers: answers} = report;
-  const entry = (name, value) => html("div", html("dt", name), html("dd", value));
   section(
     "The log",
     null,
     html(
       "dl",
       {class: "columns"},
-      entry(
-        "Files",
-        report.files.map((file, at) => [at ? ", " : "", logged(file)]),
-      ),
-      entry("Format", report.format),
-      entry("Time of a request", report.time),
+      ...whichLog(report),
       entry("Lines", `${number(report.lines)}, of which ${requests(report.requests)}`),
-      entry("Bad lines", number(sum(bad.map((one) => one.count)))),
-      entry("Too late to be sorted", number(report.late)),
+      ...notUsed(report),
       report.truncated
         ? entry("Cut short", `${count(report.truncated, "line", "lines")} (their last fields)`)
         : null,
@@ -788,17 +676,7 @@ function theLog() {
         ],
         report.mapping,
       ),
-    bad.length > 0 &&
-      table(
-        "Bad lines",
-        [
-          ["What is wrong", (one) => one.kind],
-          ["Lines", (one) => number(one.count), "n"],
-          ["The first", (one) => [logged(one.file), `, line ${number(one.line)}`]],
-          ["It begins", (one) => html("code", logged(one.excerpt))],
-        ],
-        bad,
-      ),
+    badLines(bad),
   );
 }
 

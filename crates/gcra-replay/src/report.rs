@@ -18,7 +18,7 @@ pub(crate) struct Report {
     pub(crate) mapping: Vec<Mapped>,
     pub messages: Vec<String>,
     pub configuration: Configuration,
-    /// What the numbers must not be read without.
+    /// A sentence without which the numbers must not be read.
     pub(crate) caution: Option<String>,
     pub notes: Vec<String>,
     pub(crate) cannot_know: [&'static str; 4],
@@ -116,7 +116,7 @@ pub(crate) struct LogAnswers {
     pub undecided: Option<WithoutDecision>,
 }
 
-/// The requests about which HAProxy got no decision, by what the log says.
+/// The requests about which HAProxy got no decision, as the log says.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct WithoutDecision {
     pub requests: u64,

@@ -194,6 +194,46 @@ function timeTicks(from, to, wanted) {
   return {step, list};
 }
 
+/** The timeline in bins that are wide enough to see: [start, sums of each series]. */
+function binned(timeline, series, most) {
+  const {start, step} = timeline;
+  const length = Math.max(0, ...series.map((list) => (list || []).length));
+  const size =
+    timeSteps.find((s) => s % step === 0 && (length * step) / s <= most) ||
+    step * Math.max(1, Math.ceil(length / most));
+  const begin = Math.floor(start / size) * size;
+  const bins = [];
+  for (let at = 0; at < length; at++) {
+    const bin = Math.floor((start + at * step - begin) / size);
+    while (bins.length <= bin) bins.push(series.map(() => 0));
+    series.forEach((list, i) => (bins[bin][i] += (list || [])[at] || 0));
+  }
+  return {begin, size, bins};
+}
+
+/** "21 Nov 12:05 to 12:10". */
+function span(begin, size) {
+  const from = utc(begin);
+  const to = utc(begin + size);
+  if (size % 86400 === 0)
+    return size === 86400 ? day(from) : `${day(from)} to ${day(utc(begin + size - 1))}`;
+  const words = size % 60 ? clockSeconds : clock;
+  if (size === 1) return `${day(from)} ${words(from)}`;
+  return `${day(from)} ${words(from)} to ${words(to)}`;
+}
+
+/** The outline of columns without gaps, for the `value` of each bin. */
+function steps(bins, x, y, value, base) {
+  let path = "";
+  bins.forEach((bin, at) => {
+    const level = y(value(bin)).toFixed(1);
+    path +=
+      `${at ? "L" : base === undefined ? "M" : `M${x(0)},${base}L`}${x(at).toFixed(1)},${level}` +
+      `L${x(at + 1).toFixed(1)},${level}`;
+  });
+  return base === undefined ? path : `${path}L${x(bins.length).toFixed(1)},${base}Z`;
+}
+
 /** A plot that is drawn as wide as it is shown, and again when that changes. */
 function plot(draw) {
   const place = html("div", {class: "plot"});
@@ -301,3 +341,110 @@ function explore(place, name, spots, height) {
   });
 }
 
+/**
+ * Panels of requests over time, one below the other. A panel has a `title` for the length of a bin,
+ * and the `value` of a bin, which is drawn as an area; or as a column of `parts`, each [class,
+ * height], and perhaps an `outline`. `words` are the lines about a bin.
+ */
+function timePlot(name, timeline, series, panels, words) {
+  let spots = [];
+  const draw = (width) => {
+    const {begin, size, bins} = binned(timeline, series, Math.max(20, (width - 60) / 4));
+    const left = 58;
+    const right = width - 10;
+    const x = linear(0, bins.length, left, right);
+    const time = linear(begin, begin + size * bins.length, left, right);
+    const [first, gap] = [24, 38];
+    let bottom = first - gap;
+    const placed = panels.map((panel, at) => {
+      const [top, height] = [bottom + gap, at ? 110 : 160];
+      bottom = top + height;
+      return {...panel, top, height};
+    });
+    const picture = svg("svg", {
+      viewBox: `0 0 ${width} ${bottom + 24}`,
+      "aria-hidden": "true",
+    });
+    const axis = timeTicks(begin, begin + size * bins.length, Math.max(2, (right - left) / 95));
+    for (const at of axis.list) {
+      const d = utc(at);
+      const isDay = at % 86400 === 0;
+      const words =
+        isDay || axis.step >= 86400 ? day(d) : axis.step % 60 ? clockSeconds(d) : clock(d);
+      const place = time(at);
+      const anchor = place < left + 20 ? "start" : place > right - 20 ? "end" : "middle";
+      picture.append(
+        ...placed.map(({top, height}) => line("gridline", place, top, place, top + height)),
+        label(place, bottom + 17, words, anchor, isDay ? "strong" : null),
+      );
+    }
+    for (const {title, value, parts, outline, top, height} of placed) {
+      const marks = ticks(largest(bins.map(value)), height / 38);
+      const y = linear(0, marks.at(-1), top + height, top);
+      const level = (n) => [y(n), short(n, marks.at(-1)), n ? "gridline" : "axis"];
+      levels(picture, left, right, marks.map(level));
+      picture.append(label(0, top - 10, title(size), null, "strong"));
+      if (!parts) {
+        picture.append(
+          svg("path", {class: "allowed", d: steps(bins, x, y, value, y(0))}),
+          svg("path", {class: "allowed-line", d: steps(bins, x, y, value)}),
+        );
+        continue;
+      }
+      // Columns of a pixel and a half at least, so that a single blocked minute is seen.
+      const column = Math.max(1.5, x(1) - x(0) - (x(1) - x(0) > 6 ? 1 : 0));
+      bins.forEach((bin, i) => {
+        let from = 0;
+        for (const [kind, height] of parts(bin)) {
+          fill(picture, [bar(kind, x(i), column, [from, from + height], y, 1.5)]);
+          from += height;
+        }
+      });
+      if (outline) {
+        picture.append(svg("path", {class: "before", d: steps(bins, x, y, outline)}));
+      }
+    }
+    picture.append(cursor(first, bottom));
+    spots = bins.map((bin, at) => ({
+      x: x(at + 0.5),
+      words: [span(begin + at * size, size), ...words(bin)].filter(Boolean),
+    }));
+    return picture;
+  };
+  const place = plot(draw);
+  explore(place, name, () => spots);
+  return html("figure", place);
+}
+
+/** A term and its value, in a list of them. */
+const entry = (name, value) => html("div", html("dt", name), html("dd", value));
+
+/** The entries about the logs and their format. */
+const whichLog = ({files, format, time}) => [
+  entry(
+    "Files",
+    files.map((file, at) => [at ? ", " : "", logged(file)]),
+  ),
+  entry("Format", format),
+  entry("Time of a request", time),
+];
+
+/** The entries about lines and requests that were not counted. */
+const notUsed = ({bad, late}) => [
+  entry("Bad lines", number(sum(bad.map((one) => one.count)))),
+  entry("Too late to be sorted", number(late)),
+];
+
+/** The lines that were not used, by kind. */
+const badLines = (bad) =>
+  bad.length > 0 &&
+  table(
+    "Bad lines",
+    [
+      ["What is wrong", (one) => one.kind],
+      ["Lines", (one) => number(one.count), "n"],
+      ["The first", (one) => [logged(one.file), `, line ${number(one.line)}`]],
+      ["It begins", (one) => html("code", logged(one.excerpt))],
+    ],
+    bad,
+  );

@@ -1,4 +1,4 @@
-//! A configuration that decides about a log, and what came of it.
+//! A configuration that decides about a log, and its outcome.
 
 use std::iter;
 use std::path::Path;
@@ -40,9 +40,9 @@ impl Configured {
             return Ok(None);
         }
         let policies = policies_of_flags(&command.limit, None, Answers::blocked_only());
-        let policies = policies.map_err(WrongUsage)?;
+        let policies = policies.map_err(WrongUsage::from)?;
         let rule = policies.list.first().map(|policy| &policy.rule);
-        let flags = rule.and_then(|rule| flags_of(rule.limits().first()?.written()));
+        let flags = rule.and_then(|rule| flags_of(rule.limits().first()?.quota(None)));
         let name = flags.or_else(|| Some(rule?.in_words())).unwrap_or_default();
         Ok(Some(Self { name, policies }))
     }
@@ -69,7 +69,7 @@ pub(crate) fn flags_of(quota: Quota) -> Option<String> {
     Some(format!("--rate {rate} --burst {}", quota.burst()))
 }
 
-/// A configuration that decides, and what came of it.
+/// A configuration that decides, and its outcome.
 pub(crate) struct Side {
     pub name: String,
     pub engine: Engine,

@@ -4,8 +4,8 @@ use anyhow::Context as _;
 use gcra_limiter::client_name::write_client;
 use gcra_limiter::message_key::hash_key;
 use gcra_policy::answers::Answers;
-use gcra_policy::file::key::key_args;
-use gcra_policy::{KeyParts, Overrides, Policies, Policy, Price, Rule};
+use gcra_policy::file::names::key_args;
+use gcra_policy::{KeyParts, Policies, Policy, Rule};
 use gcra_table::{Slots, Table};
 
 use crate::mapping::Mapping;
@@ -70,20 +70,10 @@ pub(crate) fn policies_of(text: &str) -> Result<Policies, String> {
     if let Some(mistake) = mistakes.pop() {
         return Err(mistake);
     }
+    let key = KeyParts { ipv6_prefix: 64, ..KeyParts::exact(args) };
     let policy = Policy {
-        name: "suggest".into(),
         message: Some(MESSAGE.as_bytes().into()),
-        when: None,
-        key: KeyParts { ipv6_prefix: 64, ..KeyParts::exact(args) },
-        price: Price::Cell,
-        rule: Rule::Unlimited,
-        overrides: Overrides::default(),
-        observes: false,
-        penalty: None,
-        bandwidth: None,
-        shared: None,
-        trial: None,
-        is_trial: false,
+        ..Policy::new("suggest", key, Rule::Unlimited)
     };
     Ok(Policies::new(vec![policy], Answers::blocked_only(), Vec::new(), 0))
 }

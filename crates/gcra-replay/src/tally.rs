@@ -1,6 +1,7 @@
 //! The outcomes of the requests of a log: by policy, limit, client and time.
 
 use std::cmp::Reverse;
+use std::sync::Arc;
 
 use ahash::AHashMap;
 use gcra_limiter::answer::LimitStanding;
@@ -154,8 +155,8 @@ fn address(limit: &Limit) -> usize {
 }
 
 impl LogTally {
-    pub(crate) fn new(policies: &[Policy]) -> Self {
-        let policy = |policy: &Policy| {
+    pub(crate) fn new(policies: &[Arc<Policy>]) -> Self {
+        let policy = |policy: &Arc<Policy>| {
             let limit =
                 |limit| LimitTally { address: address(limit), hit: 0, worst_wait: Nanos::ZERO };
             PolicyTally { limits: policy.limits().map(limit).collect(), ..PolicyTally::default() }
@@ -231,7 +232,10 @@ impl LogTally {
             match reason {
                 Some(Reason::Oversize) => policy.reasons.oversize += 1,
                 Some(Reason::Denied) => policy.reasons.denied += 1,
-                Some(Reason::Limit | Reason::Store) | None => policy.reasons.limit += 1,
+                // A replay has no orders.
+                Some(Reason::Limit | Reason::Store | Reason::Blocked) | None => {
+                    policy.reasons.limit += 1;
+                }
             }
             for LimitStanding { limit, wait, .. } in
                 standings.iter().filter(|it| it.wait > Nanos::ZERO)

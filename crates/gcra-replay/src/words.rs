@@ -1,6 +1,6 @@
 //! The report for a terminal.
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::time::Duration;
 
 use gcra_text::columns::{Column, Style, cut};
@@ -8,7 +8,9 @@ use gcra_text::count::Count;
 use gcra_text::duration::{Left, Utc};
 
 use crate::page::Page;
-use crate::report::{Against, BlockedClient, PolicyReport, Report, Timeline, WithoutDecision};
+use crate::report::{
+    Against, Bad, BlockedClient, PolicyReport, Report, Timeline, WithoutDecision,
+};
 use crate::suggest::grid::f64_from;
 use crate::tally::Totals;
 
@@ -16,16 +18,10 @@ use crate::tally::Totals;
 const MOST_CLIENTS: usize = 10;
 const MOST_BAD: usize = 8;
 
-/// The narrowest page. A narrower terminal wraps its lines.
-const NARROWEST: usize = 40;
-
-/// The widest line of text, which is read better than a wider one.
-const WIDEST: usize = 100;
-
 impl Report {
-    /// The report, for a terminal with so many columns.
-    pub(crate) fn in_words(&self, columns: usize) -> String {
-        let mut page = Page { text: String::new(), width: columns.clamp(NARROWEST, WIDEST) };
+    /// The report, for a terminal with so many columns, or for a file.
+    pub(crate) fn in_words(&self, columns: Option<usize>) -> String {
+        let mut page = Page::new(columns);
         self.log(&mut page);
         if self.configuration.new.is_some() {
             page.blank();
@@ -50,23 +46,13 @@ impl Report {
             page.blank();
             suggestions.write(&mut page);
         }
-        if !self.bad.is_empty() {
-            page.blank();
-            self.bad(&mut page);
-        }
-        if !self.notes.is_empty() {
-            page.blank();
-            page.line("Notes");
-            self.notes.iter().for_each(|note| page.item("  ", note));
-        }
+        write_bad(&self.bad, self.lines, &mut page);
+        write_notes(&self.notes, &mut page);
         page.text.trim_end().to_owned()
     }
 
     fn log(&self, page: &mut Page) {
-        let files = match &self.files[..] {
-            [file] => file.clone(),
-            files => format!("{} files", files.len()),
-        };
+        let files = files_in_words(&self.files);
         let mut read = format!(
             "{} of {files} in {}",
             Count(Grouped(self.requests), "request", "requests"),
@@ -146,7 +132,7 @@ impl Report {
         }
     }
 
-    /// How many requests had no decision, by what the log says.
+    /// How many requests had no decision, as the log says.
     fn undecided(&self, undecided: &WithoutDecision, page: &mut Page) {
         let WithoutDecision { requests, by_err, cut } = undecided;
         if *requests > 0 {
@@ -209,20 +195,43 @@ impl Report {
             page.line("  more of them with --json and --html");
         }
     }
+}
 
-    fn bad(&self, page: &mut Page) {
-        let count = self.bad.iter().map(|bad| bad.count).sum::<u64>();
-        page.line(&format!(
-            "{} of {} {} not used; the first of each kind:",
-            Count(Grouped(count), "line", "lines"),
-            Grouped(self.lines),
-            if count == 1 { "was" } else { "were" }
-        ));
-        for bad in self.bad.iter().take(MOST_BAD) {
-            let place = format!("{}, {}:{}", bad.kind, bad.file, bad.line);
-            page.item("  ", &format!("{} × {place}", Grouped(bad.count)));
-            page.line(&format!("      {}", cut(&bad.excerpt, page.width.saturating_sub(6))));
-        }
+/// The logs of a report: the file, or how many there are.
+pub(crate) fn files_in_words(files: &[String]) -> String {
+    match files {
+        [file] => file.clone(),
+        files => format!("{} files", files.len()),
+    }
+}
+
+/// The notes of a report, if it has any.
+pub(crate) fn write_notes(notes: &[String], page: &mut Page) {
+    if notes.is_empty() {
+        return;
+    }
+    page.blank();
+    page.line("Notes");
+    notes.iter().for_each(|note| page.item("  ", note));
+}
+
+/// The lines of a log that were not used, if there are any.
+pub(crate) fn write_bad(bad: &[Bad], lines: u64, page: &mut Page) {
+    if bad.is_empty() {
+        return;
+    }
+    page.blank();
+    let count = bad.iter().map(|bad| bad.count).sum::<u64>();
+    page.line(&format!(
+        "{} of {} {} not used; the first of each kind:",
+        Count(Grouped(count), "line", "lines"),
+        Grouped(lines),
+        if count == 1 { "was" } else { "were" }
+    ));
+    for bad in bad.iter().take(MOST_BAD) {
+        let place = format!("{}, {}:{}", bad.kind, bad.file, bad.line);
+        page.item("  ", &format!("{} × {place}", Grouped(bad.count)));
+        page.line(&format!("      {}", cut(&bad.excerpt, page.cut_at.saturating_sub(6))));
     }
 }
 
@@ -277,18 +286,27 @@ impl Timeline {
             self.blocked.iter().zip(&self.would_block).map(|(one, other)| one + other).collect();
         let all: Vec<u64> =
             self.allowed.iter().zip(&hit).map(|(one, other)| one + other).collect();
-        let space = page.width.saturating_sub(11).max(10);
-        let each = all.len().div_ceil(space).max(1);
-        let sums = |series: &[u64]| -> Vec<u64> {
-            series.chunks(each).map(|chunk| chunk.iter().sum()).collect()
-        };
-        let step = Duration::from_secs(self.step.saturating_mul(each as u64));
-        page.item("", &format!("Over time from {}, {} a column", Utc(self.start), Left(step)));
-        for (name, series) in [("requests", sums(&all)), ("blocked", sums(&hit))] {
-            let most = series.iter().copied().max().unwrap_or(0);
-            page.line(&format!("  {name:<9}{}", bars(&series, most)));
-            page.line(&format!("           at most {} in a column", Grouped(most)));
-        }
+        write_series(page, &Utc(self.start), self.step, &[("requests", &all), ("blocked", &hit)]);
+    }
+}
+
+/// A row of bars for each series of a timeline, with its name.
+pub(crate) fn write_series(
+    page: &mut Page,
+    start: &dyn fmt::Display,
+    step: u64,
+    series: &[(&str, &[u64])],
+) {
+    let space = page.width.saturating_sub(11).max(10);
+    let length = series.iter().map(|(_, series)| series.len()).max().unwrap_or(0);
+    let each = length.div_ceil(space).max(1);
+    let step = Duration::from_secs(step.saturating_mul(each as u64));
+    page.item("", &format!("Over time from {start}, {} a column", Left(step)));
+    for (name, series) in series {
+        let sums: Vec<u64> = series.chunks(each).map(|chunk| chunk.iter().sum()).collect();
+        let most = sums.iter().copied().max().unwrap_or(0);
+        page.line(&format!("  {name:<9}{}", bars(&sums, most)));
+        page.line(&format!("           at most {} in a column", Grouped(most)));
     }
 }
 
@@ -342,7 +360,7 @@ fn bars(series: &[u64], most: u64) -> String {
 
 /// A count with commas between thousands.
 #[derive(PartialEq)]
-struct Grouped(u64);
+pub(crate) struct Grouped(pub(crate) u64);
 
 impl From<u8> for Grouped {
     fn from(count: u8) -> Self {
@@ -350,8 +368,8 @@ impl From<u8> for Grouped {
     }
 }
 
-impl std::fmt::Display for Grouped {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Display for Grouped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let digits = self.0.to_string();
         let mut text = String::new();
         for (place, digit) in digits.chars().enumerate() {
@@ -365,7 +383,7 @@ impl std::fmt::Display for Grouped {
 }
 
 /// "0.4 %". Nothing but all is 100 %, and nothing but nothing is 0 %.
-fn share(part: u64, all: u64) -> String {
+pub(crate) fn share(part: u64, all: u64) -> String {
     let percent = f64_from(part) * 100.0 / f64_from(all.max(1));
     match () {
         () if part == 0 => "0 %".to_owned(),

@@ -9,9 +9,9 @@ use clap::{Parser, Subcommand};
 use gcra_admin::top::command::Top;
 use gcra_inspect::commands::audit::{AUDIT_HELP, Audit};
 use gcra_inspect::commands::check::Check;
-use gcra_inspect::commands::exempt::{EXEMPT_HELP, Exempt};
 use gcra_inspect::commands::explain::{EXPLAIN_HELP, Explain};
 use gcra_inspect::commands::name::{NAME_HELP, NameArgs};
+use gcra_inspect::commands::order::{BLOCK_HELP, EXEMPT_HELP, OrderArgs};
 use gcra_inspect::commands::store::StoreCommand;
 use gcra_inspect::commands::table::TableCommand;
 use gcra_inspect::flags::{At, ConfigFile};
@@ -20,6 +20,7 @@ use gcra_policy::flags::{
 };
 use gcra_policy::sharing::WithoutStore;
 use gcra_replay::args::{REPLAY_HELP, Replay};
+use gcra_replay::blocked::args::{BLOCKED_HELP, BlockedArgs};
 use gcra_table::Slots;
 use gcra_text::version;
 use spop_agent::{ListenAddress, Scope, VarName};
@@ -80,9 +81,9 @@ pub(crate) struct CommandLine {
 
     /// A file with policies, instead of --rate: for more than one limit
     ///
-    /// It replaces --rate, --burst, --key, --cost, --unasked, --asked-by, --reload-every, --var
-    /// and --scope. It is read again on SIGHUP and on 'gcra-spoa reload'. docs/CONFIG.md describes
-    /// it, and 'gcra-spoa check FILE' checks it.
+    /// It replaces --rate, --burst, --key, --cost, --var and --scope. It is read again on SIGHUP
+    /// and on 'gcra-spoa reload'. docs/CONFIG.md describes it, and 'gcra-spoa check FILE' checks
+    /// it.
     #[arg(long, value_name = "FILE", conflicts_with_all = LimitFlags::NAMES)]
     #[arg(conflicts_with_all = ["var", "scope"])]
     pub(crate) config: Option<PathBuf>,
@@ -208,7 +209,7 @@ pub(crate) struct CommandLine {
 
     /// Allow actions on the page of --admin to clients with the token in this file [default: none]
     ///
-    /// They can clear what a client owes, exempt a client for a while, and make a policy only
+    /// They can clear what a client owes, exempt or block a client, and make a policy only
     /// observe. The first line of the file is the token, at least 16 characters. The file must
     /// belong to root or to the agent's user, and other users must not be able to read it. It is
     /// read when the agent starts.
@@ -253,7 +254,12 @@ pub(crate) enum Command {
     ///
     /// The configuration stays as it is.
     #[command(after_help = EXEMPT_HELP)]
-    Exempt(Exempt),
+    Exempt(OrderArgs),
+    /// Block all requests of a client for a time
+    ///
+    /// The configuration stays as it is.
+    #[command(after_help = BLOCK_HELP)]
+    Block(OrderArgs),
     /// Print how logs, top and /status name a client
     #[command(after_help = NAME_HELP)]
     Name(NameArgs),
@@ -264,6 +270,13 @@ pub(crate) enum Command {
     #[command(after_help = REPLAY_HELP, override_usage = "gcra-spoa replay --config FILE \
         [OPTIONS] <LOG>...")]
     Replay(Replay),
+    /// Say who was blocked, when and by which limit, by HAProxy's logs
+    ///
+    /// It also says how many requests had no decision, and why. Nothing is decided again: the
+    /// lines say what HAProxy got from the agents.
+    #[command(after_help = BLOCKED_HELP, override_usage = "gcra-spoa blocked [OPTIONS] <LOG>... \
+        [KEY]")]
+    Blocked(BlockedArgs),
     /// Check what agents have allowed, by the files of --audit, against a limit
     ///
     /// The exit status is 1 if more was allowed, and 2 if the files have no decisions.

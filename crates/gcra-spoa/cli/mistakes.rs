@@ -4,7 +4,7 @@ use std::error::Error as _;
 use std::ffi::OsString;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use gcra_admin::top::command::parse_host_and_port;
+use gcra_inspect::flags::parse_host_and_port;
 use gcra_policy::flags::parse_slots;
 
 /// The mistake in a command line of `program`, in one sentence.
@@ -35,14 +35,36 @@ struct Instead {
     sentence: &'static str,
 }
 
-const INSTEAD: [Instead; 11] = [
+const INSTEAD: [Instead; 14] = [
+    Instead {
+        kind: ErrorKind::InvalidSubcommand,
+        commands: &[],
+        is_it: |word| ["ban", "deny", "blacklist", "blocklist", "denylist"].contains(&word),
+        sentence: "'{word}' is not a command; write 'gcra-spoa block --for 1h KEY' to block all \
+                   requests of a client for a time",
+    },
+    Instead {
+        kind: ErrorKind::InvalidSubcommand,
+        commands: &[],
+        is_it: |word| ["allow", "whitelist", "allowlist", "unlimit"].contains(&word),
+        sentence: "'{word}' is not a command; write 'gcra-spoa exempt --for 1h KEY' to allow a \
+                   client all its requests for a time",
+    },
+    Instead {
+        kind: ErrorKind::InvalidSubcommand,
+        commands: &[],
+        is_it: |word| ["throttle", "limit", "slow", "ratelimit"].contains(&word),
+        sentence: "'{word}' is not a command; write an override for the client into the file of \
+                   the agents and reload it, or 'gcra-spoa block --for 1h KEY' to block all its \
+                   requests for a time",
+    },
     Instead {
         kind: ErrorKind::InvalidSubcommand,
         commands: &[],
         is_it: |word| ["unblock", "unban", "clear", "forgive"].contains(&word),
-        sentence: "'{word}' is not a command; write 'gcra-spoa table reset KEY' to clear once \
-                   what a client owes, or 'gcra-spoa exempt --for 1h KEY' to allow it all its \
-                   requests for a time",
+        sentence: "'{word}' is not a command; write 'gcra-spoa block --end KEY' to end a block, \
+                   'gcra-spoa table reset KEY' to clear once what a client owes, or 'gcra-spoa \
+                   exempt --for 1h KEY' to allow it all its requests for a time",
     },
     Instead {
         kind: ErrorKind::ValueValidation,
@@ -58,7 +80,12 @@ const INSTEAD: [Instead; 11] = [
     },
     Instead {
         kind: ErrorKind::UnknownArgument,
-        commands: &["gcra-spoa table reset", "gcra-spoa exempt", "gcra-spoa name"],
+        commands: &[
+            "gcra-spoa table reset",
+            "gcra-spoa exempt",
+            "gcra-spoa block",
+            "gcra-spoa name",
+        ],
         is_it: |word| ["--rate", "--burst"].contains(&word),
         sentence: "'{command}' needs no {word}; leave it out",
     },
@@ -109,8 +136,8 @@ const INSTEAD: [Instead; 11] = [
     },
 ];
 
-const RESET_ALL: &str = "'gcra-spoa table reset' takes KEYs; to reset everything, stop all \
-                         agents, delete the table's file, and start them";
+const RESET_ALL: &str = "'gcra-spoa table reset' takes KEYs; for all clients of a policy, write \
+                         --policy NAME without a KEY";
 
 /// Settings of `[store]` for which there is no flag, written as one.
 const STORE_SETTINGS: [&str; 7] = [
@@ -244,7 +271,14 @@ impl Mistake<'_> {
     fn missing(&self) -> String {
         let Self { args, words, help, .. } = self;
         let missing = self.context(ContextKind::InvalidArg);
-        let missing: Vec<_> = missing.iter().map(|arg| plain(arg).replace('|', " or ")).collect();
+        let in_words = |arg: &&str| match plain(arg).replace('|', " or ") {
+            arg if arg == "--for TIME" => "--for TIME or --until MOMENT".to_owned(),
+            arg if arg == "KEY" && words == "gcra-spoa table reset" => {
+                "KEY, or --policy NAME for all clients of a policy".to_owned()
+            }
+            arg => arg,
+        };
+        let missing: Vec<_> = missing.iter().map(in_words).collect();
         let is_of_store =
             |arg: &&str| arg.starts_with("--store-") || arg.starts_with("--without-store");
         if missing == ["--store URL"]

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use clap::{CommandFactory as _, Parser as _};
 use gcra_inspect::commands::check::Check;
-use gcra_inspect::commands::reset::Reset;
 use gcra_inspect::commands::store::StoreCommand;
 use gcra_inspect::commands::table::TableCommand;
 use gcra_policy::flags::Source;
@@ -182,7 +181,6 @@ fn the_limits_of_flags_are_made_again_however_they_are_shared() {
     for (args, shown) in [
         ("", ""),
         (" --key user --key ip --cost n", " --key user,ip --cost n"),
-        (" --cost n --unasked 1 --asked-by 1", " --cost n --unasked 1"),
         (" --store redis://a", " --store URL"),
         (" --store redis://a --without-store share", " --store URL"),
         (" --store redis://a --without-store closed", " --store URL --without-store closed"),
@@ -204,28 +202,6 @@ fn the_limits_of_flags_are_made_again_however_they_are_shared() {
         };
         assert_eq!(password(&again), password(&policies), "{args}");
     }
-}
-
-#[test]
-fn the_flags_of_requests_that_are_not_asked_about_are_made_again() {
-    let line = "--rate 5/h --burst 60 --cost n --unasked 7 --asked-by 2 --reload-every 1d";
-    let config = parse(line).unwrap();
-    let Source::Flags(policies) = config.policies else { panic!("not the flags") };
-    let Some(Origin::Flags(flags)) = policies.origin.as_deref() else { panic!("a file") };
-    assert_eq!(flags.to_string(), line);
-    let again = policies.origin.as_ref().unwrap().policies().unwrap().unwrap();
-    assert_eq!(again.list, policies.list);
-    let wrong = |args: &str| parse(args).unwrap_err();
-    assert!(wrong("--rate 9/s --unasked 2").contains("--cost ARG"));
-    assert!(wrong("--rate deny --cost n --unasked 2").starts_with("--unasked has no effect"));
-    assert!(wrong("--rate 9/s --cost n --asked-by 2").contains("--unasked"));
-    assert!(
-        wrong("--rate 9/s --cost n --unasked 7").ends_with("15, or --unasked 4 or less"),
-        "{}",
-        wrong("--rate 9/s --cost n --unasked 7")
-    );
-    let every = "--rate 5/h --burst 60 --cost n --unasked 7 --reload-every 10m";
-    assert!(wrong(every).starts_with("with --reload-every 10m the limit '5 per hour, up to 60"));
 }
 
 #[test]
@@ -292,11 +268,10 @@ fn a_file_is_named_with_or_without_its_flag() {
 
 #[test]
 fn a_key_may_begin_with_a_minus() {
-    let Command::Table(TableCommand::Reset(Reset { keys, .. })) = command("table reset -- -abc")
-    else {
+    let Command::Table(TableCommand::Reset(reset)) = command("table reset -- -abc") else {
         panic!("no reset")
     };
-    assert_eq!(keys[0].text, "-abc");
+    assert_eq!(reset.keys[0].text, "-abc");
 }
 
 #[test]

@@ -1,10 +1,10 @@
-//! The values of flags: from a string to a value, or to a sentence about what is wrong with it.
+//! The values of flags: from a string to a value, or to a sentence about the mistake in it.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
-use gcra_admin::top::command::not_a_socket_address;
+use gcra_inspect::flags::not_a_socket_address;
 use gcra_text::duration::{self, Exact};
 use nix::unistd::Group;
 use spop_agent::{ListenAddress, Scope, VarName};

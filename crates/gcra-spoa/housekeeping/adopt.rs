@@ -2,30 +2,37 @@
 
 use std::collections::{BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 
 use gcra_limiter::policies_in_force::InForce;
+use gcra_policy::begin_anew::begin_anew;
 use gcra_policy::store::StoreSettings;
 use gcra_policy::{Policies, Policy};
-use gcra_table::ReloadAnswer;
+use gcra_table::{Order, OrderTarget, ReloadAnswer};
+use gcra_text::config_note::ConfigNote;
 use gcra_text::count::Count;
 
 use super::running::Running;
 
 /// Policies that were read, `None` if nothing has changed, or the mistakes in the file.
-pub(super) type ReadOutcome = Result<Option<Replacement>, Vec<String>>;
+pub(super) type ReadOutcome = Result<Option<Replacement>, Vec<ConfigNote>>;
 
 /// Policies that were read, and what the log says about them. The thread that reads makes it,
 /// because all this takes the longer the more a file has.
 pub(super) struct Replacement {
     pub(super) next: Box<InForce>,
     words: String,
+    /// What has changed, a line each.
+    changes: Vec<String>,
     /// About the file alone.
     of_file: Vec<String>,
+    /// Which clients begin with no debts. The command has said so before it asked.
+    anew: Vec<String>,
     /// About the change. The answer to a command has these, too.
     of_change: Vec<String>,
-    /// The policies that make other keys, and how many exemptions are for former ones.
+    /// The policies that make other keys, and how many orders are for former ones.
     rekeyed: Vec<(Box<str>, u64)>,
 }
 
@@ -45,7 +52,7 @@ pub(super) fn adopt(
     running: &Running,
     startup: &Startup,
     outcome: ReadOutcome,
-    known: &mut Vec<String>,
+    known: &mut Vec<ConfigNote>,
 ) -> ReloadAnswer {
     let name = startup.file.as_deref().unwrap_or(Path::new("")).display();
     match outcome {
@@ -54,18 +61,21 @@ pub(super) fn adopt(
             match next {
                 None => log::info!("{name} was read again: nothing has changed"),
                 Some(read) => {
-                    running.policies.store(read.next.into());
+                    // A policy may have been reset while the file was read.
+                    let reset = read.next.with_orders(&running.table.load(), &running.stats);
+                    running.policies.store(reset.map_or_else(|| read.next.into(), Arc::new));
                     log::info!("{name} was read again, and is in force:");
                     read.words.lines().for_each(|line| log::info!("{line}"));
-                    let all = read.of_file.iter().chain(&read.of_change);
+                    read.changes.iter().for_each(|change| log::info!("changed: {change}"));
+                    let all = read.of_file.iter().chain(&read.anew).chain(&read.of_change);
                     all.for_each(|warning| log::warn!("{warning}"));
-                    for (policy, exempt) in &read.rekeyed {
+                    for (policy, orders) in &read.rekeyed {
                         log::warn!(
                             "policy '{policy}' makes other keys than before, and {} of it {} \
-                             a former key; 'gcra-spoa exempt --list --config {name}' says \
-                             which, and --end ends it",
-                            Count(*exempt, "exemption", "exemptions"),
-                            if *exempt == 1 { "is for" } else { "are for" }
+                             a former key; 'gcra-spoa block --list' and 'gcra-spoa exempt --list' \
+                             with --config {name} say which, and --end ends it",
+                            Count(*orders, "order", "orders"),
+                            if *orders == 1 { "is for" } else { "are for" }
                         );
                     }
                     warnings = read.of_change;
@@ -80,7 +90,7 @@ pub(super) fn adopt(
         }
         Err(mistakes) => {
             running.stats.reloads.refused.fetch_add(1, Ordering::Relaxed);
-            let first = mistakes.first().cloned().unwrap_or_default();
+            let first = mistakes.first().map(ToString::to_string).unwrap_or_default();
             if mistakes == *known {
                 log::error!(
                     "{name} still has the same mistakes; the policies in force have not \
@@ -105,29 +115,39 @@ impl Replacement {
         if policies.store != startup.store {
             of_change.push(KEEPS_STORE.to_owned());
         }
+        let now = SystemTime::now();
         Self {
-            words: policies.in_words(SystemTime::now()),
-            of_file: policies.warnings.iter().cloned().chain(about_frames).collect(),
+            words: policies.in_words(now),
+            changes: policies.changes_since(before, now),
+            of_file: policies
+                .warnings
+                .iter()
+                .map(ToString::to_string)
+                .chain(about_frames)
+                .collect(),
             of_change,
+            anew: begin_anew(before, policies),
             rekeyed: rekeyed(before, &next),
             next,
         }
     }
 }
 
-/// The policies that make other keys than before, of those that some clients are exempt from; and
-/// how many clients are.
+/// The policies that make other keys than before, of those that have orders about single clients;
+/// and how many.
 fn rekeyed(before: &Policies, now: &InForce) -> Vec<(Box<str>, u64)> {
-    let exempt = |policy: &Policy| {
-        now.exemptions.iter().filter(|exemption| policy.is_meant_by(exemption)).count() as u64
+    let is_of_client = |order: &&Order| matches!(order.target, OrderTarget::Client { .. });
+    let orders = |policy: &Policy| {
+        let of_clients = now.orders.iter().filter(is_of_client);
+        of_clients.filter(|order| policy.is_meant_by(order)).count() as u64
     };
     let has_other_keys = |policy: &&Policy| {
         let old = before.list.iter().find(|old| old.name == policy.name);
         old.is_some_and(|old| !policy.makes_keys_of(old))
     };
-    let rekeyed = now.policies.without_trials().filter(|policy| exempt(policy) > 0);
+    let rekeyed = now.policies.without_trials().filter(|policy| orders(policy) > 0);
     let rekeyed = rekeyed.filter(has_other_keys);
-    rekeyed.map(|policy| (policy.name.clone(), exempt(policy))).collect()
+    rekeyed.map(|policy| (policy.name.clone(), orders(policy))).collect()
 }
 
 /// A sentence about the messages for which there was a policy and is none now, if there are any.
@@ -154,7 +174,7 @@ fn about_abandoned(before: &Policies, now: &Policies) -> Option<String> {
 fn no_longer_settled(before: &Policies, now: &Policies) -> Option<String> {
     before.without_trials().find_map(|old| {
         let message = &old.settle()?.message;
-        let new = now.without_trials().find(|new| new.name == old.name)?;
+        let new = now.named(&old.name)?;
         let is_known = now.without_trials().any(|new| new.is_settled_by(message));
         (!is_known && new.message == old.message).then(|| {
             format!(

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use gcra_limiter::earlier_policies;
-use gcra_text::table_error::TableError;
+use gcra_limiter::limit_bucket::write_down_said;
+use gcra_policy::table_error::TableError;
 
 use super::complaint::Complaint;
 use super::running::Running;
@@ -17,13 +17,12 @@ pub(super) struct Beat {
 }
 
 impl Beat {
-    /// Tells the other agents of the table that this one lives, and takes note of what was
-    /// counted.
+    /// Tells the other agents of the table that this one lives, and takes note of the counts.
     pub(super) fn begin(&mut self, running: &Running) {
         let Running { table, policies, stats, counters, undecided, .. } = running;
         table.load().beat();
         stats.beat();
-        earlier_policies::register_said(&policies.load().policies, &table.load());
+        write_down_said(&policies.load().policies, &table.load());
         let unmatched = undecided.unmatched.load(Ordering::Relaxed);
         stats.remember(running.since_boot().into(), &counters.snapshot(), unmatched);
         self.follow(running);
@@ -39,7 +38,7 @@ impl Beat {
             Ok(None) => {}
             Ok(Some(next)) => {
                 log::info!("the table was resized; it now has {} slots", next.slots().get());
-                earlier_policies::register_said(&policies.load().policies, &next);
+                write_down_said(&policies.load().policies, &next);
                 table.store(next);
             }
             Err(error) if is_lost => {
@@ -56,5 +55,14 @@ pub(super) fn forget_earlier(running: &Running) {
     let Running { table, policies, stats, .. } = running;
     if let Some(shorter) = policies.load().without_old(stats, table.load().now()) {
         policies.store(Arc::new(shorter));
+    }
+}
+
+/// Lets the shapes of usual requests be learned anew, if others came first and have their places.
+pub(super) fn forget_shapes(running: &Running) {
+    let Running { table, policies, stats, .. } = running;
+    if let Some(anew) = policies.load().without_shapes(stats, table.load().now()) {
+        policies.store(Arc::new(anew));
+        log::debug!("usual requests had unknown shapes: all shapes are learned anew");
     }
 }

@@ -5,12 +5,12 @@ use std::iter;
 use std::sync::atomic::Ordering;
 
 use gcra_limiter::haproxy_undecided::{self, ByErr, HaproxyUndecided};
-use gcra_limiter::policies_in_force::InForce;
+use gcra_limiter::policies_in_force::{InForce, PolicyInForce};
 use gcra_limiter::stats::PolicyStats;
 use gcra_limiter::undecided::Undecided;
 use gcra_limiter::{undecided, verdict};
 use gcra_policy::Policy;
-use gcra_policy::haproxy_report::ERRS;
+use gcra_policy::haproxy::report::ERRS;
 use gcra_policy::limit_from_arg::ArgValue;
 
 use super::complaint::News;
@@ -25,7 +25,7 @@ pub(super) struct MessageReports {
     misfits: BTreeSet<String>,
     /// For how many messages of each policy it has said that they had no limit in an arg for it.
     no_limits: BTreeMap<Box<str>, u64>,
-    /// What it has said about requests that HAProxy got no answer for.
+    /// The reports about requests that HAProxy got no answer for.
     haproxy: HaproxyReports,
     /// The policies of which the log said that they get addresses as strings.
     text_addresses: BTreeSet<Box<str>>,
@@ -62,19 +62,19 @@ impl MessageReports {
         self.report_mistakes(&running.undecided);
     }
 
-    /// Logs once what can never match, and how many messages had no limit in the arg for it since
-    /// this was last done; with `first`, only if it was never done for the policy.
+    /// Logs once the texts that can never match. Logs how many messages had no limit in the arg
+    /// for it since the last report; with `first`, only if there was no report for the policy.
     fn report_mistaken_args(&mut self, in_force: &InForce, first: bool) {
-        for (policy, each) in iter::zip(&in_force.policies.list, &in_force.each) {
-            if let Some(about) = each.mistaken.about_misfit(policy)
+        for PolicyInForce { policy, stats, mistaken, .. } in in_force.rows() {
+            if let Some(about) = mistaken.about_misfit(policy)
                 && self.misfits.insert(about.clone())
             {
                 log::warn!("{about}");
             }
-            let count = each.stats.seldom.limit_args.each()[ArgValue::Invalid as usize].1;
+            let count = stats.seldom.limit_args.each()[ArgValue::Invalid as usize].1;
             let said = self.no_limits.get(&policy.name).copied().unwrap_or_default();
             if count > said && !(first && said > 0) {
-                log::warn!("{}", each.mistaken.about_no_limit(&policy.name, count - said));
+                log::warn!("{}", mistaken.about_no_limit(&policy.name, count - said));
                 self.no_limits.insert(policy.name.clone(), count);
             }
         }

@@ -5,13 +5,14 @@ mod adopt;
 mod audit_reports;
 mod beat;
 mod complaint;
-mod exemptions;
+mod followed;
 mod kept_policies;
 mod message_reports;
 mod orders;
 mod reload_loop;
 mod running;
 mod shared_limits;
+mod shared_orders;
 mod store_reports;
 mod warnings;
 
@@ -21,7 +22,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gcra_admin::actions::Order;
+use gcra_admin::actions::Errand;
 use gcra_admin::watched::MAX_SILENCE;
 use gcra_limiter::audit_lines::AuditFile;
 use gcra_limiter::borrower::{Background, Borrower};
@@ -33,13 +34,14 @@ pub(crate) use self::adopt::Startup;
 use self::audit_reports::AuditReports;
 use self::beat::Beat;
 use self::complaint::BEATS_BETWEEN;
-use self::exemptions::Exemptions;
+use self::followed::Followed;
 use self::kept_policies::KeptPolicies;
 use self::message_reports::MessageReports;
-use self::orders::Followed;
+use self::orders::Orders;
 use self::reload_loop::Reloads;
 pub(crate) use self::running::Running;
 use self::shared_limits::SharedLimits;
+pub(crate) use self::shared_orders::exchange_orders;
 use self::warnings::Warnings;
 use crate::hangup;
 use crate::service_manager::ServiceManager;
@@ -48,13 +50,13 @@ use crate::service_manager::ServiceManager;
 pub(crate) struct Housekeeping {
     running: Running,
     manager: Arc<ServiceManager>,
-    /// The orders from actions of `--admin`.
-    orders: mpsc::Receiver<Order>,
+    /// The errands from actions of `--admin`.
+    errands: mpsc::Receiver<Errand>,
     followed: Followed,
     reloads: Reloads,
     beat: Beat,
     kept: KeptPolicies,
-    exemptions: Exemptions,
+    orders: Orders,
     warnings: Warnings,
     messages: MessageReports,
     audit: AuditReports,
@@ -77,16 +79,16 @@ impl Housekeeping {
         path: PathBuf,
         audit: Option<Arc<AuditFile>>,
         borrower: Option<Arc<Borrower>>,
-        orders: mpsc::Receiver<Order>,
+        errands: mpsc::Receiver<Errand>,
     ) -> Self {
         let manager = Arc::new(ServiceManager::from_environment());
         Self {
-            orders,
+            errands,
             followed: Followed::default(),
             reloads: Reloads::new(&running, manager.clone(), startup),
             beat: Beat::default(),
             kept: KeptPolicies::begin(&running),
-            exemptions: Exemptions::default(),
+            orders: Orders::new(&running),
             warnings: Warnings::new(&running, path),
             messages: MessageReports::default(),
             audit: AuditReports::new(audit),
@@ -138,8 +140,8 @@ impl Housekeeping {
         loop {
             tokio::select! {
                 _ = hangup.recv() => self.reloads.want(),
-                // Without --admin no order ever comes.
-                Some(order) = self.orders.recv() => self.follow_order(order),
+                // Without --admin no errand ever comes.
+                Some(errand) = self.errands.recv() => self.do_errand(errand),
                 found = self.reloads.found() => self.reloads.take(&self.running, found),
                 _ = look.tick() => {
                     self.look(looks, watchdog_looks);
@@ -149,9 +151,9 @@ impl Housekeeping {
         }
     }
 
-    fn follow_order(&mut self, order: Order) {
-        match order {
-            Order::Observe { policy, observe, at_ns, done } => {
+    fn do_errand(&mut self, errand: Errand) {
+        match errand {
+            Errand::Observe { policy, observe, at_ns, done } => {
                 let reloaded_at = self.reloads.reloaded_at();
                 let what = (&*policy, observe);
                 let outcome = self.followed.observe(&self.running, what, at_ns, reloaded_at);
@@ -161,8 +163,8 @@ impl Housekeeping {
                 // The client may be gone.
                 let _ = done.send(outcome);
             }
-            Order::Exemptions { done } => {
-                self.exemptions.follow(&self.running);
+            Errand::Orders { done } => {
+                self.orders.follow(&self.running);
                 let _ = done.send(());
             }
         }
@@ -194,9 +196,10 @@ impl Housekeeping {
         let running = &self.running;
         self.beat.begin(running);
         self.kept.follow(running);
-        self.warnings.compare_limits(running);
+        self.warnings.compare(running);
         beat::forget_earlier(running);
-        self.exemptions.follow(running);
+        beat::forget_shapes(running);
+        self.orders.follow(running);
         self.warnings.beat(running);
         self.audit.follow();
         self.shared.follow(running);

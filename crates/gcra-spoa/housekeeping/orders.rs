@@ -1,72 +1,69 @@
-//! Orders of actions on the live page: to make a policy only observe, or no longer.
+//! Orders about clients, and resets of policies: those of the table are put in force, and the log
+//! says when an order begins and ends, and when a policy is reset.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
+
+use gcra_inspect::order_state::{OrderState, OrderWords};
+use gcra_policy::{Policy, policy_id};
+use gcra_table::{Order, PolicyReset};
+use gcra_text::visible::Visible;
 
 use super::running::Running;
 
-/// When the agent last followed an order about each policy, in nanoseconds after the start of the
-/// machine. An order is followed once, and orders are followed in the order of time: a listener
-/// cannot repeat one. Only policies that there were at the time are in it.
-#[derive(Debug, Default)]
-pub(super) struct Followed(BTreeMap<String, u64>);
-
-impl Followed {
-    /// Makes a policy only observe, or no longer, as an action has ordered. Returns whether this
-    /// has changed anything. `reloaded_at` is when the agent last read its file.
-    ///
-    /// # Errors
-    ///
-    /// Why this cannot be done, as a sentence.
-    pub(super) fn observe(
-        &mut self,
-        running: &Running,
-        (policy, observe): (&str, bool),
-        at_ns: u64,
-        reloaded_at: u64,
-    ) -> Result<bool, String> {
-        self.check(policy, at_ns, reloaded_at)?;
-        let in_force = running.policies.load();
-        let next = in_force.policies.observing(policy, observe)?;
-        self.0.insert(policy.to_owned(), at_ns);
-        let Some(next) = next else { return Ok(false) };
-        let next = in_force.replaced_by(next, &running.stats, &running.table.load());
-        running.policies.store(Arc::new(next));
-        running.introduce();
-        Ok(true)
-    }
-
-    fn check(&self, policy: &str, at_ns: u64, reloaded_at: u64) -> Result<(), String> {
-        if at_ns <= reloaded_at {
-            return Err("this agent has reloaded its configuration after the order".to_owned());
-        }
-        match self.0.get(policy) {
-            Some(last) if at_ns <= *last => Err(format!(
-                "this agent has followed this or a later order about policy '{policy}'"
-            )),
-            _ => Ok(()),
-        }
-    }
+pub(super) struct Orders {
+    /// Those that the table had.
+    known: Vec<Order>,
+    resets: Vec<PolicyReset>,
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+impl Orders {
+    /// For an agent that has the resets of its table in force.
+    pub(super) fn new(running: &Running) -> Self {
+        Self { known: Vec::new(), resets: running.table.load().resets() }
+    }
 
-    #[test]
-    fn an_order_is_followed_once_and_not_after_a_later_one_or_a_reload() {
-        let mut followed = Followed::default();
-        followed.check("api", 10, 0).unwrap();
-        followed.0.insert("api".to_owned(), 10);
-        for (at_ns, what) in [(10, "repeated"), (9, "older")] {
-            let said = followed.check("api", at_ns, 0).unwrap_err();
-            assert!(said.contains("or a later order"), "{what}: {said}");
+    /// Puts the orders and the resets of the table in force, and logs which have begun or ended.
+    pub(super) fn follow(&mut self, running: &Running) {
+        let table = running.table.load();
+        let (orders, resets) = (table.orders(), table.resets());
+        let in_force = running.policies.load();
+        if let Some(next) = in_force.with_orders(&table, &running.stats) {
+            running.policies.store(Arc::new(next));
         }
-        followed.check("api", 11, 0).unwrap();
-        followed.check("login", 9, 0).unwrap();
-        for policy in ["api", "login"] {
-            assert!(followed.check(policy, 20, 20).unwrap_err().contains("has reloaded"));
-            followed.check(policy, 21, 20).unwrap();
+        let in_force = running.policies.load();
+        for reset in resets.iter().filter(|reset| !self.resets.contains(reset)) {
+            let mut policies = in_force.policies.without_trials();
+            let is_it =
+                |it: &&Policy| (policy_id(&it.name), it.reset_at) == (reset.policy, reset.at);
+            if let Some(policy) = policies.find(is_it) {
+                let (name, giver) = (&policy.name, Visible(&reset.giver));
+                log::info!(
+                    "policy '{name}' was reset by {giver}: all clients begin with no debts"
+                );
+            }
         }
+        self.resets = resets;
+        if orders == self.known {
+            return;
+        }
+        let policy_of =
+            |order: &Order| in_force.policies.list.iter().find(|policy| policy.is_meant_by(order));
+        for order in orders.iter().filter(|one| !self.known.contains(one)) {
+            if let Some(policy) = policy_of(order) {
+                let words = OrderState::of(order, &table).in_words();
+                log::info!("policy '{}': {} is {words}", policy.name, order.key);
+            }
+        }
+        let is_of = |one: &Order, other: &Order| {
+            (one.policy, one.target, one.kind) == (other.policy, other.target, other.kind)
+        };
+        let has_ended = |old: &&Order| !orders.iter().any(|one| is_of(one, old));
+        for order in self.known.iter().filter(has_ended) {
+            if let Some(policy) = policy_of(order) {
+                let state = OrderWords::of(order.kind).state;
+                log::info!("policy '{}': {} is no longer {state}", policy.name, order.key);
+            }
+        }
+        self.known = orders;
     }
 }

@@ -11,6 +11,7 @@ use gcra_policy::file::document;
 use gcra_policy::secrets::Readers;
 use gcra_policy::watch::{SeenFile, Watch, see_all};
 use gcra_table::{ReloadAnswer, Table};
+use gcra_text::config_note::ConfigNote;
 use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::RecvError;
 
@@ -21,14 +22,17 @@ use crate::service_manager::ServiceManager;
 /// After this many looks, or 5 s, the log says that reading takes long.
 const LOOKS_UNTIL_SLOW: u32 = 20;
 
-/// When the file is read, and what came of it.
+/// The line of the log when the file cannot be read for want of a thread.
+const NO_THREAD: &str = "no thread could be started to read the configuration";
+
+/// When the file is read, and the outcome.
 pub(super) struct Reloads {
     manager: Arc<ServiceManager>,
     startup: Arc<Startup>,
     /// The files to watch, if the file is read again when it changes.
     watch: Watch,
     /// The mistakes of the file when it was last read.
-    mistakes: Vec<String>,
+    mistakes: Vec<ConfigNote>,
     work: Option<Work>,
     /// Whether the file must be read, because of a signal or because it has changed.
     wanted: bool,
@@ -104,11 +108,12 @@ impl Reloads {
                 return;
             }
             Ok(Found::Read(outcome, looked_at)) => {
-                // Also those of a file that was refused: one of them will be mended.
+                // Also those of a refused configuration, because a file with a mistake will be
+                // mended.
                 self.watch.read_again(looked_at);
                 outcome
             }
-            Err(_) => Err(vec!["no thread could be started to read the configuration".to_owned()]),
+            Err(_) => Err(vec![ConfigNote::from(NO_THREAD.to_owned())]),
         };
         let answer = adopt(running, &self.startup, outcome, &mut self.mistakes);
         self.reloaded_at = running.since_boot().0;
@@ -147,21 +152,24 @@ impl Reloads {
                 if startup.store.is_none()
                     && let Some(policy) = policies.first_shared()
                 {
-                    return Err(vec![format!(
+                    let what = format!(
                         "policy '{}' is shared, and this agent was started without a store; \
                          restart the agent",
                         policy.name
-                    )]);
+                    );
+                    return Err(vec![what.into()]);
                 }
                 let in_force = in_force.load();
                 // Here and not in the loop, because comparing long lists takes a while as well.
                 if policies.text_digest == in_force.policies.text_digest {
                     return Ok(None);
                 }
-                let next = Box::new(in_force.replaced_by(policies, &stats, &table));
+                let mut next = Box::new(in_force.replaced_by(policies, &stats, &table));
                 // Commands find it as soon as the reload has an answer. If this fails, the next
                 // beat tries it again.
-                let _ = keeper.keep(&table, &next);
+                if let Ok(Some(history)) = keeper.keep(&table, &next) {
+                    next = Box::new(next.with_history(history, &stats, table.now()));
+                }
                 Ok(Some(Replacement::new(&in_force.policies, next, &startup)))
             });
             Found::Read(outcome, looked_at)

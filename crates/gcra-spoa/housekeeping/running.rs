@@ -35,8 +35,8 @@ impl Running {
         self.table.load().introduce(&Profile {
             limits: in_force.policies.limits_digest,
             has_file: self.has_file,
+            salt: in_force.policies.salt_digest(),
             admin: self.admin,
-            remembers_until: in_force.earlier.remembered_until(),
         });
     }
 

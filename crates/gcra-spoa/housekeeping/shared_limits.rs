@@ -5,10 +5,10 @@ use std::sync::atomic::Ordering;
 
 use gcra_limiter::borrower::Borrower;
 use gcra_limiter::stats::PolicyStats;
-use gcra_policy::words::{blocked_without_store, least_burst_to_share, without_store_in_words};
+use gcra_policy::table_error::TableError;
+use gcra_policy::words::{blocked_without_store, without_store_in_words};
 use gcra_policy::{Policies, Policy, WithoutStore};
 use gcra_text::count::Count;
-use gcra_text::table_error::TableError;
 
 use super::complaint::Complaint;
 use super::running::Running;
@@ -81,11 +81,10 @@ fn has_share(policy: &Policy) -> bool {
 fn warn_about_bursts(policies: &Policies, machines: u32) {
     for policy in policies.without_trials().filter(|policy| has_share(policy)) {
         if let Some(requests) = blocked_without_store(policy, machines) {
-            let least = least_burst_to_share(policy, machines);
             log::warn!(
                 "policy '{}': without the store, all requests {requests} would be blocked, \
-                 because {machines} machines cannot share a burst of less than {least}; raise the \
-                 burst",
+                 because {machines} machines cannot share a burst of less than {machines}; raise \
+                 the burst",
                 policy.name
             );
         }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
-use gcra_admin::agreement::{self, Agreement};
+use gcra_admin::agreement::{Agreement, Matter, Report, differing};
 use gcra_admin::watched::MAX_SILENCE;
 use gcra_policy::Policy;
 use gcra_table::{Evictions, Name, Table};
@@ -20,7 +20,8 @@ const BEATS_OF_RESIZE: u32 = 10;
 pub(super) struct Warnings {
     path: PathBuf,
     evictions: Evictions,
-    agreement: Agreement,
+    limits: Agreement,
+    salts: Agreement,
     /// That the table's name does not lead to it.
     detached: Complaint,
     /// That a resize does not end.
@@ -31,8 +32,9 @@ pub(super) struct Warnings {
 impl Warnings {
     pub(super) fn new(running: &Running, path: PathBuf) -> Self {
         let evictions = running.table.load().evictions();
-        let (agreement, detached, resizing, stuck) = Default::default();
-        Self { path, evictions, agreement, detached, resizing, stuck }
+        let [limits, salts] = [Matter::Limits, Matter::Salt].map(Agreement::about);
+        let (detached, resizing, stuck) = Default::default();
+        Self { path, evictions, limits, salts, detached, resizing, stuck }
     }
 
     /// To be called at each beat.
@@ -43,17 +45,24 @@ impl Warnings {
         self.check_workers(running);
     }
 
-    pub(super) fn compare_limits(&mut self, running: &Running) {
-        let limits = running.policies.load().policies.limits_digest;
-        let differing = agreement::differing(&running.table.load(), limits);
-        match self.agreement.beat(&differing) {
+    /// Compares limits and salt with those of the other agents.
+    pub(super) fn compare(&mut self, running: &Running) {
+        let (in_force, table) = (running.policies.load(), running.table.load());
+        let (limits, salt) = (in_force.policies.limits_digest, in_force.policies.salt_digest());
+        let others = differing(&table, |profile| profile.limits != limits);
+        match self.limits.beat(&others) {
             None => {}
-            Some(agreement::Report::Differ(said)) => log::warn!("{said}"),
-            Some(agreement::Report::Agree) => {
+            Some(Report::Differ(said)) => log::warn!("{said}"),
+            Some(Report::Agree) => {
                 log::info!("all agents of the table have the same limits again");
             }
         }
-        running.stats.differing.store(differing.len() as u64, Ordering::Relaxed);
+        running.stats.differing.store(others.len() as u64, Ordering::Relaxed);
+        match self.salts.beat(&differing(&table, |profile| profile.salt != salt)) {
+            None => {}
+            Some(Report::Differ(said)) => log::warn!("{said}"),
+            Some(Report::Agree) => log::info!("all agents of the table have the same salt again"),
+        }
     }
 
     /// Warns when the table's file was removed or replaced: agents that start from then on do not
@@ -102,7 +111,8 @@ impl Warnings {
 
     /// Logs which clients were blocked, and whether the table was too small, in the last minute.
     pub(super) fn report(&mut self, running: &Running) {
-        running.stats.end_minute().iter().for_each(|said| log::info!("{said}"));
+        let known = running.policies.load().policies.known.clone();
+        running.stats.end_minute(&known).iter().for_each(|said| log::info!("{said}"));
         let evictions = running.table.load().evictions();
         let evicted = evictions.evicted_live.saturating_sub(self.evictions.evicted_live);
         if evicted > 0 {

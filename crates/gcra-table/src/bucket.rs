@@ -17,11 +17,14 @@
 //! | forgetting what the key owes | `reset.rs` |
 //! | keeping what requests cost that no response settles | `unsettled.rs` |
 //!
-//! **Every operation ends.** It makes attempts, and loses one only to a process that got
-//! further: a charge loses to another charge (after `burst` of those it is a denial), an opening
-//! to an announcement, a removal or a confirmation in the same slots. No known schedule makes an
-//! operation lose more than a few attempts. If one should lose [`MAX_ATTEMPTS`], it gives up: the
-//! cells are denied, and that is counted.
+//! **Every operation ends.** It makes attempts, and loses one only to a process that got further.
+//! A charge loses to another charge, and after `burst` other charges it is a denial. An opening
+//! loses to an announcement, a removal or a confirmation in the same slots. No known schedule
+//! makes an operation lose more than a few attempts. If one should lose [`MAX_ATTEMPTS`], it gives
+//! up: the cells are denied, and that is counted.
+
+// ADR 21: A bucket's place follows from its fingerprint.
+// ADR 15: Each limit of a key has lines of its own.
 
 pub(crate) mod carry;
 pub(crate) mod charge;

@@ -1,5 +1,7 @@
 //! Where a key's bucket may be, found once for the fetch from memory and for the charge.
 
+// ADR 21: A bucket's place follows from its fingerprint.
+
 use crate::bucket::Bucket;
 use crate::bucket::charge::ToCharge;
 use crate::cpu::prefetch;
@@ -34,8 +36,8 @@ impl Table {
     /// Decides about `cells` cells of the key with this place, and charges them if they are
     /// allowed: see [`charge`](Self::charge).
     ///
-    /// The place must be one of this table, under this quota: a place says nothing about another
-    /// one, and a charge there would not be seen by others.
+    /// The place must belong to this table and this quota. It says nothing about another table or
+    /// quota, and other processes would not see a charge there.
     #[inline(always)]
     pub fn charge_at(
         &self,

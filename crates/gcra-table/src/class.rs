@@ -1,6 +1,8 @@
 //! The class of a bucket: about how much its limit allows at once. A table that is full compares
 //! by it what buckets of different limits owe.
 
+// ADR 26: When the table is full, the smallest part of a limit is evicted.
+
 use crate::mutation::{Mutation, broken};
 use crate::time::{Nanos, Time};
 use crate::used::Used;
@@ -32,7 +34,7 @@ impl Class {
     pub(crate) const COUNT: Self = Self::from_number(CLASSES - 1);
 
     /// The class of a drain time.
-    // Quotas are made once, and the rest of what makes them is small.
+    // Quotas are made once, and the rest of the code that makes them is small.
     #[inline(never)]
     pub(crate) const fn of(drain_time: Nanos) -> Self {
         let mut class = 0;

@@ -1,13 +1,14 @@
 //! The clocks of the machine, and which boot of it this is.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 use std::{fs, io};
 
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::file::open_error::OpenErrorKind;
+use crate::processes::our_pid_namespace;
 use crate::time::{Nanos, Time};
 
 /// The clock that a table measures time with.
@@ -98,7 +99,7 @@ impl ManualClock {
 #[inline]
 pub(crate) fn boottime_ns() -> u64 {
     let time = clock_gettime(ClockId::Boottime);
-    // None of them is negative.
+    // Both numbers are at least zero.
     time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
 }
 
@@ -113,8 +114,38 @@ fn unreadable(file: &'static str) -> impl FnOnce(io::Error) -> OpenErrorKind {
     move |source| OpenErrorKind::Proc { file, source }
 }
 
+/// The value that `read` gives, which is read once. An error is not kept.
+fn once<T: Copy, E>(known: &OnceLock<T>, read: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+    match known.get() {
+        Some(known) => Ok(*known),
+        None => read().map(|found| *known.get_or_init(|| found)),
+    }
+}
+
+/// The name of this boot, and the offset of the time namespace. Neither changes while a process
+/// lives, so each is read once.
+static BOOT_ID: OnceLock<[u8; 16]> = OnceLock::new();
+static OFFSET_NS: OnceLock<i64> = OnceLock::new();
+
+/// Reads the files of /proc that say which boot of the machine this is, how its clock runs, and in
+/// which pid namespace this process is. It is for a process that will change its root, and open a
+/// table [in a folder](crate::Table::open_or_create_in) then.
+///
+/// # Errors
+///
+/// A file cannot be read: the error has its name and the reason.
+pub fn read_clock_files() -> Result<(), OpenErrorKind> {
+    our_pid_namespace();
+    boot_id()?;
+    namespace_offset_ns().map(drop)
+}
+
 /// The random name that the kernel gives each boot.
 pub(crate) fn boot_id() -> Result<[u8; 16], OpenErrorKind> {
+    once(&BOOT_ID, read_boot_id)
+}
+
+fn read_boot_id() -> Result<[u8; 16], OpenErrorKind> {
     const FILE: &str = "/proc/sys/kernel/random/boot_id";
     let text = fs::read_to_string(FILE).map_err(unreadable(FILE))?;
     let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
@@ -130,6 +161,10 @@ pub(crate) fn boot_id() -> Result<[u8; 16], OpenErrorKind> {
 /// own in a time namespace, the difference of the two changes with each suspend, and the wall
 /// clock can be set.
 pub(crate) fn namespace_offset_ns() -> Result<i64, OpenErrorKind> {
+    once(&OFFSET_NS, read_namespace_offset_ns)
+}
+
+fn read_namespace_offset_ns() -> Result<i64, OpenErrorKind> {
     const OURS: &str = "/proc/self/ns/time";
     const CHILDRENS: &str = "/proc/self/ns/time_for_children";
     const OFFSETS: &str = "/proc/self/timens_offsets";
@@ -167,8 +202,8 @@ fn invalid(message: String) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, message)
 }
 
-/// The nanoseconds to add to this boot's clock to get the table's: the table's time goes on from
-/// where it was last seen, plus the time by the wall clock that the machine was off.
+/// The nanoseconds to add to this boot's clock to get the table's time. The table's time goes on
+/// from where it was last seen, plus the time that the machine was off, by the wall clock.
 ///
 /// If the wall clock was set back, that time counts as none; if it was set far forward, as a week.
 /// So limits may be too strict for a while after a boot, or a week's debt may be forgiven, and no

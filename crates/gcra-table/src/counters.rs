@@ -1,5 +1,7 @@
 //! The counters of a table, over all processes. They lie in the shared file.
 
+// ADR 32: Counting takes no locked instruction, and names are sampled.
+
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::time::Nanos;
@@ -69,8 +71,8 @@ impl Counters {
         }
     }
 
-    /// Raises each number to what was counted elsewhere. This may be repeated, and several
-    /// processes may do it at once.
+    /// Raises each number to the number that was counted elsewhere. This may be repeated, and
+    /// several processes may do it at once.
     pub(crate) fn raise_to(&self, counted: Counted) {
         let Counted { evictions: Evictions { evicted_live, forgiven }, gave_up } = counted;
         self.evicted_live.fetch_max(evicted_live, Ordering::Relaxed);

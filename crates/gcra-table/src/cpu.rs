@@ -1,7 +1,10 @@
 //! Instructions of the CPU that the language cannot express: load 16 bytes at once, and fetch a
 //! cache line before it is needed.
 //!
-//! One of the two files of the project with unsafe code; the other is `region.rs`.
+//! One of the two files of the crate with unsafe code; the other is `region.rs`.
+
+// ADR 18: A slot is 128 bits and changes whole.
+
 #![allow(unsafe_code)]
 
 #[cfg(not(gcra_model))]
@@ -35,9 +38,10 @@ impl Loads {
             let loaded: core::arch::x86_64::__m128i;
             // SAFETY: the pointer comes from a live reference, to 16 bytes that are aligned to 16.
             // Aligned 16-byte loads are atomic on the CPUs with AVX of Intel (SDM volume 3A,
-            // 9.1.1) and AMD (APM volume 2, 7.3.2); portable-atomic, whose load this replaces,
-            // relies on the same statement for all CPUs with AVX. The compiler assumes nothing
-            // about what an asm block reads, so this is the relaxed load that it looks like.
+            // 9.1.1) and AMD (APM volume 2, 7.3.2). The crate portable-atomic, whose load this
+            // replaces, relies on the same statement for all CPUs with AVX. The compiler assumes
+            // nothing about the memory that an asm block reads, so this is the relaxed load that
+            // it looks like.
             unsafe {
                 core::arch::asm!(
                     "movdqa {loaded}, xmmword ptr [{word}]",

@@ -6,23 +6,27 @@
 
 pub(crate) mod cgroup;
 pub(crate) mod checked;
-pub(crate) mod exemptions;
 pub(crate) mod header;
 pub(crate) mod heard;
 pub(crate) mod open;
 pub(crate) mod open_error;
+pub(crate) mod orders;
 pub(crate) mod profile;
 pub(crate) mod region;
-pub(crate) mod register;
+pub(crate) mod said;
 
+use std::ffi::OsString;
 use std::fs::{self, File, Metadata};
 use std::io;
+use std::ops::Deref;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use rustix::fs::{AtFlags, CWD, FallocateFlags, FlockOperation, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, FallocateFlags, FlockOperation, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
@@ -30,6 +34,108 @@ use crate::file::open_error::OpenErrorKind;
 
 /// The pause after each attempt to take a lock.
 pub(crate) const LOCK_PAUSE: Duration = Duration::from_millis(10);
+
+/// A folder that is kept open, so that the files in it are found by a process that has another
+/// root by now, or another user.
+#[derive(Clone, Debug)]
+pub struct Folder(Arc<OwnedFd>);
+
+impl Folder {
+    /// The folder of the file at `path`. The file need not exist.
+    ///
+    /// # Errors
+    ///
+    /// There is no such folder, or it cannot be used by this user.
+    pub fn of(path: &Path) -> io::Result<Self> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(Self(Arc::new(rustix::fs::open(parent(path), flags, Mode::empty())?)))
+    }
+}
+
+/// Where a file is: its path, and its folder if that is kept open. It is a table, or a file beside
+/// one.
+#[derive(Clone, Debug)]
+pub struct FilePath {
+    path: PathBuf,
+    folder: Option<Folder>,
+}
+
+impl FilePath {
+    /// The file at `path`; with a folder, the one of that name in it.
+    #[must_use]
+    pub fn new(path: &Path, folder: Option<&Folder>) -> Self {
+        Self { path: path.to_owned(), folder: folder.cloned() }
+    }
+
+    /// The same with a dot and this behind the name.
+    #[must_use]
+    pub fn with_added_extension(&self, extension: &str) -> Self {
+        Self { path: self.path.with_added_extension(extension), folder: self.folder.clone() }
+    }
+
+    /// The folder, and the name in it, for `openat` and the like; without an open folder, the one
+    /// in which the process works, and the path.
+    #[must_use]
+    pub fn at(&self) -> (BorrowedFd<'_>, &Path) {
+        match (&self.folder, self.path.file_name()) {
+            (Some(Folder(folder)), Some(name)) => (folder.as_fd(), Path::new(name)),
+            _ => (CWD, &self.path),
+        }
+    }
+
+    /// Takes the lock of the file under which processes attach. A process that has kept a folder
+    /// open may have no time to wait, and tries again later.
+    pub(crate) fn lock(&self, file: &File) -> Result<(), OpenErrorKind> {
+        match &self.folder {
+            None => lock(file),
+            Some(_) => match try_lock(file, 10)? {
+                true => Ok(()),
+                false => Err(OpenErrorKind::Locked),
+            },
+        }
+    }
+
+    /// Removes the file.
+    ///
+    /// # Errors
+    ///
+    /// Those of `unlinkat`.
+    pub fn remove(&self) -> io::Result<()> {
+        let (folder, name) = self.at();
+        Ok(rustix::fs::unlinkat(folder, name, AtFlags::empty())?)
+    }
+
+    /// Gives the file this name, whatever has it.
+    ///
+    /// # Errors
+    ///
+    /// Those of `renameat`.
+    pub fn rename(&self, to: &Self) -> io::Result<()> {
+        let ((folder, name), (to_folder, to_name)) = (self.at(), to.at());
+        Ok(rustix::fs::renameat(folder, name, to_folder, to_name)?)
+    }
+}
+
+impl From<&Path> for FilePath {
+    fn from(path: &Path) -> Self {
+        Self::new(path, None)
+    }
+}
+
+impl Deref for FilePath {
+    type Target = Path;
+
+    fn deref(&self) -> &Path {
+        &self.path
+    }
+}
+
+fn parent(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    }
+}
 
 /// Which file it is, whatever its name.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -44,8 +150,10 @@ impl FileId {
     }
 
     /// The file that has this name now.
-    pub(crate) fn at(path: &Path) -> io::Result<Self> {
-        fs::symlink_metadata(path).map(|metadata| Self::of(&metadata))
+    pub(crate) fn at(path: &FilePath) -> io::Result<Self> {
+        let (folder, name) = path.at();
+        let stat = rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        Ok(Self { device: stat.st_dev, inode: stat.st_ino })
     }
 }
 
@@ -60,12 +168,13 @@ pub(crate) enum Role {
 }
 
 /// Opens a file that exists.
-pub(crate) fn open(path: &Path) -> Result<File, OpenErrorKind> {
+pub(crate) fn open(path: &FilePath) -> Result<File, OpenErrorKind> {
     // NONBLOCK: opening a FIFO must not wait for its other end. On a regular file it means
     // nothing.
     let flags =
         OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-    match rustix::fs::open(path, flags, Mode::empty()) {
+    let (folder, name) = path.at();
+    match rustix::fs::openat(folder, name, flags, Mode::empty()) {
         Ok(file) => Ok(file.into()),
         Err(Errno::LOOP) => Err(OpenErrorKind::Symlink),
         Err(Errno::ISDIR) => Err(OpenErrorKind::NotAFile { kind: "a directory" }),
@@ -79,45 +188,97 @@ pub(crate) fn open(path: &Path) -> Result<File, OpenErrorKind> {
 /// Makes a file of `bytes` with this name, which `fill` has written before. The error has the kind
 /// [`AlreadyExists`](io::ErrorKind::AlreadyExists) if another process was faster.
 pub(crate) fn make(
-    path: &Path,
+    path: &FilePath,
     bytes: u64,
     fill: impl FnOnce(&File) -> Result<(), OpenErrorKind>,
 ) -> Result<(), OpenErrorKind> {
     must_have_memory_for(bytes, bytes)?;
-    let directory = match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
+    let unnamed = match path.folder {
+        None => without_name(parent(path))?,
+        // There may be no /proc, through which a file without a name gets one.
+        Some(_) => return make_by_rename(path, bytes, fill),
     };
-    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-    let file = match rustix::fs::open(directory, flags, Mode::RUSR | Mode::WUSR) {
-        Ok(file) => File::from(file),
-        Err(Errno::OPNOTSUPP | Errno::ISDIR) => return Err(OpenErrorKind::NoTmpfile),
-        Err(Errno::NOENT) => {
-            let missing =
-                io::Error::other(format!("the directory {} does not exist", directory.display()));
-            return Err(failed("create it")(missing));
-        }
-        Err(errno) => return Err(failed("create it")(errno.into())),
-    };
-    // Whatever the umask took away.
-    rustix::fs::fchmod(&file, Mode::RUSR | Mode::WUSR)
-        .map_err(|errno| failed("set its mode")(errno.into()))?;
-    // All of the space now: if there is too little, that is an error here, and would be the end of
-    // the process (SIGBUS) later.
-    rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes)
-        .map_err(|errno| failed("reserve its space")(errno.into()))?;
-
-    fill(&file)?;
+    prepare(&unnamed, bytes, fill)?;
 
     // The first process that links gets the name, and the others get EEXIST. (A link by descriptor
     // alone would need a capability, so it goes through /proc.)
-    let descriptor = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
-    rustix::fs::linkat(CWD, &*descriptor, CWD, path, AtFlags::SYMLINK_FOLLOW).map_err(|errno| {
-        match fs::symlink_metadata(descriptor) {
-            Ok(_) => failed("give it its name")(errno.into()),
-            Err(source) => OpenErrorKind::Proc { file: "/proc/self/fd", source },
-        }
+    let descriptor = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&unnamed));
+    let (folder, name) = path.at();
+    let linked = rustix::fs::linkat(CWD, &*descriptor, folder, name, AtFlags::SYMLINK_FOLLOW);
+    linked.map_err(|errno| match fs::symlink_metadata(descriptor) {
+        Ok(_) => failed("give it its name")(errno.into()),
+        Err(source) => OpenErrorKind::Proc { file: "/proc/self/fd", source },
     })
+}
+
+fn without_name(directory: &Path) -> Result<File, OpenErrorKind> {
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    match rustix::fs::open(directory, flags, Mode::RUSR | Mode::WUSR) {
+        Ok(file) => Ok(File::from(file)),
+        Err(Errno::OPNOTSUPP | Errno::ISDIR) => Err(OpenErrorKind::NoTmpfile),
+        Err(Errno::NOENT) => {
+            let missing =
+                io::Error::other(format!("the directory {} does not exist", directory.display()));
+            Err(failed("create it")(missing))
+        }
+        Err(errno) => Err(failed("create it")(errno.into())),
+    }
+}
+
+/// As [`make`], by a file with another name that is renamed: `.NAME.new`.
+///
+/// A process that makes a table has the lock of that file. One that was killed has left the file
+/// without a lock, and the next one writes all of it anew. When a process gets the lock, another
+/// one may have renamed the file meanwhile.
+fn make_by_rename(
+    path: &FilePath,
+    bytes: u64,
+    fill: impl FnOnce(&File) -> Result<(), OpenErrorKind>,
+) -> Result<(), OpenErrorKind> {
+    let (folder, name) = path.at();
+    let mut new = OsString::from(".");
+    new.push(name);
+    new.push(".new");
+    let new = FilePath::new(&path.with_file_name(new), path.folder.as_ref());
+    let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let file = rustix::fs::openat(folder, new.at().1, flags, Mode::RUSR | Mode::WUSR)
+        .map_err(|errno| failed("create it")(errno.into()))?;
+    let file = File::from(file);
+    let metadata = file.metadata().map_err(failed("examine it"))?;
+    must_be_of_user(&metadata, Role::Decider)?;
+    path.lock(&file)?;
+    if !FileId::at(&new).is_ok_and(|found| found == FileId::of(&metadata)) {
+        // The table is there, or another process will make it.
+        return Err(failed("create it")(io::ErrorKind::AlreadyExists.into()));
+    }
+    // What a process has left that was killed.
+    file.set_len(0).map_err(failed("create it"))?;
+    let made = prepare(&file, bytes, fill).and_then(|()| {
+        rustix::fs::renameat_with(folder, new.at().1, folder, name, RenameFlags::NOREPLACE)
+            .map_err(|errno| failed("give it its name")(errno.into()))
+    });
+    if made.is_err() {
+        let _ = new.remove();
+    }
+    // A mapping would keep it.
+    let _ = rustix::fs::flock(&file, FlockOperation::Unlock);
+    made
+}
+
+/// Gives a new file its mode and its space, and what `fill` writes.
+fn prepare(
+    file: &File,
+    bytes: u64,
+    fill: impl FnOnce(&File) -> Result<(), OpenErrorKind>,
+) -> Result<(), OpenErrorKind> {
+    // Whatever the umask took away.
+    rustix::fs::fchmod(file, Mode::RUSR | Mode::WUSR)
+        .map_err(|errno| failed("set its mode")(errno.into()))?;
+    // All of the space now: if there is too little, that is an error here, and would be the end of
+    // the process (SIGBUS) later.
+    rustix::fs::fallocate(file, FallocateFlags::empty(), 0, bytes)
+        .map_err(|errno| failed("reserve its space")(errno.into()))?;
+    fill(file)
 }
 
 /// Refuses a file of `bytes` that needs `more` bytes of memory, if the limit of file sizes or the

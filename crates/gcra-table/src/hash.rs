@@ -5,6 +5,8 @@
 //! larger than the registers, and copying it took as long as the hash itself. A property test
 //! compares the two.
 
+// ADR 28: SipHash of our own, with its key in the file.
+
 /// The key of a hash, as the state that each hash begins with. So a hasher begins with constants
 /// beside it, and what was not written costs nothing.
 #[derive(Clone, Copy, Debug)]

@@ -14,7 +14,7 @@ use crate::quota::MAX_DRAIN;
 use crate::sentences::sentences;
 use crate::slot::{Slot, Word};
 use crate::slots::Slots;
-use crate::table::Table;
+use crate::table::{Origin, Table};
 use crate::time::{Nanos, Time};
 
 /// The slots of a table, by what they hold. They are counted one after another, so in a busy table
@@ -150,13 +150,16 @@ impl Table {
         self.is_superseded()
     }
 
-    /// The number of slots to which a resize was interrupted, if one was. Decisions are exact
-    /// meanwhile, but keys cannot be reset, and clients cannot be exempted, until a
-    /// [`resize`](Self::resize) to this number has finished the work. This takes a tenth of a
-    /// second.
+    /// The number of slots to which a resize was interrupted, if one was, until a
+    /// [`resize`](Self::resize) to this number has finished the work. Decisions are exact
+    /// meanwhile. Unless all buckets have moved already, keys cannot be reset, and clients cannot
+    /// be given orders about. This takes a tenth of a second.
     pub fn interrupted_resize(&self) -> Option<Slots> {
-        let origin = self.file.as_ref().filter(|_| self.is_superseded())?;
-        open::interrupted_resize(&origin.path, &origin.header)
+        let Origin { path, file, header, role } = self.file.as_ref()?;
+        if self.is_superseded() {
+            return open::interrupted_resize(path, header);
+        }
+        open::is_left_without_name(path, *file, header, *role).then(|| self.slots())
     }
 
     /// The fault of the file that takes over from this one, if this is being resized. Without that

@@ -1,5 +1,7 @@
 //! Keys, hashed for a table.
 
+// ADR 15: Each limit of a key has lines of its own.
+
 use core::fmt;
 
 use crate::hash::SipHasher;
@@ -11,6 +13,11 @@ use crate::slot::BucketId;
 pub struct KeyHasher(pub(crate) SipHasher);
 
 impl KeyHasher {
+    /// Begins a hash under a secret key that is not a table's own.
+    pub const fn with_key(key: u128) -> Self {
+        Self(SipHasher::new(&key.to_le_bytes()))
+    }
+
     /// Appends bytes to the key. It makes no difference where one piece ends and the next begins,
     /// so a piece of varying length should have its length in front.
     #[inline]

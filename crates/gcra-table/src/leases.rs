@@ -5,6 +5,8 @@
 //! protocol between hosts and store is in the crate `gcra-lease`; what its [`Holding`] does is
 //! done here by one exchange each.
 
+// ADR 44: What cannot be lent is charged in the store.
+
 mod file;
 #[cfg(all(test, gcra_model))]
 mod model;
@@ -90,7 +92,7 @@ pub struct LeaseNeed {
     pub burst: u32,
 }
 
-/// The entries of [`Leases`], by what they hold. They are counted one after another, so in use the
+/// The entries of [`Leases`], by their content. They are counted one after another, so in use the
 /// numbers are exact to a few entries.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 #[non_exhaustive]
@@ -144,8 +146,8 @@ impl Leases {
     /// 16 bytes: an entry takes two. Leases that exist may have any number. Those of a table in
     /// memory are in memory.
     ///
-    /// Leases that cannot be used are replaced: those of another store, of another table, of
-    /// another boot of the machine, of another layout, copies, damaged ones, and those that are
+    /// Leases that cannot be used are replaced. They belong to another store, to another table, or
+    /// to another boot of the machine. Or they have another layout, or are copies, damaged, or
     /// older than 49 days.
     ///
     /// # Errors
@@ -181,9 +183,10 @@ impl Leases {
         }
     }
 
-    /// The leases that this process has to use from now on, if they are not these: the file has
-    /// lost its name, or belongs to another table than `table` (the one that the process uses
-    /// now), or its time is nearly over. `slots` is for a file that has to be made.
+    /// The leases that this process has to use from now on, if they are not these. Others have to
+    /// be used if the file has lost its name, or if its time is nearly over. Others also have to
+    /// be used if the file belongs to another table than `table`, which the process uses now.
+    /// `slots` is for a file that has to be made.
     ///
     /// To be called about once a second. Cells held in these leases are lost with them: asks that
     /// are under way may be ended with them, and new ones are begun with the others.
@@ -252,7 +255,7 @@ impl Leases {
             host: header.host,
             base: header.base,
             file: Some((*id, *header)),
-            path: file::path_beside(owner.path),
+            path: file::path_beside(owner.path).to_path_buf(),
             replaced: *replaced,
             is_displaced: AtomicBool::new(false),
         })
@@ -449,7 +452,7 @@ impl Leases {
         self.place(key).holding(now)
     }
 
-    /// The demand of this host for a key, as far as it is known.
+    /// The demand of this host for a key, if it is known.
     pub fn demand(&self, key: LeaseKey, now: HostTime) -> Demand {
         self.place(key).demand(now)
     }

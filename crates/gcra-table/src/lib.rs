@@ -102,14 +102,18 @@ pub use bucket::unsettled::{MOST_UNSETTLED, Term, UnsettledCells};
 pub use bucket::window::{Tally, WallReading, Window, WindowOver};
 pub use bucket_place::BucketPlace;
 pub use clock::ManualClock;
+pub use clock::read_clock_files;
 pub use counters::Evictions;
 pub use decision::{Decision, Settled};
-pub use file::exemptions::{ExemptError, Exemption, MAX_EXEMPTION};
 pub use file::heard::HEARD_KINDS;
 pub use file::open::Opened;
 pub use file::open_error::{OpenError, OpenErrorKind};
+pub use file::orders::{
+    LONGEST_NOTE, LONGEST_ORDER, MOST_ORDERS, Order, OrderError, OrderKind, OrderTarget,
+    PolicyReset,
+};
 pub use file::profile::Profile;
-pub use file::register::{MAX_REGISTERED, Register, Registered};
+pub use file::{FilePath, Folder};
 pub use inspect::{FaultKind, Occupancy, TableFault};
 pub use key::{KeyHash, KeyHasher, LimitSalt, limit_id};
 pub use leases::{

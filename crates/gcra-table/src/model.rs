@@ -5,10 +5,10 @@
 //!   most three preemptions, and with the older values that a relaxed load may still see.
 //! * `make shuttle`: random interleavings of four actors on eight slots, as in a real table.
 //!
-//! The checks: no key is allowed more than its burst (and what was forgiven it), no key is
-//! confirmed twice, every cell that was allowed is owed somewhere, and no operation loses more
-//! than a few attempts. Each property has a twin that takes one step of the algorithm away and
-//! must fail.
+//! The models check that no key is allowed more than its burst and its forgiven cells, and that no
+//! key is confirmed twice. They check that every allowed cell is owed somewhere, and that no
+//! operation loses more than a few attempts. Each property has a twin that takes one step of the
+//! algorithm away and must fail.
 //!
 //! Time stands still in most models: the clock says [`CLOCK`], but a process may have read it
 //! earlier. If a bucket has to drain, one of the actors sets the clock forward.
@@ -398,8 +398,8 @@ fn slow() -> Quota {
     Quota::new(Nanos::from_secs(1_000), 100).unwrap()
 }
 
-/// The debt of a key with its first cell under the slow limit: a hundredth of the limit, and a
-/// thousand times as long as the whole of the fast one.
+/// The debt of a key with its first cell under the slow limit. It is a hundredth of the limit, and
+/// takes a thousand times as long as the whole fast limit.
 const OWES_SLOWLY: Time = CLOCK.saturating_add(Nanos::from_secs(1_000));
 
 impl Actor {
@@ -579,8 +579,8 @@ fn give_back_against_a_move() {
         ],
     );
     assert!(mine == 1 && given <= 1, "a burst of 3, of which 2 or 1 were used");
-    // `complete` is no atomic of the model, so it may show the slots as they were before the move:
-    // then nothing is given back, and nothing is said to be.
+    // `complete` is no atomic of the model, so it may show the slots as they were before the move.
+    // Then nothing is given back, and the result says so.
     assert_eq!(tables[1].owed(K), 2 + mine - given, "what was charged and not given back");
 }
 
@@ -729,7 +729,7 @@ impl Actor {
     }
 }
 
-/// Two processes count in a window, and one of them gives its first cell back.
+/// Two processes count in a window, and the second gives its first cell back.
 fn two_counts() {
     let table = Arc::new(Table::new());
     table.put(0, K, counted(1));

@@ -41,7 +41,7 @@ pub(crate) enum Mutation {
     StoreSpend,
     /// Take any reply, not only one to the latest ask.
     ReplyToAny,
-    /// Count held cells as kept, whatever the reply says of them.
+    /// Count held cells as kept, even if the reply does not.
     AllAreKept,
     /// Give an entry to another key with the cells that are held in it.
     EvictKeepsHeld,

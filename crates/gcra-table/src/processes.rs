@@ -1,12 +1,16 @@
 //! The processes that use the table. Each has an entry in the header, and writes there once a
 //! second that it is alive.
 //!
-//! The entries are for people to look at. No decision depends on them, and nothing is done to a
-//! process because of what an entry says: every process of the user can write anything there.
+//! The entries are for people to look at. No decision depends on them. An entry causes no action
+//! on a process, because every process of the user can write anything there.
+
+// ADR 23: Processes write signs of life into the header.
+// ADR 24: Reload sends no signals.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
+use std::sync::OnceLock;
 
 use crate::file::checked::{text_in_words, text_to_words};
 use crate::file::header::{ProcessEntry, TEXT_WORDS};
@@ -75,8 +79,8 @@ impl Process {
 pub enum ReloadAnswer {
     /// Its configuration, read again, is in force.
     InForce,
-    /// As [`InForce`](Self::InForce), with a warning about what has changed. The table keeps the
-    /// first 192 bytes, and only printable characters are read from it.
+    /// As [`InForce`](Self::InForce), with a warning about the change. The table keeps the first
+    /// 192 bytes, and only printable characters are read from it.
     Warned(String),
     /// Its configuration was refused for this reason, and the one before stays in force. The table
     /// keeps the first 192 bytes of the reason, and only printable characters are read from it.
@@ -273,9 +277,11 @@ fn is_recent(beat_ns: u64, now: Time) -> bool {
     beat_ns != 0 && beat_ns.abs_diff(now.0) < ALIVE.0
 }
 
-/// The inode number of the pid namespace of this process; 0 if there is no /proc.
-fn our_pid_namespace() -> u64 {
-    fs::metadata("/proc/self/ns/pid").map_or(0, |namespace| namespace.ino())
+/// The inode number of the pid namespace of this process; 0 if there is no /proc. It is read once:
+/// a process stays in its namespace, and may change its root.
+pub(crate) fn our_pid_namespace() -> u64 {
+    static OURS: OnceLock<u64> = OnceLock::new();
+    *OURS.get_or_init(|| fs::metadata("/proc/self/ns/pid").map_or(0, |namespace| namespace.ino()))
 }
 
 #[cfg(test)]

@@ -1,5 +1,8 @@
 //! GCRA: how many cells may come, and when. Pure arithmetic on times.
 
+// ADR 16: The numbers of a limit are part of its buckets' identity.
+// ADR 39: A delay is what is owed beyond the burst.
+
 use core::num::{NonZeroU32, NonZeroU64};
 
 use crate::class::Class;
@@ -211,9 +214,9 @@ impl Quota {
         self.carry_over_up_to(self.admits_up_to, before, tat, changed, now)
     }
 
-    /// As [`carry_over`](Self::carry_over), also for what lies beyond the burst, up to the whole
-    /// cells of the [cap on the debt](Self::with_most_owed): for keys that are [charged up to the
-    /// cap](crate::Table::charge_up_to_cap).
+    /// As [`carry_over`](Self::carry_over), also for the debt beyond the burst, up to the whole
+    /// cells of the [cap on the debt](Self::with_most_owed). It is for keys that are [charged up
+    /// to the cap](crate::Table::charge_up_to_cap).
     #[must_use]
     pub const fn carry_over_up_to_cap(
         self,
@@ -224,6 +227,22 @@ impl Quota {
     ) -> Time {
         // In whole cells, as charges are.
         self.carry_over_up_to(self.up_to_cap().drain_time(), before, tat, changed, now)
+    }
+
+    /// The TAT of a key under this quota at `until`, if `other` was in force for the key since
+    /// `from`. The debt of the key is paid off at the faster of both rates. All are times of one
+    /// table.
+    ///
+    /// So a debt that several changes have left behind can be [carried over](Self::carry_over):
+    /// first through each quota that was in force in between, then to the one in force.
+    #[must_use]
+    pub const fn paid_off_beside(self, other: Self, tat: Time, from: Time, until: Time) -> Time {
+        let (own, faster) = (self.emission_interval.get(), other.emission_interval.get());
+        let Some(gain) = own.checked_sub(faster) else { return tat };
+        // In this time `other` has paid off so much more, counted in time of this quota. Rounded
+        // down, so that a change never forgives a part of a cell.
+        let more = until.saturating_since(from).0 as u128 * gain as u128 / faster as u128;
+        tat.saturating_sub(at_most_all(more))
     }
 
     const fn carry_over_up_to(
@@ -253,9 +272,7 @@ impl Quota {
         let owed = if owed.0 < before.most_owed.0 { owed.0 } else { before.most_owed.0 } as u128;
         let owed = (owed * self.emission_interval.get() as u128)
             .div_ceil(before.emission_interval.get() as u128);
-        #[expect(clippy::cast_possible_truncation, reason = "compared before")]
-        let owed = if owed < u64::MAX as u128 { owed as u64 } else { u64::MAX };
-        Nanos(owed)
+        at_most_all(owed)
     }
 
     /// The time for a cell, T.
@@ -338,6 +355,12 @@ impl Quota {
         let cells = cells as u32;
         cells
     }
+}
+
+/// So many nanoseconds, or the most that there are.
+#[expect(clippy::cast_possible_truncation, reason = "compared before")]
+const fn at_most_all(ns: u128) -> Nanos {
+    Nanos(if ns < u64::MAX as u128 { ns as u64 } else { u64::MAX })
 }
 
 /// A number that differs wherever the numbers of two quotas differ (except by a chance of 2^-64).

@@ -72,8 +72,8 @@ impl Rate {
         self.period
     }
 
-    /// The most cells that a quota of this rate with this burst allows in any time as long as the
-    /// period, wherever it begins: the burst, and the cells that come back in the meantime.
+    /// The most cells that a quota of this rate with this burst allows in any interval that lasts
+    /// one period. They are the burst, and the cells that come back in the meantime.
     pub fn most_in_a_period(&self, burst: u32) -> u64 {
         self.whole_count().saturating_add(burst.into())
     }

@@ -14,6 +14,8 @@
 //! kernel releases the lock if the process dies. The next call finds the file without a lock and
 //! finishes it. Carrying a bucket twice does no harm.
 
+// ADR 22: A resize seals slots.
+
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::thread;
@@ -55,6 +57,7 @@ impl Table {
     /// removed or replaced meanwhile, a resize to another size was interrupted, or there is not
     /// enough memory for a second file.
     pub fn resize(path: &Path, slots: Slots, notice: Duration) -> Result<Resized, OpenError> {
+        let path = &path.into();
         let mut old_file = open::inspect(path)?;
         let old = Self::attach(path, &old_file, Role::Inspector)?;
         let begins = !old.is_superseded();
@@ -78,8 +81,8 @@ impl Table {
                 thread::sleep(notice);
             }
             carried = old.carry_all_to(&next);
-            next.register().take_over(&old.register());
-            next.exemption_entries().take_over(old.exemption_entries());
+            next.said().take_over(old.said());
+            next.order_entries().take_over(old.order_entries());
             next.heard().take_over(old.heard());
             next.shared().inherited.raise_to(old.counted_until_here());
         }

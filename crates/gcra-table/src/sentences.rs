@@ -1,4 +1,4 @@
-//! Enums of what can be wrong, each with its sentence.
+//! Enums of the mistakes that can be made, each with its sentence.
 
 /// Makes an enum. The sentence of a variant is its documentation and what it displays.
 macro_rules! sentences {

@@ -1,5 +1,7 @@
 //! One slot of the table: 16 bytes that say which key's bucket this is and what the key owes.
 
+// ADR 18: A slot is 128 bits and changes whole.
+
 use core::fmt;
 
 use crate::class::{Class, IN_FINGERPRINT};
@@ -26,8 +28,9 @@ const _: () = assert!(size_of::<Slot>() == 16 && size_of::<Line>() == 64);
 ///
 /// The key and what it owes change together, and a slot guards nothing else in memory. So loads
 /// and exchanges need atomicity and no more: all are `Relaxed`. The order *between* slots matters
-/// in two places, and there is a fence in each: opening a bucket (`opening.rs`, sequentially
-/// consistent), and sealing a slot (`seal.rs`, a release, with an acquire where a seal is met).
+/// in two places, and there is a fence in each. Opening a bucket has a sequentially consistent
+/// fence (`opening.rs`). Sealing a slot has a release, with an acquire where a seal is met
+/// (`seal.rs`).
 #[derive(Debug)]
 #[repr(transparent)]
 pub(crate) struct Slot(AtomicU128);

@@ -1,10 +1,13 @@
 //! The table: keys in, decisions out.
 
+// ADR 18: A slot is 128 bits and changes whole.
+// ADR 25: No sweeper.
+
 pub(crate) mod succession;
 mod unsettled;
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -17,15 +20,15 @@ use crate::clock::{self, Clock, ManualClock};
 use crate::counters::{Counted, Evictions};
 use crate::cpu::{Loads, prefetch};
 use crate::decision::{Decision, Settled};
-use crate::file::exemptions::{ExemptError, Exemption, Exemptions};
 use crate::file::header::{Header, PROCESSES, ProcessEntry, Shared};
 use crate::file::heard::Heard;
 use crate::file::open::{self, Opened, TableFile};
 use crate::file::open_error::{OpenError, OpenErrorKind};
+use crate::file::orders::{Order, OrderError, Orders, PolicyReset};
 use crate::file::profile::{Profile, ProfileEntry};
 use crate::file::region::Region;
-use crate::file::register::{Register, Registered};
-use crate::file::{FileId, Role};
+use crate::file::said::SaidQuotas;
+use crate::file::{FileId, FilePath, Folder, Role};
 use crate::hash::{SipHasher, SipKey};
 use crate::key::{KeyHash, KeyHasher, LimitSalt};
 use crate::processes::{Attachment, ReloadAnswer};
@@ -60,7 +63,7 @@ pub struct Table {
 /// Where a table in a file comes from.
 #[derive(Debug)]
 pub(crate) struct Origin {
-    pub(crate) path: PathBuf,
+    pub(crate) path: FilePath,
     pub(crate) file: FileId,
     pub(crate) header: Header,
     pub(crate) role: Role,
@@ -78,6 +81,29 @@ impl Table {
     /// The file is not a table of this user, has another size or layout, can be changed by other
     /// users, or could not be made.
     pub fn open_or_create(path: &Path, slots: Option<Slots>) -> Result<(Self, Opened), OpenError> {
+        Self::open_or_create_at(&path.into(), slots)
+    }
+
+    /// As [`open_or_create`](Self::open_or_create), for a process that has changed its root, or
+    /// will: the file at `path`, and later its successor, are found by their names in this folder.
+    /// The process must have called [`read_clock_files`](crate::read_clock_files) while it could
+    /// see /proc.
+    ///
+    /// # Errors
+    ///
+    /// As for [`open_or_create`](Self::open_or_create).
+    pub fn open_or_create_in(
+        folder: &Folder,
+        path: &Path,
+        slots: Option<Slots>,
+    ) -> Result<(Self, Opened), OpenError> {
+        Self::open_or_create_at(&FilePath::new(path, Some(folder)), slots)
+    }
+
+    fn open_or_create_at(
+        path: &FilePath,
+        slots: Option<Slots>,
+    ) -> Result<(Self, Opened), OpenError> {
         let (file, opened) = open::open_or_create(path, slots)?;
         Ok((Self::attach(path, &file, Role::Decider)?, opened))
     }
@@ -85,11 +111,30 @@ impl Table {
     /// Opens a table that exists, to look at it or to change single keys while other processes use
     /// it. This process is not listed as one of them, and root may inspect a table of any user.
     ///
+    /// If a resize was killed when it had carried all buckets over and before it gave its file the
+    /// name, this is the table of that file: other processes use it by then.
+    ///
     /// # Errors
     ///
     /// As for [`open_or_create`](Self::open_or_create), and if there is no file.
     pub fn inspect(path: &Path) -> Result<Self, OpenError> {
-        Self::attach(path, &open::inspect(path)?, Role::Inspector)
+        Self::inspect_at(&path.into())
+    }
+
+    /// As [`inspect`](Self::inspect), by the name in this folder.
+    ///
+    /// # Errors
+    ///
+    /// As for [`inspect`](Self::inspect).
+    pub fn inspect_in(folder: &Folder, path: &Path) -> Result<Self, OpenError> {
+        Self::inspect_at(&FilePath::new(path, Some(folder)))
+    }
+
+    fn inspect_at(path: &FilePath) -> Result<Self, OpenError> {
+        let mut table = Self::attach(path, &open::inspect(path)?, Role::Inspector)?;
+        let has_moved = matches!(table.successor(), Ok(Some(_)));
+        let next = std::mem::take(&mut table.successor);
+        Ok(next.into_inner().filter(|_| has_moved).and_then(Arc::into_inner).unwrap_or(table))
     }
 
     /// A table of this process alone.
@@ -118,13 +163,17 @@ impl Table {
         Ok(Self::new(Region::in_memory(slots)?, &hash_key, clock, None))
     }
 
-    pub(crate) fn attach(path: &Path, file: &TableFile, role: Role) -> Result<Self, OpenError> {
+    pub(crate) fn attach(
+        path: &FilePath,
+        file: &TableFile,
+        role: Role,
+    ) -> Result<Self, OpenError> {
         let TableFile { file, id, header, slots } = file;
         let region = Region::map(file, *slots).map_err(|source| {
             OpenError::new(path, OpenErrorKind::Io { doing: "map it", source })
         })?;
         let clock = Clock::Boot { base_ns: header.base_ns };
-        let origin = Origin { path: path.to_owned(), file: *id, header: header.clone(), role };
+        let origin = Origin { path: path.clone(), file: *id, header: header.clone(), role };
         let mut table = Self::new(region, &header.hash_key, clock, Some(origin));
         if role == Role::Decider {
             table.attachment = Some(Attachment::new(table.announcer.attachment()));
@@ -438,10 +487,17 @@ impl Table {
     }
 
     /// The TAT of `key` under this quota; [`Time::ZERO`] if there is no bucket. Charges nothing.
+    #[inline(always)]
     pub fn tat(&self, key: KeyHash, quota: Quota) -> Time {
-        self.tat_of(key.bucket_id(quota))
+        let id = key.bucket_id(quota);
+        match self.bucket(id).find() {
+            Some((_, _, tat)) => tat,
+            None => self.tat_of(id),
+        }
     }
 
+    /// The same in any case.
+    #[cold]
     fn tat_of(&self, id: BucketId) -> Time {
         match self.bucket(id).tat(&self.context(None)) {
             Ok(tat) => tat,
@@ -498,46 +554,31 @@ impl Table {
 
     /// Writes down that messages say this quota for the limit with this [id](crate::limit_id), so
     /// that a key can be [reset](Self::reset) under it. Returns whether it is written down: there
-    /// is space for some hundreds of them, which limits in force take part of.
+    /// is space for about a thousand of them, and none of them ever leaves.
     pub fn add_said(&self, limit: u64, quota: Quota) -> bool {
-        let done = self.register().add_said(limit, quota);
-        // An entry that is written here during a resize may be too late for the next register.
+        let done = self.said().add(limit, quota);
+        // An entry that is written here during a resize may be too late for the next table.
         match self.is_superseded().then(|| self.opened_successor()).flatten() {
-            Some(next) => next.register().add_said(limit, quota) && done,
+            Some(next) => next.said().add(limit, quota) && done,
             None => done,
         }
     }
 
-    /// Whether each quota is written down that [`add_said`](Self::add_said) was called with for
-    /// this limit, by any process.
-    pub fn has_all_said(&self, limit: u64) -> bool {
-        self.register().has_all_said(limit)
+    /// Whether each quota is written down that [`add_said`](Self::add_said) was called with, by
+    /// any process.
+    pub fn has_all_said(&self) -> bool {
+        self.said().is_whole()
     }
 
-    /// Writes down that a quota is missing among those that are [registered](Self::registered),
-    /// under which a key may owe something for so long from now on.
-    pub fn note_missing(&self, longest: Nanos) {
-        self.register().note_missing(longest);
-        if let Some(next) = self.is_superseded().then(|| self.opened_successor()).flatten() {
-            next.register().note_missing(longest);
-        }
+    /// The quotas that messages have said for the limit with this [id](crate::limit_id), as
+    /// [`add_said`](Self::add_said) has written them down, without their [longest
+    /// delays](Quota::with_max_delay).
+    pub fn said_of(&self, limit: u64) -> Vec<Quota> {
+        self.said().of(limit)
     }
 
-    /// Until when a key may owe something under a quota that is missing among those that are
-    /// [registered](Self::registered): the register had no space for it, or it was [noted as
-    /// missing](Self::note_missing). `None` if no quota was ever missing.
-    pub fn missing_until(&self) -> Option<Time> {
-        self.register().missing_until()
-    }
-
-    /// All quotas that limits have, or have had, in no particular order.
-    pub fn registered(&self) -> Vec<Registered> {
-        self.register().all().collect()
-    }
-
-    /// The register, to look up or put in force several limits.
-    pub fn register(&self) -> Register<'_> {
-        Register::new(self.region.register(), self.hash_key.hasher(), self.now())
+    pub(crate) fn said(&self) -> SaidQuotas<'_> {
+        SaidQuotas::new(self.region.said(), self.hash_key.hasher())
     }
 
     /// The cost of evictions so far because the table was too small: counted over all processes
@@ -616,34 +657,79 @@ impl Table {
         }
     }
 
-    /// Writes down that a client is not limited until a certain time, in the place of what was
-    /// written about the same policy and key. If that time is now or has passed, the exemption
-    /// ends. It lasts for [`MAX_EXEMPTION`](crate::MAX_EXEMPTION) at most.
+    /// Writes down an order about clients, in the place of the one about the same clients of the
+    /// same policy. It is in force for [`LONGEST_ORDER`](crate::LONGEST_ORDER) at most.
     ///
     /// Decisions of the table do not change by it: each process has to read the
-    /// [`exemptions`](Self::exemptions), and to allow what they say without a charge.
+    /// [`orders`](Self::orders), and to decide by them without a charge.
     ///
     /// # Errors
     ///
     /// There is no space for it, or the table is being resized.
-    pub fn exempt(&self, exemption: &Exemption) -> Result<(), ExemptError> {
+    pub fn give_order(&self, order: &Order) -> Result<(), OrderError> {
+        self.write_order(|entries| entries.put(order))
+    }
+
+    fn write_order(&self, put: impl FnOnce(Orders<'_>) -> bool) -> Result<(), OrderError> {
         if self.is_superseded() || !self.is_complete() {
-            return Err(ExemptError::BeingResized);
+            return Err(OrderError::BeingResized);
         }
-        if !self.exemption_entries().put(exemption) {
-            return Err(ExemptError::Full);
+        if !put(self.order_entries()) {
+            return Err(OrderError::Full);
         }
         // A resize that began meanwhile may have copied the entries before this one was written.
-        if self.is_superseded() { Err(ExemptError::BeingResized) } else { Ok(()) }
+        if self.is_superseded() { Err(OrderError::BeingResized) } else { Ok(()) }
     }
 
-    /// The exemptions that have not ended, in no particular order.
-    pub fn exemptions(&self) -> Vec<Exemption> {
-        self.exemption_entries().all().collect()
+    /// Ends an order.
+    ///
+    /// # Errors
+    ///
+    /// The table is being resized.
+    pub fn end_order(&self, order: &Order) -> Result<(), OrderError> {
+        self.give_order(&Order { until: Time::ZERO, ..order.clone() })
     }
 
-    pub(crate) fn exemption_entries(&self) -> Exemptions<'_> {
-        Exemptions::new(self.region.exemptions(), self.hash_key.hasher(), self.now())
+    /// The orders that have not ended, in no particular order.
+    pub fn orders(&self) -> Vec<Order> {
+        self.order_entries().all().collect()
+    }
+
+    /// Writes down that all clients of the policy with this [id](crate::limit_id) are reset now,
+    /// in the place of an earlier reset.
+    ///
+    /// Decisions of the table do not change by it: each process has to read the
+    /// [`resets`](Self::resets), and to give the policy's limits other ids.
+    ///
+    /// # Errors
+    ///
+    /// There is no space for it, or the table is being resized.
+    pub fn reset_policy(&self, policy: u64, giver: &str) -> Result<PolicyReset, OrderError> {
+        let resets = self.resets();
+        let last = resets.iter().find(|reset| reset.policy == policy).map_or(0, |reset| reset.at);
+        let at = self.clock.wall_ns().max(last.saturating_add(1));
+        let reset = PolicyReset { policy, at, giver: giver.to_owned() };
+        self.take_reset(&reset)?;
+        Ok(reset)
+    }
+
+    /// Writes down a reset that was given on another machine, unless the table has a later one of
+    /// the policy.
+    ///
+    /// # Errors
+    ///
+    /// There is no space for it, or the table is being resized.
+    pub fn take_reset(&self, reset: &PolicyReset) -> Result<(), OrderError> {
+        self.write_order(|entries| entries.put_reset(reset))
+    }
+
+    /// The last reset of each policy that was reset, in no particular order.
+    pub fn resets(&self) -> Vec<PolicyReset> {
+        self.order_entries().resets()
+    }
+
+    pub(crate) fn order_entries(&self) -> Orders<'_> {
+        Orders::new(self.region.orders(), self.hash_key.hasher(), self.now())
     }
 
     /// Asks all processes that use the table to read their configuration again. Returns the number

@@ -1,6 +1,8 @@
 //! The content of the bucket of a calendar window, in the place of a TAT: when it may be
 //! forgotten, and how many cells were counted.
 
+// ADR 42: A calendar window is a bucket of its own.
+
 use crate::time::{Nanos, Time};
 
 /// How long after its end the count of a window is kept, at least.
@@ -53,7 +55,7 @@ impl Used {
     }
 
     /// With the later expiry of both, so that the count is kept long enough by any reading of the
-    /// wall clock; and with the smaller limit of both, because corrections count without a limit.
+    /// wall clock. And with the smaller limit of both, because corrections count without a limit.
     /// The count is that of `self`.
     pub(crate) const fn joined_with(self, other: Self) -> Self {
         if self.0 & !COUNT == other.0 & !COUNT {
@@ -67,7 +69,7 @@ impl Used {
         Self(expiry | size << SIZE_SHIFT | self.cells())
     }
 
-    /// Which part of the limit was counted, if `whole` is the smallest limit of its size; nothing
+    /// Which part of the limit was counted, if `whole` is the smallest limit of its size. Zero
     /// once the window is over: then the count is kept only in case the wall clock is set back.
     pub(crate) fn part(self, whole: u128, now: Time) -> u128 {
         let expiry = Time(self.0 & !BELOW);

@@ -37,8 +37,8 @@ fn hour(table: &Table) -> Window {
     Window::new(3600, 0, table.wall_reading().time_at(3600))
 }
 
-/// Goes through some seconds. In each millisecond `client` is asked `per_second / 1000` times on
-/// average, and the others come, `each` of them so many times in all.
+/// Goes through some seconds. In each millisecond `client` is called `per_second / 1000` times on
+/// average. The others come, too: each comes `each` times in all.
 fn go(
     clock: &ManualClock,
     per_second: u64,
@@ -146,7 +146,7 @@ fn new_keys_that_use_half_of_their_limit_free_no_client_that_is_denied() {
     assert_eq!(beside_others(1024, half), [2019, 9]);
 }
 
-/// And the other way round: what was counted is not forgotten for new keys of a fast limit.
+/// And the other way round: counted cells are not forgotten for new keys of a fast limit.
 #[test]
 fn a_count_that_is_used_up_is_not_freed_by_new_keys() {
     let (table, clock) = table(1024);
@@ -219,8 +219,9 @@ impl Limit {
 }
 
 proptest! {
-    /// A client that asks for seven times its limit is allowed what it would be allowed alone,
-    /// beside a flood of new keys of a limit that takes up to a million times as long to pay off.
+    /// A client asks for seven times its limit, beside a flood of new keys. Their limit takes up
+    /// to a million times as long to pay off. The client is allowed as many cells as if it were
+    /// alone.
     #[test]
     fn a_client_far_over_its_limit_is_not_forgotten(
         interval_ns in 1_000_000_u64..1_000_000_000,

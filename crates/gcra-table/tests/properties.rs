@@ -6,8 +6,8 @@ use std::collections::HashMap;
 use gcra_table::{Admission, Nanos, Quota, Slots, Table, Time};
 use proptest::prelude::*;
 
-/// The promise, word for word: it keeps all cells that were allowed, and checks for each interval
-/// that ends now and begins with one of them whether the cells in it stay within `burst + t / T`.
+/// The promise, word for word. It keeps all allowed cells. For each interval that begins with such
+/// a cell and ends now, it checks whether the cells in the interval stay within `burst + t / T`.
 /// Its times are nanoseconds, without the types of the crate.
 struct Naive {
     interval_ns: u64,
@@ -265,7 +265,7 @@ fn two_quotas_in_turn_forgive_nothing() {
 
 proptest! {
     /// However processes with different quotas take turns on one key, each allows exactly what it
-    /// would allow alone. So all of them together allow at most the sum of what each allows.
+    /// would allow alone. So all processes together allow at most the sum of these cells.
     #[test]
     fn each_of_several_quotas_allows_what_it_would_alone(
         parameters in prop::collection::vec(quotas(), 2..5),
@@ -314,10 +314,10 @@ proptest! {
         prop_assert!(table.check().is_empty());
     }
 
-    /// After a change of the quota a key owes the cells that it owed at the change, which are paid
-    /// off at the faster of both rates, or what it has sent since then, whichever is more. (The
-    /// rest of a cell counts as a part. So there are two ledgers: one in which it counts as
-    /// nothing, and one in which it counts as a whole cell.)
+    /// After a change of the quota, the debt of a key is the larger of two debts. One is the debt
+    /// at the change, paid off at the faster of both rates. The other is the cells that the key
+    /// has sent since the change. (The rest of a cell counts as a part. So there are two ledgers:
+    /// one in which it counts as nothing, and one in which it counts as a whole cell.)
     #[test]
     fn a_debt_survives_a_change_of_the_quota(
         before in quotas(),
@@ -374,10 +374,10 @@ fn costs() -> impl Strategy<Value = u32> {
     prop_oneof![9 => 1_u32..4, 1 => 0_u32..210]
 }
 
-/// A shaper as one would draw it: requests stand in a queue, in the order in which they came, and
-/// each leaves at the earliest moment at which what left in each interval before it stays within
-/// `burst + t / T`. A request that would have to wait for longer than the longest delay is turned
-/// away. The shaper knows no TAT. Its times are nanoseconds.
+/// A shaper as one would draw it: requests stand in a queue, in the order in which they came. Each
+/// leaves at the earliest moment at which the cells that left in each interval before it stay
+/// within `burst + t / T`. A request that would have to wait for longer than the longest delay is
+/// turned away. The shaper knows no TAT. Its times are nanoseconds.
 struct Shaper {
     limit: Naive,
     max_delay: u64,
@@ -404,9 +404,9 @@ impl Shaper {
 }
 
 proptest! {
-    /// With a longest delay the table is a shaper for each key: each delay is the one of the
-    /// queue, to the nanosecond, so nobody overtakes and the outflow keeps to the limit; and a
-    /// request is turned away for as long as the queue is too long, and not longer.
+    /// With a longest delay the table is a shaper for each key. Each delay is the one of the
+    /// queue, to the nanosecond, so nobody overtakes and the outflow keeps to the limit. A request
+    /// is turned away while the queue is too long, and not longer.
     #[test]
     fn with_a_longest_delay_a_table_is_a_queue_for_each_key(
         parameters in quotas(),
@@ -476,9 +476,10 @@ struct Reserved {
 
 proptest! {
     /// Requests reserve cells, and their responses correct that, late and in any order. In any
-    /// interval, what was charged less what was given back keeps to the limit, but for what
-    /// responses have charged beyond the burst; and so does what requests have really cost, but
-    /// for what those under way at its beginning had reserved too much.
+    /// interval, the charged cells less the cells given back keep to the limit, except cells that
+    /// responses have charged beyond the burst. The real cost of the requests keeps to the limit,
+    /// too. Its one exception is the cells that requests under way at the beginning had reserved
+    /// too much.
     #[test]
     fn what_is_settled_keeps_to_the_limit(
         parameters in quotas(),

@@ -63,9 +63,6 @@ const NARROW: usize = 16;
 /// No column is wider, whatever another process has written.
 const WIDEST: usize = 1000;
 
-/// A row that says how many are missing needs one row above it to be of use.
-pub const LEAST: usize = 3;
-
 /// A column with its heading, and how it takes part when the width is too small.
 pub struct Column {
     pub heading: String,
@@ -100,16 +97,8 @@ fn last_rank(columns: &[Column], width: usize) -> u8 {
     ranks.into_iter().rev().find(fits).unwrap_or(0)
 }
 
-/// How many lines the heading and all rows take, and the line about columns that are left out.
-pub fn height(columns: &[Column], width: usize) -> usize {
-    let rows = columns.iter().map(|column| column.cells.len()).max().unwrap_or(0);
-    let last = last_rank(columns, width);
-    1 + rows + usize::from(columns.iter().any(|column| column.rank > last))
-}
-
-/// A heading and the rows below it, in at most so many lines. The first rows may have been
-/// scrolled away: then the last line says how many are above.
-pub fn lines(mut columns: Vec<Column>, width: usize, height: usize, above: usize) -> Vec<Styled> {
+/// A heading and the rows below it, in at most so many lines.
+pub fn lines(mut columns: Vec<Column>, width: usize, height: usize) -> Vec<Styled> {
     let rows = columns.iter().map(|column| column.cells.len()).max().unwrap_or(0);
     let (all, last) = (columns.len(), last_rank(&columns, width));
     columns.retain(|column| column.rank <= last);
@@ -137,19 +126,17 @@ pub fn lines(mut columns: Vec<Column>, width: usize, height: usize, above: usize
     };
     let mut lines = vec![line(&|column| (column.heading.clone(), Style::Dim))];
     let space = height.saturating_sub(1);
-    let needs_note = rows > space || (above > 0 && rows == space);
-    let shown = if needs_note { space.saturating_sub(1) } else { rows };
+    let shown = if rows > space { space.saturating_sub(1) } else { rows };
     for row in 0..shown {
         lines.push(line(&|column| column.cells.get(row).cloned().unwrap_or_default()));
     }
-    let above = (above > 0).then(|| format!("{above} above"));
     let more = (rows > shown).then(|| format!("+{} more", rows - shown));
     let wider = match left_out {
         0 => None,
         1 => Some("1 more column needs a wider terminal".to_owned()),
         count => Some(format!("{count} more columns need a wider terminal")),
     };
-    let notes: Vec<_> = [above, more, wider].into_iter().flatten().collect();
+    let notes: Vec<_> = [more, wider].into_iter().flatten().collect();
     if !notes.is_empty() {
         lines.push(Styled::new(notes.join("; "), Style::Dim));
     }

@@ -2,9 +2,14 @@
 
 use std::fmt;
 use std::ops::RangeInclusive;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use jiff::Timestamp;
+use jiff::civil::DateTime;
+use jiff::tz::TimeZone;
+use jiff::{Timestamp, Zoned};
+
+use crate::sentence;
+use crate::sentence::Sentence;
 
 /// The units that are written, from the longest to the shortest, in nanoseconds.
 const UNITS: [(&str, u64); 6] = [
@@ -43,10 +48,10 @@ pub fn parse_in(
     text: &str,
     range: RangeInclusive<Duration>,
     like: &str,
-) -> Result<Duration, String> {
+) -> Result<Duration, Sentence> {
     parse(text).filter(|time| range.contains(time)).ok_or_else(|| {
         let (least, most) = (Exact(*range.start()), Exact(*range.end()));
-        format!(
+        sentence!(
             "'{text}' is not a time from {least} to {most}; write a whole number and a unit, such \
              as {like}"
         )
@@ -100,14 +105,35 @@ impl fmt::Display for Left {
     }
 }
 
+/// How long a client has to wait, as one tells it: "10 min 2 s". From two minutes on it has two
+/// units and is rounded up to the smaller one.
+pub struct Wait(pub Duration);
+
+impl fmt::Display for Wait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ns = nanoseconds(self.0);
+        let units = UNITS.iter().zip(&UNITS[1..]).take(3);
+        let found = units.into_iter().find(|((_, unit_ns), _)| ns >= 2 * unit_ns);
+        let Some(((unit, unit_ns), (small, small_ns))) = found else { return Left(self.0).fmt(f) };
+        let smalls = ns.div_ceil(*small_ns);
+        let (count, rest) = (smalls / (unit_ns / small_ns), smalls % (unit_ns / small_ns));
+        write!(f, "{count} {}", spelled(unit))?;
+        if rest > 0 { write!(f, " {rest} {}", spelled(small)) } else { Ok(()) }
+    }
+}
+
+/// An "m" that stands alone could mean metres, months or a thousandth.
+fn spelled(unit: &str) -> &str {
+    if unit == "m" { "min" } else { unit }
+}
+
 /// Writes two or three digits and a unit. `divided` divides and rounds.
 fn write_short(f: &mut fmt::Formatter<'_>, ns: u64, divided: fn(u64, u64) -> u64) -> fmt::Result {
     // A unit is used from two of it on, so that rounding never hides more than a tenth.
     let Some((unit, unit_ns)) = UNITS.iter().find(|(_, unit_ns)| ns >= 2 * unit_ns) else {
         return write!(f, "{ns} ns");
     };
-    // An "m" that stands alone could mean metres, months or a thousandth.
-    let unit = if *unit == "m" { "min" } else { unit };
+    let unit = spelled(unit);
     match divided(ns, unit_ns / 10) {
         tenths @ 0..100 => write!(f, "{}.{} {unit}", tenths / 10, tenths % 10),
         _ => write!(f, "{} {unit}", divided(ns, *unit_ns)),
@@ -128,6 +154,35 @@ impl fmt::Display for Utc {
         let moment = moment.unwrap_or(Timestamp::MAX);
         write!(f, "{}", moment.strftime("%Y-%m-%d %H:%M:%S UTC"))
     }
+}
+
+/// Reads a moment that [`Utc`] writes, in seconds since 1970: `2026-11-22T09:05`, with or without
+/// seconds; or a date, which is its midnight.
+pub fn parse_utc(text: &str) -> Option<i64> {
+    // A time zone would be another clock.
+    let is_plain = |byte: u8| byte.is_ascii_digit() || b"-:T ".contains(&byte);
+    let moment = text.bytes().all(is_plain).then(|| text.parse::<DateTime>().ok()).flatten()?;
+    Some(moment.to_zoned(TimeZone::UTC).ok()?.timestamp().as_second())
+}
+
+/// Reads a moment of the local clock, `2026-11-29T09:00`, or of a zone that stands behind it: `Z`,
+/// ` UTC` as [`Utc`] writes it, `+01:00`, or `[Europe/Berlin]`.
+pub fn parse_moment(text: &str) -> Option<SystemTime> {
+    let in_utc = text.strip_suffix(" UTC").map(|moment| format!("{moment}Z"));
+    let text = in_utc.as_deref().unwrap_or(text);
+    let moment = match text.parse::<Zoned>() {
+        Ok(zoned) => zoned.timestamp(),
+        Err(_) => match text.parse::<Timestamp>() {
+            Ok(moment) => moment,
+            Err(_) => {
+                let is_plain = |byte: u8| byte.is_ascii_digit() || b"-:T ".contains(&byte);
+                let plain = text.bytes().all(is_plain) && text.contains(':');
+                let moment = plain.then(|| text.parse::<DateTime>().ok()).flatten()?;
+                moment.to_zoned(TimeZone::system()).ok()?.timestamp()
+            }
+        },
+    };
+    Some(moment.into())
 }
 
 #[cfg(test)]
@@ -170,6 +225,32 @@ mod tests {
     }
 
     #[test]
+    fn a_moment_has_a_zone_or_is_of_the_local_clock() {
+        let at = |text: &str| {
+            let since = parse_moment(text)?.duration_since(SystemTime::UNIX_EPOCH).ok()?;
+            Some(since.as_secs())
+        };
+        let nine = 1_795_942_800;
+        for text in [
+            "2026-11-29T09:00Z",
+            "2026-11-29 09:00:00 UTC",
+            "2026-11-29T10:00+01:00",
+            "2026-11-29T10:00[Europe/Berlin]",
+            "2026-11-29T10:00+01:00[Europe/Berlin]",
+        ] {
+            assert_eq!(at(text), Some(nine), "{text}");
+        }
+        // No zone has more than 14 hours.
+        for text in ["2026-11-29T09:00", "2026-11-29 09:00", "2026-11-29T09:00:00"] {
+            assert!(at(text).is_some_and(|at| at.abs_diff(nine) <= 14 * 3600), "{text}");
+        }
+        for text in ["", "2026-11-29", "09:00", "tomorrow", "2026-11-29T25:00", "2026-13-01T00:00"]
+        {
+            assert_eq!(at(text), None, "{text}");
+        }
+    }
+
+    #[test]
     fn what_is_written_can_be_read() {
         for text in ["50us", "1500ms", "864s", "90m", "31d", "0s"] {
             assert_eq!(Exact(parse(text).unwrap()).to_string(), text);
@@ -208,6 +289,34 @@ mod tests {
             (119_999_999_999, "120 s"),
         ] {
             assert_eq!(Left(Duration::from_nanos(ns)).to_string(), words);
+        }
+    }
+
+    #[test]
+    fn a_wait_is_told_to_the_second() {
+        for (ns, words) in [
+            (0, "0 ns"),
+            (5_900_000_000, "5.9 s"),
+            (90_000_000_000, "90 s"),
+            (119_999_999_999, "120 s"),
+            (120_000_000_000, "2 min"),
+            (601_620_000_000, "10 min 2 s"),
+            (3_599_999_999_999, "60 min"),
+            (7_200_000_000_001, "2 h 1 min"),
+            (7_140_000_000_000, "119 min"),
+            (400_000_000_000_000, "4 d 16 h"),
+        ] {
+            assert_eq!(Wait(Duration::from_nanos(ns)).to_string(), words);
+        }
+    }
+
+    #[test]
+    fn a_moment_that_is_written_is_read() {
+        assert_eq!(parse_utc("2026-11-22T09:05"), Some(1_795_338_300));
+        assert_eq!(parse_utc("2026-11-22 09:05:00"), Some(1_795_338_300));
+        assert_eq!(parse_utc("2026-11-22"), Some(1_795_305_600));
+        for text in ["", "2026-11-22T09:05Z", "2026-11-22T09:05+01:00", "2026-02-30", "09:05"] {
+            assert_eq!(parse_utc(text), None, "{text}");
         }
     }
 

@@ -7,12 +7,13 @@
 )]
 
 pub mod columns;
+pub mod config_note;
 pub mod count;
 pub mod duration;
 pub mod embedded;
 pub mod network;
 pub mod output;
-pub mod table_error;
+pub mod sentence;
 pub mod version;
 pub mod visible;
 mod words;

@@ -1,14 +1,16 @@
 //! An address or network as an operator writes it, in a configuration file or on a command line.
 //!
 //! A string that is nearly an address is a mistake, and not a value. No client would ever send
-//! such a value, so a typing error in a list of denied addresses, or in the key of a client that
-//! is to be reset, would have no effect.
+//! such a value. So a typing error in a list of denied addresses, or in the key of a client to
+//! reset, would have no effect.
 
 use std::net::{IpAddr, Ipv4Addr};
 
 use ipnet::IpNet;
 
 use crate::embedded::canonical_net;
+use crate::sentence;
+use crate::sentence::Sentence;
 
 /// The prefix of a string that is a value whatever it looks like.
 pub const VALUE: &str = "str:";
@@ -17,25 +19,25 @@ pub const VALUE: &str = "str:";
 /// stands for itself. An IPv4 address is one in each of its forms. The error is a sentence that
 /// says what would be right: the string is empty, has white space around it, or is nearly an
 /// address.
-pub fn written_net(text: &str) -> Result<Option<IpNet>, String> {
+pub fn written_net(text: &str) -> Result<Option<IpNet>, Sentence> {
     if let Ok(ip) = text.parse::<IpAddr>() {
         return Ok(Some(canonical_net(ip.into())));
     }
     match text.parse::<IpNet>() {
         Ok(net) if net == net.trunc() => Ok(Some(canonical_net(net))),
-        Ok(net) => Err(format!(
+        Ok(net) => Err(sentence!(
             "'{text}' is not the first address of its network; write {} for the network, or \
              {}/{} for the one address",
             net.trunc(),
             net.addr(),
             net.max_prefix_len()
         )),
-        Err(_) if text.is_empty() => Err(format!(
+        Err(_) if text.is_empty() => Err(sentence!(
             "'' is empty; write an address, a network or a value, or {VALUE} for the empty string"
         )),
         Err(_) if text != text.trim() => {
             let trimmed = text.trim();
-            Err(format!(
+            Err(sentence!(
                 "'{text}' has white space around it; write \"{trimmed}\", or \"{VALUE}{text}\" if \
                  it is part of the value"
             ))
@@ -43,7 +45,7 @@ pub fn written_net(text: &str) -> Result<Option<IpNet>, String> {
         Err(_) => {
             let general = || "one, such as 192.0.2.1 or 192.0.2.0/24,".to_owned();
             match meant(text).or_else(|| is_nearly_an_address(text).then(general)) {
-                Some(right) => Err(format!(
+                Some(right) => Err(sentence!(
                     "'{text}' is not an address or network; write {right} or {VALUE}{text} for \
                      the text itself"
                 )),
@@ -53,9 +55,9 @@ pub fn written_net(text: &str) -> Result<Option<IpNet>, String> {
     }
 }
 
-/// The address or network that was probably meant, with the comma that follows it in the sentence:
-/// the string with dots for other marks and without quotes and white space, or a hexadecimal
-/// number.
+/// The address or network that was probably meant, with the comma that follows it in the sentence.
+/// It is the string with dots for other marks, and without quotes and white space; or a
+/// hexadecimal number.
 fn meant(text: &str) -> Option<String> {
     if let Some(digits) = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
         let is_hex = digits.len() == 8 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -145,7 +147,7 @@ mod tests {
 
     /// The strings for which `written_net` does not say what is beside them.
     fn wrong<'a>(rows: impl IntoIterator<Item = (&'a str, String)>) -> Vec<String> {
-        let said = |text| written_net(text).err().unwrap_or_else(|| "a value".to_owned());
+        let said = |text| written_net(text).err().map_or("a value".to_owned(), String::from);
         let rows = rows.into_iter().filter(|(text, sentence)| said(text) != *sentence);
         rows.map(|(text, _)| format!("{text:?}: {}", said(text))).collect()
     }

@@ -9,6 +9,8 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use serde_json::Value;
 
+use crate::config_note::ConfigNote;
+use crate::sentence::Sentence;
 use crate::visible::{Visible, escaped_json, visible_lines};
 
 /// One answer in both forms.
@@ -30,17 +32,28 @@ impl fmt::Display for WrongUsage {
 
 impl Error for WrongUsage {}
 
+impl From<Sentence> for WrongUsage {
+    fn from(sentence: Sentence) -> Self {
+        Self(sentence.into())
+    }
+}
+
 /// The mistakes in a configuration, one a line. The exit status is 1.
 #[derive(Debug)]
-pub struct Mistakes(pub Vec<String>);
+pub struct Mistakes(pub Vec<ConfigNote>);
 
 impl fmt::Display for Mistakes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.join("\n"))
+        f.write_str(&lines(&self.0))
     }
 }
 
 impl Error for Mistakes {}
+
+/// The sentences, one a line.
+pub fn lines(notes: &[ConfigNote]) -> String {
+    notes.iter().map(|note| &**note).collect::<Vec<_>>().join("\n")
+}
 
 /// Prints why a command failed on standard error. Returns the exit status for it.
 pub fn print_error(error: &anyhow::Error) -> ExitCode {
@@ -74,13 +87,13 @@ pub fn write_stdout(text: &str) -> anyhow::Result<()> {
 
 /// Prints the mistakes of a configuration on standard error, one a line. Returns the exit status
 /// for it.
-pub fn print_mistakes(mistakes: &[String]) -> ExitCode {
+pub fn print_mistakes(mistakes: &[ConfigNote]) -> ExitCode {
     mistakes.iter().for_each(|mistake| complain(mistake));
     ExitCode::FAILURE
 }
 
 /// Prints the warnings about a configuration on standard error, one a line.
-pub fn print_warnings(warnings: &[String]) {
+pub fn print_warnings(warnings: &[ConfigNote]) {
     warnings.iter().for_each(|warning| complain(warning));
 }
 

@@ -5,17 +5,17 @@
 
 use std::fmt::{self, Write as _};
 
-/// Whether a terminal obeys a character or does not show it: control and format characters (such
-/// as those that change the direction of text), spaces that are not the usual one, characters that
-/// are drawn on the one before, those that Unicode does not define, and those that are blank
-/// although they are letters or symbols.
+/// Whether a terminal obeys a character or does not show it. Such characters are control and
+/// format characters (such as those that change the direction of text), and spaces that are not
+/// the usual one. Others are drawn on the character before, or Unicode does not define them, or
+/// they are blank although they are letters or symbols.
 pub fn is_hidden(c: char) -> bool {
     if c.is_ascii() { c.is_ascii_control() } else { c.escape_debug().len() > 1 || is_blank(c) }
 }
 
-/// Whether a character is blank, of those that the standard library takes for visible: the letters
-/// among Unicode's `Default_Ignorable_Code_Point` (fillers of Hangul), the Braille pattern without
-/// dots, and the musical symbol without a note head.
+/// Whether a character is blank, although the standard library takes it for visible. Such
+/// characters are the letters among Unicode's `Default_Ignorable_Code_Point` (fillers of Hangul),
+/// the Braille pattern without dots, and the musical symbol without a note head.
 const fn is_blank(c: char) -> bool {
     matches!(c, '\u{115f}' | '\u{1160}' | '\u{2800}' | '\u{3164}' | '\u{ffa0}' | '\u{1d159}')
 }

@@ -46,7 +46,7 @@ pub(crate) struct Flags {
     cbor: bool,
 }
 
-/// All names of HAProxy 2.6 to 3.4 but "o", which has options for what follows it.
+/// All names of HAProxy 2.6 to 3.4 except "o", which has options for the names behind it.
 const ALIASES: &[&str] = &[
     "B", "CC", "CS", "H", "HM", "HP", "HPO", "HQ", "HU", "HV", "ID", "OG", "ST", "T", "TR", "Ta",
     "Tc", "Td", "Th", "Ti", "Tl", "Tq", "Tr", "Ts", "Tt", "Tu", "Tw", "U", "ac", "b", "bc", "bi",

@@ -53,7 +53,7 @@ impl Field {
     }
 }
 
-/// The log-formats that HAProxy has names for, and those of this project.
+/// The log-formats that HAProxy has names for, and the formats of this project.
 const HTTP: &str = "%ci:%cp [%tr] %ft %b/%s %TR/%Tw/%Tc/%Tr/%Ta %ST %B %CC %CS %tsc \
                     %ac/%fc/%bc/%sc/%rc %sq/%bq %hr %hs %{+Q}r";
 const HTTPS: &str = "%ci:%cp [%tr] %ft %b/%s %TR/%Tw/%Tc/%Tr/%Ta %ST %B %CC %CS %tsc \
@@ -72,17 +72,26 @@ const TCP_CLF: &str = "%{+Q}o %{-Q}ci - - [%T] \"TCP \" 000 %B \"\" \"\" %cp %ms
 const SHIPPED_BEGIN: &str = "%ci:%cp [%tr] %ft %b/%s %TR/%Tw/%Tc/%Tr/%Ta %ST %B %tsc \
                              %ac/%fc/%bc/%sc/%rc %sq/%bq %{+Q}r ";
 /// The fields that some of them have behind that, and the names of these formats.
-const SHIPPED_MORE: [(&str, &str); 5] = [
+const SHIPPED_MORE: [(&str, &str); 4] = [
     ("", ""),
-    (" with costs", "cost=%[var(txn.cost)] "),
     (" with estimates", "estimate=%[var(txn.estimate)] "),
     (" with delays", "delay_ms=%[var(txn.gcra.delay_ms)] "),
     (" behind a proxy", "client=%[var(txn.client)] "),
 ];
-/// And their end.
-const SHIPPED_END: &str = "blocked=%[var(txn.gcra.blocked)] policy=%[var(txn.gcra.policy)] \
-                           reason=%[var(txn.gcra.reason)] \
-                           retry_after=%[var(txn.gcra.retry_after)] err=%[var(txn.gcra.err)]";
+/// The fields that all of them have behind that; and others that some have, between these.
+const SHIPPED_END: [&str; 3] = [
+    "blocked=%[var(txn.gcra.blocked)] policy=%[var(txn.gcra.policy)] ",
+    "reason=%[var(txn.gcra.reason)] retry_after=%[var(txn.gcra.retry_after)] ",
+    "err=%[var(txn.gcra.err)]",
+];
+const SHIPPED_BETWEEN: [(&str, [&str; 2]); 3] = [
+    (
+        " with names",
+        ["limit_name=%[var(txn.gcra.limit_name)] client=%[var(txn.gcra.client)] ", ""],
+    ),
+    (" with bandwidths", ["", "bandwidth=%[var(txn.gcra.bandwidth)] "]),
+    ("", ["", ""]),
+];
 /// The fields of gcra-spoa's configuration for TCP behind those of TCP.
 const SHIPPED_TCP_END: &str = "blocked=%[var(sess.gcra.blocked)] policy=%[var(sess.gcra.policy)] \
                                reason=%[var(sess.gcra.reason)] \
@@ -114,7 +123,7 @@ const JSON_TIMES: &[&str] = &[
     "epoch",
 ];
 
-/// Names of sample fetches for what a log has under another name.
+/// Names of sample fetches for fields that a log has under another name.
 const OTHER_NAMES: &[(&str, &str)] = &[
     ("src", "ci"),
     ("src_port", "cp"),
@@ -264,9 +273,16 @@ impl Format {
     fn known() -> &'static [Self] {
         static KNOWN: OnceLock<Vec<Format>> = OnceLock::new();
         KNOWN.get_or_init(|| {
-            let shipped = SHIPPED_MORE.map(|(with, more)| {
-                let format = format!("{SHIPPED_BEGIN}{more}{SHIPPED_END}");
-                Self::constant(&format!("the log-format of gcra-spoa{with}"), &format)
+            // Those with more fields come first: a field could have the rest of a line for its
+            // value.
+            let shipped = SHIPPED_BETWEEN.iter().flat_map(|(between_with, [first, second])| {
+                SHIPPED_MORE.iter().map(move |(with, more)| {
+                    let [blocked, reason, err] = SHIPPED_END;
+                    let format =
+                        format!("{SHIPPED_BEGIN}{more}{blocked}{first}{reason}{second}{err}");
+                    let name = format!("the log-format of gcra-spoa{with}{between_with}");
+                    Self::constant(&name, &format)
+                })
             });
             let shipped_tcp = format!("{TCP} {SHIPPED_TCP_END}");
             // Fields that people add to the HTTP and TCP formats, at their ends or before the

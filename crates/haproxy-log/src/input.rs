@@ -62,7 +62,7 @@ impl Input {
     ///
     /// # Errors
     /// The file cannot be opened or read, is compressed in another way than with gzip or zstd, or
-    /// nothing of it can be decompressed ([`io::ErrorKind::InvalidData`]).
+    /// does not begin with bytes that can be decompressed ([`io::ErrorKind::InvalidData`]).
     pub fn sample(&self) -> io::Result<Vec<u8>> {
         let read = Arc::new(Mutex::new(Kept { reader: self.open_raw()?, bytes: Vec::new() }));
         let mut sample = Vec::new();

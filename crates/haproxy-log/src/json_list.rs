@@ -57,8 +57,8 @@ fn is_list(bytes: &[u8]) -> bool {
 }
 
 impl Place {
-    /// What the next byte is in the lines: a line ends where a comma stands between objects, and
-    /// nowhere else.
+    /// The byte that stands for the next byte in the lines: a line ends where a comma stands
+    /// between objects, and nowhere else.
     fn in_lines(&mut self, byte: u8) -> u8 {
         if self.in_string {
             self.in_string = self.is_escaped || byte != b'"';

@@ -1,9 +1,9 @@
 //! Reads HAProxy's logs: lines of any log-format become requests in the order of time.
 //!
-//! A [`Format`] is what the lines of a log have: one that HAProxy has a name for, a `log-format`
-//! string, JSON, or what [`Format::guess`] finds in a sample. [`Format::select`] says which fields
-//! are wanted, and [`read()`] gives them for each request of some [`Input`]s, and counts the lines
-//! that are no requests.
+//! A [`Format`] describes the lines of a log. It is a format that HAProxy has a name for, a
+//! `log-format` string, JSON, or the format that [`Format::guess`] finds in a sample.
+//! [`Format::select`] says which fields are wanted. [`read()`] gives these fields for each request
+//! of some [`Input`]s, and counts the lines that are no requests.
 //!
 //! ```
 //! use haproxy_log::{Format, Input, Options, Progress, read};

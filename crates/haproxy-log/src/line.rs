@@ -342,7 +342,7 @@ fn json_date(dates: &mut Dates, text: &[u8], escaped: bool) -> Option<i64> {
 /// first. If some of them have more than whole seconds, only these.
 pub(crate) fn json_dates<'a>(lines: impl Iterator<Item = &'a [u8]>) -> Vec<String> {
     let (mut dates, mut path) = (Dates::new(0), Vec::new());
-    // How often each is there, and whether one of them had a fraction.
+    // How often each name is there, and whether a date under it had a fraction.
     let mut counts: Vec<(String, usize, bool)> = Vec::new();
     let mut objects = 0;
     for line in lines {

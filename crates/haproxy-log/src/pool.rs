@@ -69,7 +69,7 @@ enum Source {
     Ended,
 }
 
-/// Ends the threads when it is dropped: when all is read, or one of them has panicked.
+/// Ends the threads when it is dropped: when all is read, or a thread has panicked.
 struct Stop<'a, 'b>(&'a Pool<'b>);
 
 impl Drop for Stop<'_, '_> {

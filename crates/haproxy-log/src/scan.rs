@@ -281,7 +281,7 @@ impl Scanner {
                     let mismatch = Mismatch { ended, parts: op };
                     match self.retry(line, &mut free, at, &mut fuel, spans) {
                         Some(next) => (op, at) = next,
-                        // What follows the request is cut off.
+                        // The text behind the request is cut off.
                         None => match closed.filter(|_| ended && op >= DATED) {
                             Some(closed) => {
                                 self.forget_after(closed + 1, spans);
@@ -394,7 +394,7 @@ fn space(line: &[u8], from: usize, at: usize) -> Step {
     Step::Differs
 }
 
-/// `memchr` for what is mostly near.
+/// `memchr` for a byte that is mostly near.
 fn find(byte: u8, text: &[u8]) -> Option<usize> {
     const NEAR: usize = 8;
     match text.iter().take(NEAR).position(|&b| b == byte) {

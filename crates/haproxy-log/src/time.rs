@@ -135,7 +135,7 @@ impl Time {
         if self.milliseconds.is_none() && self.after.is_empty() {
             return Some(at);
         }
-        // HAProxy writes -1 for what did not happen.
+        // HAProxy writes -1 for an event that did not happen.
         let milliseconds = |place: usize| {
             let text = str::from_utf8(value(place)?).ok()?;
             text.parse::<i64>().ok().filter(|number| (0..i64::from(u32::MAX)).contains(number))
@@ -143,7 +143,7 @@ impl Time {
         let mut sum = self.milliseconds.and_then(milliseconds).unwrap_or(0);
         let mut after = 0;
         for &place in &self.after {
-            // As HAProxy does for %tr: without one of them, the date is the accept date.
+            // As HAProxy does for %tr: if such a time is missing, the date is the accept date.
             match milliseconds(place) {
                 Some(time) => after += time,
                 None => return Some(at + sum * 1000),

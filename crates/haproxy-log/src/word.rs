@@ -33,8 +33,8 @@ pub(crate) fn readings(
     }
 }
 
-/// What HAProxy makes of a text: outside of quotes at its beginning, or between double quotes, so
-/// that a quotation mark in it is one.
+/// The string that HAProxy reads in a text. The text begins outside of quotes, or it stands
+/// between double quotes, and then a quotation mark in it is an ordinary character.
 fn take_apart(
     text: &str,
     is_inside: bool,
@@ -120,7 +120,7 @@ fn variable<'a>(
 mod tests {
     use super::*;
 
-    /// What HAProxy 2.6 and 3.4 make of these words.
+    /// The strings that HAProxy 2.6 and 3.4 read in these words.
     #[test]
     fn a_word_is_taken_apart_as_haproxy_does_it() {
         let variables = [("FORMAT", "%ci %r")];

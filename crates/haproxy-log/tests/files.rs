@@ -164,7 +164,7 @@ fn lines_beyond_the_window_are_late() {
     let (requests, counts) = run(&[stream(text.as_bytes())], &options);
     assert_eq!((counts.entries, counts.late, counts.lines), (6001, 1, 6002));
     assert!(requests.is_sorted_by_key(|request| request.0));
-    // A window of what the counts say is enough.
+    // A window as long as the counts say is enough.
     let window = counts.behind.unwrap();
     assert!(window > Duration::from_secs(50), "{counts:?}");
     let options = with(|it| it.window = window);

@@ -181,7 +181,7 @@ fn a_line_that_ends_within_a_text_is_a_request() {
     }
 }
 
-/// What stands behind the request is cut off together with it, and has no wrong value.
+/// The fields behind the request are cut off together with it, and have no wrong value.
 #[test]
 fn a_line_that_ends_behind_its_request_is_a_request() {
     let line = "192.0.2.1:5321 [22/Nov/2026:21:39:33.123] fe be/s1 0/0/1/2/3 200 512 ---- \
@@ -481,7 +481,7 @@ fn the_format_is_guessed() {
         (LINE, "the HTTP format"),
         (tcp, "the TCP format"),
         (&format!("{start} {end}"), "the log-format of gcra-spoa"),
-        (&format!("{start} cost=3 {end}"), "the log-format of gcra-spoa with costs"),
+        (&format!("{start} estimate=3 {end}"), "the log-format of gcra-spoa with estimates"),
         (&format!("{tcp} {end}"), "the log-format of gcra-spoa for TCP"),
         (&format!("{LINE} 0/0/0/0/0 -/TLSv1.3/TLS_AES"), "the HTTPS format"),
         (&format!("{LINE} \"more\""), "the HTTP format with more at its end"),
@@ -526,7 +526,7 @@ fn a_log_that_has_no_known_format_is_of_a_kind() {
 
 #[test]
 fn a_hostile_line_takes_linear_time() {
-    // Two free strings, and a line full of what could be the end of the first.
+    // Two free strings, and a line full of texts that could be the end of the first.
     let format = Format::compile("%[var(a)] x%[var(b)]y %b %{+Q}[var(c)] z %tr").unwrap();
     for piece in [" x", " xy ", " xy a", "y ", " xy a \"", "\\\"", "{", "\"a\":", " "] {
         let line = piece.repeat(65_000 / piece.len());

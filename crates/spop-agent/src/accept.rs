@@ -1,5 +1,8 @@
 //! Accepts connections, and deals them to the workers.
 
+// ADR 3: Connections are dealt to workers in turn.
+// ADR 6: Connections beyond the bound are still accepted.
+
 use std::io;
 use std::pin::pin;
 use std::sync::Arc;
@@ -147,8 +150,8 @@ fn not_handed_over(error: &io::Error) {
     log::warn!("could not hand a connection to its worker: {error}");
 }
 
-/// An accepted connection's part of what is counted and limited. It is given back when this is
-/// dropped, however the connection ends.
+/// An accepted connection's part of the counts and limits. It is given back when this is dropped,
+/// however the connection ends.
 struct Accepted<H> {
     shared: Arc<Shared<H>>,
     handler_permit: HandlerPermit,

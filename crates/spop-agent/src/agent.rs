@@ -1,5 +1,8 @@
 //! An agent: its settings, its listeners and workers, and the order in which they start and stop.
 
+// ADR 2: One worker by default.
+// ADR 7: Stopping has an order.
+
 use std::fmt;
 use std::future::{Future, pending, poll_fn};
 use std::io;
@@ -31,8 +34,8 @@ const FAREWELL: Duration = Duration::from_secs(5);
 /// An SPOE agent: a handler, and the settings under which it is served.
 ///
 /// The defaults are good for HAProxy 2.6 and later: 10 000 connections, frames of 16 380 bytes,
-/// ACKs of at most 815 bytes (so HAProxy can have 20 NOTIFYs in flight on a connection), 256 MiB
-/// of memory that all connections keep together.
+/// and ACKs of at most 815 bytes. So HAProxy can have 20 NOTIFYs in flight on a connection. All
+/// connections together keep at most 256 MiB of memory.
 #[derive(Debug)]
 pub struct Agent<H> {
     handler: H,
@@ -55,8 +58,8 @@ impl<H: Handler> Agent<H> {
     }
 
     /// Sets how long a request may wait for a [late reply](crate::Reply::later). After that it is
-    /// answered with what was set at first. Choose a little less than HAProxy's `timeout
-    /// processing`, because HAProxy ignores an ACK that comes after that. Default: 1 s.
+    /// answered with the variables that were set at first. Choose a little less than HAProxy's
+    /// `timeout processing`, because HAProxy ignores an ACK that comes after that. Default: 1 s.
     #[must_use]
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.settings.deadline = deadline;
@@ -72,15 +75,16 @@ impl<H: Handler> Agent<H> {
         self
     }
 
-    /// Sets how many bytes all connections together may keep between their rounds: incomplete
-    /// frames, payloads in pieces, answers that HAProxy has not read yet, and requests that wait
-    /// for [late replies](crate::Reply::later) with their futures. Default: 256 MiB.
+    /// Sets how many bytes all connections together may keep between their rounds. These are
+    /// incomplete frames, payloads in pieces, and answers that HAProxy has not read yet. They are
+    /// also requests that wait for [late replies](crate::Reply::later), with their futures.
+    /// Default: 256 MiB.
     ///
     /// Nothing that is kept is dropped to make space. A connection that needs more than
     /// is left is ended with status 13 (resource allocation error), a warning and a
     /// [counter](crate::Snapshot::no_memory). A request that finds no memory to wait in is
-    /// answered at once with what was set at first. A connection whose frames arrive whole and
-    /// whose answers are read keeps nothing, and is not affected.
+    /// answered at once with the variables that were set at first. A connection whose frames
+    /// arrive whole and whose answers are read keeps nothing, and is not affected.
     ///
     /// Each worker may need 2 MiB more during a round. The sockets' buffers in the kernel and the
     /// memory of the handler are not counted.
@@ -155,9 +159,9 @@ impl<H: Handler> Agent<H> {
         self.serve_on(vec![Handle::current()], listeners.into_iter().collect(), stop).await;
     }
 
-    /// Starts `threads` worker threads (the calling thread is one of them), each with a runtime of
-    /// its own, and serves as [`serve_until`](Self::serve_until) does. Connections are dealt to
-    /// the workers in turn, and stay there.
+    /// Starts `threads` worker threads, the calling thread included, each with a runtime of its
+    /// own, and serves as [`serve_until`](Self::serve_until) does. Connections are dealt to the
+    /// workers in turn, and stay there.
     ///
     /// If HAProxy runs on the same machine, one thread is best: it answers more requests than
     /// HAProxy can send, and a second thread would take a core from HAProxy.

@@ -14,10 +14,13 @@
 //! So a request can cause at most one panic, and a batch ends after at most as many panics as it
 //! has requests.
 
+// ADR 11: The handler may prepare a batch.
+
 use arrayvec::ArrayVec;
 
-use crate::handler::{Handler, LateFuture, Reply, Request};
+use crate::handler::{Handler, Request};
 use crate::late_replies::LateReplies;
+use crate::reply::{Aside, Reply};
 use crate::round::Round;
 use crate::shield::shielded;
 
@@ -33,9 +36,9 @@ struct Batch<'b, 'a, H: Handler> {
     prepared: ArrayVec<Option<H::Prepared>, BATCH>,
     /// How many of the first requests are answered.
     answered: usize,
-    /// The late reply to the request that is being answered. It is here and not in the `Reply`,
-    /// so that it is not dropped while a panic unwinds: it may panic itself.
-    later: Option<LateFuture>,
+    /// With the late reply to the request that is being answered. It is here and not in the
+    /// `Reply`, so that it is not dropped while a panic unwinds: it may panic itself.
+    aside: Aside,
 }
 
 /// Appends to the round one ACK for each request, in order, whose LENGTH is at most `limit`; or
@@ -49,10 +52,11 @@ pub(crate) fn answer_all<H: Handler>(
 ) {
     round.space(requests.len() * (limit as usize + 4));
     let acks = round.acks;
-    let mut batch = Batch::<H> { requests, prepared: ArrayVec::new(), answered: 0, later: None };
+    let (prepared, aside) = (ArrayVec::new(), Aside::default());
+    let mut batch = Batch::<H> { requests, prepared, answered: 0, aside };
     // For why this ends see above.
     while shielded(|| batch.pass(limit, round, late)).is_none() {
-        let later = batch.later.take();
+        let later = batch.aside.later.take();
         // A panic here belongs to the same request, and is counted once with the other.
         let _ = shielded(|| drop(later));
         round.panicked("the handler panicked; its request is answered without actions");
@@ -61,6 +65,9 @@ pub(crate) fn answer_all<H: Handler>(
         }
     }
     round.shared.counters.answered(round.acks - acks);
+    if batch.aside.left_out > 0 {
+        round.left_out(batch.aside.left_out);
+    }
 }
 
 impl<H: Handler> Batch<'_, '_, H> {
@@ -76,7 +83,7 @@ impl<H: Handler> Batch<'_, '_, H> {
         while self.answered < self.requests.len() {
             let request = &self.requests[self.answered];
             let output = &mut round.output[round.written..];
-            let Some(mut reply) = Reply::new(output, request.id(), limit, &mut self.later) else {
+            let Some(mut reply) = Reply::new(output, request.id(), limit, &mut self.aside) else {
                 // `answer_all` has made space for all of them, so this does not happen.
                 return;
             };
@@ -86,7 +93,7 @@ impl<H: Handler> Batch<'_, '_, H> {
             }
             let length = reply.finish();
             self.answered += 1;
-            let waits = match self.later.take() {
+            let waits = match self.aside.later.take() {
                 Some(later) => round.wait(request, later, length, late),
                 None => false,
             };

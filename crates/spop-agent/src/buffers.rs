@@ -1,5 +1,7 @@
 //! The memory that connections keep between their rounds, under one limit for all of them.
 
+// ADR 5: One bound for all that connections keep.
+
 use std::sync::Arc;
 
 use crate::counters::Counters;

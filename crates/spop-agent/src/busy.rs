@@ -1,6 +1,8 @@
 //! Keeps workers awake for a while after a read, because to wake up takes most of the time of a
 //! single request.
 
+// ADR 10: Busy polling is off by default.
+
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 

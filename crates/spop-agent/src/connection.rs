@@ -1,6 +1,9 @@
 //! One connection, from its first byte to its last. It is served in rounds: read what has come,
 //! answer all of it, write once. Then it waits, or lets other connections have their rounds.
 
+// ADR 4: Connections have their rounds in turn.
+// ADR 9: Connections wait for epoll after a round.
+
 use std::cell::Cell;
 use std::future::{Future as _, poll_fn};
 use std::pin::{Pin, pin};
@@ -201,8 +204,8 @@ impl<'h, H: Handler, S: Socket> OpenConnection<'h, H, S> {
         }
     }
 
-    /// Whether waiting for the peer must end, and with what. There is a timer only while there is
-    /// a deadline, and it is the same one as long as that does not change.
+    /// Whether waiting for the peer must end, and with which end. There is a timer only while
+    /// there is a deadline, and the timer stays the same while the deadline does not change.
     fn poll_deadline(
         &self,
         cx: &mut Context<'_>,
@@ -552,9 +555,13 @@ impl<'h, H: Handler, S: Socket> OpenConnection<'h, H, S> {
         // NOTIFYs that it has answered before a panic are answered.
         let done = shielded(|| shared.handler.answer_shaped(state, &mut notifies));
         let (used, answered, length) = notifies.finish();
+        let left_out = notifies.left_out();
         shared.counters.answered(answered);
         *written = length;
         *acks += answered;
+        if left_out > 0 {
+            round.left_out(left_out);
+        }
         if done.is_none() {
             round.panicked("the handler panicked; the request is asked about once more");
         }
@@ -704,7 +711,8 @@ impl<'h, H: Handler, S: Socket> OpenConnection<'h, H, S> {
                 }
                 round => round,
             });
-            // With tokio's budget, the end of the budget would look like the end of what has come.
+            // With tokio's budget, the end of the budget would look like the end of the bytes that
+            // have come.
             if let Err(end) = unconstrained(round).await {
                 return *end;
             }

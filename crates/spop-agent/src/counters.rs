@@ -107,6 +107,8 @@ counters! {
     /// was answered with what was set at first; or, if the future panicked when it was dropped,
     /// with what it had returned.
     handler_panics: AtomicU64,
+    /// Variables that were left out, because the ACK would have become too large.
+    left_out: AtomicU64,
     /// Connections ended because of bytes that are not SPOP, or a frame at the wrong time.
     protocol_errors: AtomicU64,
     /// Connections ended because a HELLO or the rest of a frame did not come in time, or answers
@@ -189,7 +191,13 @@ impl Counters {
         self.overdue.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn handler_panic(&self) {
+    pub(crate) fn left_out(&self, actions: u64) {
+        self.left_out.fetch_add(actions, Ordering::Relaxed);
+    }
+
+    /// A handler has panicked. An agent counts that itself; this is for a handler that is called
+    /// by another one.
+    pub fn handler_panic(&self) {
         self.handler_panics.fetch_add(1, Ordering::Relaxed);
     }
 

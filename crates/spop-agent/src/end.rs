@@ -22,7 +22,7 @@ pub(crate) enum End {
     TimedOut,
     /// The peer did not read answers for this time.
     Unread(Duration),
-    /// The connection needed more memory than was left of what all connections may keep.
+    /// The connection needed more memory than was left of the bytes that all connections may keep.
     NoMemory,
     /// The agent stops.
     Stopped,

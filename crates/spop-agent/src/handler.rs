@@ -1,14 +1,10 @@
 //! The handler, which the author of an agent writes: a function from a request to a reply.
 
-use std::fmt;
 use std::future::Future;
-use std::pin::Pin;
 
-use spop_codec::{
-    AckWriter, Actions, BufferFull, FrameId, Message, Messages, Notify, Scope, Shape, Value,
-    VarName,
-};
+use spop_codec::{FrameId, Message, Messages, Notify, Shape};
 
+use crate::reply::{LateReply, Reply};
 use crate::shaped::ShapedNotifies;
 
 /// Answers requests. Any `Fn(&Request, &mut Reply)` is a handler.
@@ -48,6 +44,9 @@ pub trait Handler: Send + Sync + 'static {
     /// [prepared](Self::prepare) and [answered](Self::answer). The answer must be the same. It is
     /// called before a batch of those, on a connection that has had one. A handler learns shapes
     /// from [`Request::shape`].
+    ///
+    /// It is for the program `gcra-spoa`, and may change with each version.
+    #[doc(hidden)]
     #[inline]
     fn answer_shaped(&self, round: &mut Self::Round, notifies: &mut ShapedNotifies<'_, '_>) {
         let _ = (round, notifies);
@@ -68,6 +67,40 @@ where
     #[inline]
     fn answer(&self, (): &mut (), (): (), request: &Request<'_>, reply: &mut Reply<'_>) {
         self(request, reply);
+    }
+}
+
+/// A handler whose answers take time: `answer` is an async function from a request to its reply.
+///
+/// Each request [waits](Reply::later) for its reply, and other requests are answered meanwhile. If
+/// the reply is not ready in time, nothing is set. A handler that can answer some requests at
+/// once, or that has a fallback, calls [`Reply::later`] itself.
+///
+/// ```
+/// use spop_agent::{Agent, LateReply, OwnedRequest, Scope, VarName, async_handler};
+///
+/// # async fn look_up(_: std::net::IpAddr) -> u32 { 7 }
+/// const SCORE: VarName<'_> = VarName::from_static("score");
+///
+/// async fn score(request: OwnedRequest, mut reply: LateReply) -> LateReply {
+///     let check = request.as_request().message(b"check");
+///     let ip = check.and_then(|check| check.arg(b"ip")?.as_ip());
+///     if let Some(ip) = ip {
+///         reply.set_var(Scope::Transaction, SCORE, look_up(ip).await);
+///     }
+///     reply
+/// }
+///
+/// let agent = Agent::new(async_handler(score));
+/// ```
+pub fn async_handler<F, A>(answer: F) -> impl Handler
+where
+    F: Fn(OwnedRequest, LateReply) -> A + Send + Sync + 'static,
+    A: Future<Output = LateReply> + Send + 'static,
+{
+    move |request: &Request<'_>, reply: &mut Reply<'_>| {
+        let request = request.to_owned();
+        reply.later(|reply| answer(request, reply));
     }
 }
 
@@ -109,6 +142,7 @@ impl<'a> Request<'a> {
 
     /// The shape of the request, if it has one message with one arg, whose value is an address or
     /// a string: for [`Handler::answer_shaped`].
+    #[doc(hidden)]
     #[must_use]
     pub fn shape(&self) -> Option<Shape<&'a [u8]>> {
         self.notify.shape()
@@ -158,196 +192,5 @@ impl OwnedRequest {
     pub fn as_request(&self) -> Request<'_> {
         let notify = Notify::from_kept(self.id, self.messages, &self.bytes);
         Request { notify, engine_id: &self.engine_id }
-    }
-}
-
-/// The ACK that is being written.
-///
-/// The full name of a variable in HAProxy is `scope.prefix.name`. The prefix comes from HAProxy's
-/// `option var-prefix`, and the agent does not know it. If the full name has more than 63
-/// characters, HAProxy silently drops the variable.
-pub struct Reply<'a> {
-    ack: AckWriter<'a>,
-    id: FrameId,
-    limit: u32,
-    /// It belongs to the caller, so that a panic of the handler does not drop it.
-    later: &'a mut Option<LateFuture>,
-}
-
-pub(crate) type LateFuture = Pin<Box<dyn Future<Output = LateReply> + Send>>;
-
-impl<'a> Reply<'a> {
-    /// A reply to the NOTIFY with these ids, whose LENGTH is at most `limit`; `None` if `out` is
-    /// too short for an empty one. The future of a late reply is put into `later`.
-    #[inline]
-    pub(crate) fn new(
-        out: &'a mut [u8],
-        id: FrameId,
-        limit: u32,
-        later: &'a mut Option<LateFuture>,
-    ) -> Option<Self> {
-        let ack = AckWriter::new(out, id, limit).ok()?;
-        Some(Self { ack, id, limit, later })
-    }
-
-    /// Ends the ACK. Returns its length.
-    #[inline]
-    pub(crate) fn finish(self) -> usize {
-        self.ack.finish()
-    }
-
-    /// Sets a variable. If a name is set twice, its last value counts.
-    ///
-    /// # Errors
-    ///
-    /// The ACK would become larger than [`max_ack_size`](spop_codec::Limits::max_ack_size), or
-    /// larger than HAProxy accepts. It stays as it was.
-    #[inline]
-    pub fn set_var<'v>(
-        &mut self,
-        scope: Scope,
-        name: VarName<'_>,
-        value: impl Into<Value<'v>>,
-    ) -> Result<(), BufferFull> {
-        self.ack.set_var(scope, name, value.into())
-    }
-
-    /// Unsets a variable.
-    ///
-    /// # Errors
-    ///
-    /// As [`set_var`](Self::set_var).
-    pub fn unset_var(&mut self, scope: Scope, name: VarName<'_>) -> Result<(), BufferFull> {
-        self.ack.unset_var(scope, name)
-    }
-
-    /// Appends actions that were encoded earlier: for an answer that is given many times.
-    ///
-    /// # Errors
-    ///
-    /// As [`set_var`](Self::set_var).
-    #[inline]
-    pub fn append(&mut self, actions: &Actions) -> Result<(), BufferFull> {
-        self.ack.append(actions)
-    }
-
-    /// Removes everything that was set, and the late reply.
-    pub fn clear(&mut self) {
-        self.ack.clear();
-        *self.later = None;
-    }
-
-    /// Replies later, for handlers that must wait: what the future returns is sent in place of
-    /// this reply as soon as it is ready. Other requests are answered meanwhile.
-    ///
-    /// This reply, as far as it was set, is the fallback. It is sent if the future takes longer
-    /// than [`Agent::deadline`](crate::Agent::deadline), if it panics, or if the connection ends
-    /// cleanly in the meantime. It is sent at once if there is no memory to wait in
-    /// ([`Agent::max_buffered_bytes`](crate::Agent::max_buffered_bytes)). If HAProxy closes the
-    /// connection, the future is dropped. A panic while it is dropped is caught and counted.
-    ///
-    /// At most [`Agent::max_in_flight`](crate::Agent::max_in_flight) requests of a connection wait
-    /// for late replies. When this many wait, no other request of the connection is answered, and
-    /// at most 16 KiB more are read from it. (If HAProxy has sent more than that and then closes,
-    /// the agent notices when the deadlines have passed.)
-    ///
-    /// ```
-    /// use std::net::IpAddr;
-    /// use spop_agent::{Reply, Request, Scope, VarName};
-    ///
-    /// # async fn look_up(_: IpAddr) -> u32 { 7 }
-    /// const SCORE: VarName<'_> = VarName::from_static("score");
-    ///
-    /// fn score(request: &Request<'_>, reply: &mut Reply<'_>) {
-    ///     let ip = request.message(b"check").and_then(|message| message.arg(b"ip")?.as_ip());
-    ///     let Some(ip) = ip else { return };
-    ///     reply.later(async move |mut reply| {
-    ///         let _ = reply.set_var(Scope::Transaction, SCORE, look_up(ip).await);
-    ///         reply
-    ///     });
-    /// }
-    /// ```
-    pub fn later<F>(&mut self, answer: impl FnOnce(LateReply) -> F)
-    where
-        F: Future<Output = LateReply> + Send + 'static,
-    {
-        let reply = LateReply { id: self.id, limit: self.limit, ack: Vec::new() };
-        *self.later = Some(Box::pin(answer(reply)));
-    }
-}
-
-impl fmt::Debug for Reply<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { ack, later, .. } = self;
-        f.debug_struct("Reply")
-            .field("ack", ack)
-            .field("later", &later.is_some())
-            .finish_non_exhaustive()
-    }
-}
-
-/// A late reply: see [`Reply::later`]. It is empty at first, whatever was set in the [`Reply`].
-#[derive(Debug)]
-pub struct LateReply {
-    id: FrameId,
-    limit: u32,
-    /// The ACK so far; no bytes before the first action.
-    ack: Vec<u8>,
-}
-
-impl LateReply {
-    /// Sets a variable. If a name is set twice, its last value counts.
-    ///
-    /// # Errors
-    ///
-    /// As [`Reply::set_var`].
-    pub fn set_var<'v>(
-        &mut self,
-        scope: Scope,
-        name: VarName<'_>,
-        value: impl Into<Value<'v>>,
-    ) -> Result<(), BufferFull> {
-        let value = value.into();
-        self.write(AckWriter::set_var_size(name, &value), |ack| ack.set_var(scope, name, value))
-    }
-
-    /// Unsets a variable.
-    ///
-    /// # Errors
-    ///
-    /// As [`Reply::set_var`].
-    pub fn unset_var(&mut self, scope: Scope, name: VarName<'_>) -> Result<(), BufferFull> {
-        self.write(AckWriter::unset_var_size(name), |ack| ack.unset_var(scope, name))
-    }
-
-    /// Removes everything that was set.
-    pub fn clear(&mut self) {
-        self.ack.clear();
-    }
-
-    /// The ACK.
-    pub(crate) fn finish(mut self) -> Vec<u8> {
-        if self.ack.is_empty() {
-            // This cannot fail, because an empty ACK fits every limit.
-            let _ = self.write(0, |_| Ok(()));
-        }
-        self.ack
-    }
-
-    /// Writes an action that has this many bytes.
-    fn write(
-        &mut self,
-        bytes: usize,
-        action: impl FnOnce(&mut AckWriter<'_>) -> Result<(), BufferFull>,
-    ) -> Result<(), BufferFull> {
-        let written = self.ack.len();
-        let limit = usize::try_from(self.limit).unwrap_or(usize::MAX).saturating_add(4);
-        let space = AckWriter::HEADER_MAX.max(written).saturating_add(bytes);
-        self.ack.resize(space.min(limit), 0);
-        let mut ack = AckWriter::resume(&mut self.ack, self.id, self.limit, written)?;
-        let outcome = action(&mut ack);
-        let written = ack.finish();
-        self.ack.truncate(written);
-        outcome
     }
 }

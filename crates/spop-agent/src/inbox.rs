@@ -1,5 +1,7 @@
 //! Bytes received and not yet answered, kept between two rounds.
 
+// ADR 1: A frame is whole or it is nothing.
+
 use std::mem::take;
 
 #[derive(Debug, Default)]
@@ -9,9 +11,9 @@ pub(crate) enum Inbox {
     Empty,
     /// The beginning of a frame. Only more bytes from the peer help.
     Partial(Vec<u8>),
-    /// Bytes that may have whole frames: the answers to them would have been too much for one
-    /// write, or they have too many messages for one round, or too many requests wait for late
-    /// replies, or they came behind a HELLO.
+    /// Bytes that may have whole frames. The answers to them would have been too much for one
+    /// write, or they have too many messages for one round. Or too many requests wait for late
+    /// replies, or the bytes came behind a HELLO.
     Whole(Vec<u8>),
 }
 

@@ -12,7 +12,8 @@ use tokio::time::{Instant, Sleep, sleep};
 
 use crate::buffers::Share;
 use crate::counters::Counters;
-use crate::handler::{LateFuture, LateReply, Request};
+use crate::handler::Request;
+use crate::reply::{LateFuture, LateReply};
 use crate::shield::shielded;
 
 /// The requests that wait, and the futures that will answer them. It allocates nothing while there
@@ -152,7 +153,11 @@ impl Future for WaitingRequest {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Answered> {
         let this = &mut *self;
         let answered = match this.poll_answer(cx) {
-            Some(Poll::Ready(reply)) => this.answered(reply.finish(), Source::Future),
+            Some(Poll::Ready(reply)) => {
+                let (ack, left_out) = reply.finish();
+                this.counters.left_out(left_out);
+                this.answered(ack, Source::Future)
+            }
             Some(Poll::Pending) => match this.deadline.as_mut().poll(cx) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(()) => this.fall_back(Source::Overdue),

@@ -16,8 +16,7 @@
 //!     let Some(message) = request.message(b"check-ip") else { return };
 //!     if let Some(Value::Ipv4(ip)) = message.arg(b"ip") {
 //!         let score = if ip.is_loopback() { 100 } else { 20 };
-//!         // This fails only if the ACK would be too large, which one number cannot make it.
-//!         let _ = reply.set_var(Scope::Transaction, SCORE, score);
+//!         reply.set_var(Scope::Transaction, SCORE, score);
 //!     }
 //! }
 //!
@@ -83,23 +82,24 @@
 //! # Writing a reply
 //!
 //! [`Reply::set_var`] and [`Reply::unset_var`] accept every type and scope. HAProxy silently drops
-//! what it does not accept, so this crate rejects it: a wrong name is an error of
-//! [`VarName::new`], and a value that would make the ACK too large is the error [`BufferFull`].
+//! what it does not accept, so this crate does not send it: a wrong name is an error of
+//! [`VarName::new`]. A value that would make the ACK too large is left out, counted in
+//! [`Snapshot::left_out`] and logged.
 //!
 //! # Late replies
 //!
-//! A handler must not wait, because all connections of its worker would wait with it. Instead it
-//! gives a future to [`Reply::later`]. The ACK is sent when the future is ready, or after
-//! [`Agent::deadline`] with what was set before. A handler with a cache can reply at once if
-//! the cache has the answer. The example `async_lookup` does all of this.
+//! A handler must not wait, because all connections of its worker would wait with it. For an
+//! `async fn` there is [`async_handler`]. Others give a future to [`Reply::later`]. The ACK
+//! is sent when the future is ready, or after [`Agent::deadline`] with what was set before. A
+//! handler with a cache can reply at once if the cache has the answer. The example `async_lookup`
+//! does all of this.
 //!
 //! # Millions of requests a second
 //!
 //! For the fastest agents implement [`Handler`] itself: [`round`](Handler::round) is called once
 //! for all requests of one read (to read a clock, or to load a configuration), and
 //! [`prepare`](Handler::prepare) for up to 32 requests before the first of them is answered (to
-//! fetch memory early). Where most requests differ in one value only,
-//! [`answer_shaped`](Handler::answer_shaped) answers them without a [`Request`] for each.
+//! fetch memory early).
 //!
 //! # Running it
 //!
@@ -147,6 +147,7 @@ mod inherited;
 mod late_replies;
 mod listener;
 mod log_limit;
+mod reply;
 mod round;
 mod settings;
 mod shaped;
@@ -158,16 +159,23 @@ pub mod testing;
 
 pub use agent::{Agent, RunError, Sockets};
 pub use counters::{Counters, Latency, Snapshot};
-pub use handler::{Handler, LateReply, OwnedRequest, Reply, Request};
+pub use handler::{Handler, OwnedRequest, Request, async_handler};
 pub use listener::{AddressError, ListenAddress, Listener};
-pub use shaped::{Answer, ShapedNotifies};
+pub use reply::{LateReply, Reply};
+#[doc(hidden)]
+pub use shaped::{Answer, ShapedNotifies, ShapedNotify};
 pub use socket_file::SocketAccess;
+#[doc(hidden)]
+pub use spop_codec::Shape;
 pub use spop_codec::{
     AckWriter, Actions, Arg, Args, BufferFull, FrameId, HeaderList, HeaderListWriter, Limits,
-    Message, Messages, NameError, Scope, Shape, Value, VarName,
+    Message, Messages, NameError, Scope, SetVar, TextWriter, Value, VarName,
 };
 
-// The example in README.md is compiled with the doc tests.
+// The examples in README.md and TEN_MINUTES.md are compiled with the doc tests.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
+#[cfg(doctest)]
+#[doc = include_str!("../TEN_MINUTES.md")]
+struct TenMinutes;

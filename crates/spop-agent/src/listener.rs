@@ -41,8 +41,8 @@ impl ListenAddress {
     /// there are for [`Inherited`](Self::Inherited).
     ///
     /// The file of a Unix socket is replaced if no process listens on it, because then an agent
-    /// that was killed has left it behind. If several processes bind the same path at once, one of
-    /// them succeeds: each locks the file `PATH.lock` for that moment, and waits at most two
+    /// that was killed has left it behind. If several processes bind the same path at once, only
+    /// one succeeds. Each locks the file `PATH.lock` for that moment, and waits at most two
     /// seconds for the lock.
     ///
     /// # Errors

@@ -1,9 +1,9 @@
 //! Limits how much is logged, so that the log stays readable whatever connects.
 //!
-//! Ordinary ends of connections (HAProxy from 3.1 on resets all of them) are debug lines, and so
-//! are connections without a HELLO (port scans, browsers, health checks that only connect). Ends
-//! that an operator should know about are warnings, a few times a minute. The rest is counted, and
-//! summed up once a minute.
+//! Ordinary ends of connections are debug lines; HAProxy from 3.1 on resets all its connections.
+//! Connections without a HELLO are debug lines, too: port scans, browsers, health checks that only
+//! connect. Ends that an operator should know about are warnings, a few times a minute. The rest
+//! is counted, and summed up once a minute.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};

@@ -1,12 +1,15 @@
 //! One round of a connection: one read, the answers to what it brought, one write.
 
+// ADR 8: Pipelining only where ACKs fit HAProxy's buffer.
+
 use tokio::time::Instant;
 
 use spop_codec::{Status, encode_agent_disconnect};
 
 use crate::end::End;
-use crate::handler::{Handler, LateFuture, Request};
+use crate::handler::{Handler, Request};
 use crate::late_replies::{LateReplies, Waiting};
+use crate::reply::LateFuture;
 use crate::shared::Shared;
 use crate::shield::shielded;
 
@@ -126,6 +129,16 @@ impl<'r, H: Handler> Round<'r, H> {
             counters.handler_panic();
         }
         false
+    }
+
+    /// Counts and logs that ACKs had no space for some actions.
+    #[cold]
+    pub(crate) fn left_out(&self, actions: u64) {
+        self.shared.counters.left_out(actions);
+        self.shared.log.warn(format_args!(
+            "an ACK had no space for a variable, which was left out; answer with fewer or shorter \
+             variables"
+        ));
     }
 
     /// Counts and logs that the handler panicked.

@@ -1,21 +1,29 @@
-//! The NOTIFYs of known shapes at the beginning of what a round has read.
+//! The NOTIFYs of known shapes at the beginning of the bytes that a round has read.
+
+// ADR 49: Usual requests are answered by their shapes.
 
 use std::net::Ipv4Addr;
 
 use arrayvec::ArrayVec;
 use spop_codec::{
-    AckWriter, Actions, Connection, Frame, Message, RawIds, Shape, Value, ack_space, decode,
+    AckWriter, Actions, Connection, Frame, FrameId, Message, RawIds, Shape, Value, ack_space,
+    decode,
 };
+
+use crate::reply::{Aside, Reply};
 
 /// How many NOTIFYs the queue holds: enough that the memory of the first has arrived when it is
 /// answered.
 const QUEUE: usize = 32;
 
+/// The bytes of LENGTH, which does not count itself.
+const LENGTH_BYTES: usize = 4;
+
 /// How many bytes are made room for when the space for ACKs runs out.
 const MORE_SPACE: usize = 16 * 1024;
 
-/// The NOTIFYs at the beginning of what a round has read, for a handler that knows their shapes:
-/// see [`Handler::answer_shaped`](crate::Handler::answer_shaped).
+/// The NOTIFYs at the beginning of the bytes that a round has read, for a handler that knows their
+/// shapes: see [`Handler::answer_shaped`](crate::Handler::answer_shaped).
 ///
 /// It is a queue: [`read`](Self::read) puts the next NOTIFY at its end, and
 /// [`answer`](Self::answer) takes the first one out. So a handler can read some, start to fetch
@@ -39,6 +47,23 @@ pub struct ShapedNotifies<'r, 'a> {
     acks: usize,
     /// The largest LENGTH of an ACK.
     limit: u32,
+    aside: Aside,
+}
+
+/// A NOTIFY of a known shape, from its first byte on.
+#[derive(Clone, Copy, Debug)]
+pub struct ShapedNotify<'a>(&'a [u8]);
+
+impl<'a> ShapedNotify<'a> {
+    /// Its message.
+    #[cold]
+    #[must_use]
+    pub fn message(self) -> Option<Message<'a>> {
+        match decode(self.0, u32::MAX) {
+            Ok(Some((Frame::Notify(notify), _))) => notify.messages().next(),
+            _ => None,
+        }
+    }
 }
 
 impl<'r, 'a> ShapedNotifies<'r, 'a> {
@@ -69,6 +94,7 @@ impl<'r, 'a> ShapedNotifies<'r, 'a> {
             most,
             acks: 0,
             limit,
+            aside: Aside::default(),
         }
     }
 
@@ -97,14 +123,11 @@ impl<'r, 'a> ShapedNotifies<'r, 'a> {
         Some(made)
     }
 
-    /// The message of the first NOTIFY in the queue.
-    #[cold]
+    /// The first NOTIFY in the queue.
+    #[inline]
     #[must_use]
-    pub fn message(&self) -> Option<Message<'a>> {
-        match decode(self.input.get(self.begin()..)?, u32::MAX) {
-            Ok(Some((Frame::Notify(notify), _))) => notify.messages().next(),
-            _ => None,
-        }
+    pub fn first(&self) -> ShapedNotify<'a> {
+        ShapedNotify(self.input.get(self.begin()..).unwrap_or_default())
     }
 
     /// Answers the first NOTIFY in the queue, and takes it out. Returns whether there may be more
@@ -119,6 +142,31 @@ impl<'r, 'a> ShapedNotifies<'r, 'a> {
         }) else {
             return false;
         };
+        self.take_out(length)
+    }
+
+    /// As [`answer`](Self::answer), with the variables that `answer` sets. It cannot reply later.
+    #[inline(always)]
+    pub fn answer_with(&mut self, answer: impl FnOnce(&mut Reply<'_>)) -> bool {
+        let Some((ids, _)) = self.queue.get(self.first) else { return false };
+        let end = self.written + LENGTH_BYTES + self.limit as usize;
+        if self.output.len() < end {
+            self.output.resize(end + MORE_SPACE, 0);
+        }
+        let out = self.output.get_mut(self.written..).unwrap_or_default();
+        let Some(ack) = ids.begin_ack(out, self.limit) else { return false };
+        // Only a late reply would need the ids.
+        let mut reply = Reply::of(ack, FrameId::default(), self.limit, &mut self.aside);
+        answer(&mut reply);
+        let length = reply.finish();
+        self.aside.later = None;
+        self.take_out(length)
+    }
+
+    /// Takes the first NOTIFY out, whose answer has this many bytes. Returns whether there may be
+    /// more answers.
+    #[inline(always)]
+    fn take_out(&mut self, length: usize) -> bool {
         self.written += length;
         self.first += 1;
         if self.first == self.queue.len() {
@@ -140,6 +188,11 @@ impl<'r, 'a> ShapedNotifies<'r, 'a> {
         self.acks += self.first;
         self.first = 0;
         self.queue.clear();
+    }
+
+    /// How many actions the ACKs had no space for.
+    pub(crate) const fn left_out(&self) -> u64 {
+        self.aside.left_out
     }
 
     /// How many bytes of the input are answered, how many ACKs there are, and how many bytes of

@@ -59,7 +59,8 @@ impl<H> Shared<H> {
 
     /// Waits until the agent is in this stage or a later one, and is not woken before.
     pub(crate) async fn reaches(&self, wanted: Stage) {
-        // It is woken by what happens from here on, so a change between the two is not missed.
+        // It is woken by changes from here on, so a change between this line and the next is not
+        // missed.
         let reached = self.reached[wanted as usize].notified();
         if !self.has_reached(wanted) {
             reached.await;

@@ -10,9 +10,9 @@
 //!
 //! # Giving it back
 //!
-//! The file is removed while the listener is still open. As long as it is open, connections to the
-//! file are not refused, so no other process replaces the file, and the file that is removed is
-//! our own.
+//! The file is removed while the listener is still open. While the listener is open, connections
+//! to the file are not refused. So no other process replaces the file, and the file that is
+//! removed is our own.
 
 use std::ffi::OsString;
 use std::fs::{self, File, Metadata, OpenOptions, Permissions, TryLockError};
@@ -210,7 +210,7 @@ impl Drop for Lock {
 /// Opens the lock file, or creates it. Another user must not be able to choose which file that is.
 fn open_lock(path: &Path) -> io::Result<File> {
     let refused = |what: &str| io::Error::new(io::ErrorKind::PermissionDenied, what);
-    // Opened for reading and writing, because opening a FIFO for only one of them waits.
+    // Opened for reading and writing, because opening a FIFO for reading or writing alone waits.
     let open = OpenOptions::new()
         .read(true)
         .write(true)

@@ -10,7 +10,7 @@
 //! fn local(request: &Request<'_>, reply: &mut Reply<'_>) {
 //!     let ip = request.message(b"check").and_then(|message| message.arg(b"ip")?.as_ip());
 //!     if let Some(ip) = ip {
-//!         let _ = reply.set_var(Scope::Transaction, LOCAL, ip.is_loopback());
+//!         reply.set_var(Scope::Transaction, LOCAL, ip.is_loopback());
 //!     }
 //! }
 //!

@@ -184,7 +184,7 @@ async fn so_do_payloads_in_pieces() {
 
 /// Fills the ACK.
 fn verbose(_: &Request<'_>, reply: &mut Reply<'_>) {
-    reply.set_var(Scope::Session, peer::LENGTH, &[b'x'; 700][..]).unwrap();
+    reply.set_var(Scope::Session, peer::LENGTH, &[b'x'; 700][..]);
 }
 
 #[tokio::test]
@@ -240,7 +240,7 @@ async fn answers_that_were_read_after_all_are_kept_no_longer() {
 #[tokio::test]
 async fn a_request_without_memory_to_wait_in_is_answered_at_once_with_what_was_set_at_first() {
     let never = |_: &Request<'_>, reply: &mut Reply<'_>| {
-        reply.set_var(Scope::Transaction, peer::LENGTH, 7_u32).unwrap();
+        reply.set_var(Scope::Transaction, peer::LENGTH, 7_u32);
         let large = [0_u8; 1000];
         reply.later(async move |reply| {
             std::future::pending::<()>().await;
@@ -275,7 +275,7 @@ async fn a_request_without_memory_to_wait_in_is_answered_at_once_with_what_was_s
 #[tokio::test]
 async fn a_request_waits_only_if_there_is_memory_for_a_copy_of_it() {
     let never = |request: &Request<'_>, reply: &mut Reply<'_>| {
-        reply.set_var(Scope::Transaction, peer::LENGTH, 7_u32).unwrap();
+        reply.set_var(Scope::Transaction, peer::LENGTH, 7_u32);
         let copy = request.to_owned();
         reply.later(async move |reply| {
             std::future::pending::<()>().await;

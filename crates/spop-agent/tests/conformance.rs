@@ -1,5 +1,4 @@
-//! HAProxy's expectations of an agent, item by item: docs/internals/PROTOCOL.md names the test of
-//! each.
+//! HAProxy's expectations of an agent, which docs/internals/PROTOCOL.md lists.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, reason = "tests")]
 
 mod peer;

@@ -27,15 +27,15 @@ fn slowly(request: &Request<'_>, reply: &mut Reply<'_>) {
     };
     let length = u32::try_from(value.len()).unwrap();
     if length > 5000 {
-        return reply.set_var(Scope::Transaction, LENGTH, length).unwrap();
+        return reply.set_var(Scope::Transaction, LENGTH, length);
     }
-    reply.set_var(Scope::Transaction, LENGTH, 7_u32).unwrap();
+    reply.set_var(Scope::Transaction, LENGTH, 7_u32);
     let must_panic = value == b"panic";
     reply.later(async move |mut reply| {
         sleep(Duration::from_millis(length.into())).await;
-        reply.set_var(Scope::Transaction, LENGTH, 8_u32).unwrap();
+        reply.set_var(Scope::Transaction, LENGTH, 8_u32);
         reply.clear();
-        reply.set_var(Scope::Transaction, LENGTH, length).unwrap();
+        reply.set_var(Scope::Transaction, LENGTH, length);
         assert!(!must_panic, "the test asks for it");
         reply
     });
@@ -64,8 +64,8 @@ async fn answers_leave_in_the_order_in_which_they_are_ready() {
 async fn a_late_reply_may_have_several_variables() {
     let twice = |_: &Request<'_>, reply: &mut Reply<'_>| {
         reply.later(async |mut reply| {
-            reply.set_var(Scope::Session, OTHER, 5_u32).unwrap();
-            reply.set_var(Scope::Transaction, LENGTH, 6_u32).unwrap();
+            reply.set_var(Scope::Session, OTHER, 5_u32);
+            reply.set_var(Scope::Transaction, LENGTH, 6_u32);
             reply
         });
     };
@@ -312,10 +312,10 @@ impl Drop for Untidy {
 fn untidily(request: &Request<'_>, reply: &mut Reply<'_>) {
     let message = request.message(b"m").unwrap();
     let Some(Value::String(how)) = message.arg_at(0) else { panic!() };
-    reply.set_var(Scope::Transaction, LENGTH, 7_u32).unwrap();
+    reply.set_var(Scope::Transaction, LENGTH, 7_u32);
     let (never, untidy) = (how == b"never", Untidy);
     reply.later(move |mut reply| {
-        reply.set_var(Scope::Transaction, LENGTH, 8_u32).unwrap();
+        reply.set_var(Scope::Transaction, LENGTH, 8_u32);
         let mut reply = Some(reply);
         // Unlike an async block it keeps its values until it is dropped itself.
         std::future::poll_fn(move |_| {
@@ -394,7 +394,7 @@ impl Handler for Careless {
     }
 
     fn answer(&self, _: &mut Untidy, _: Untidy, _: &Request<'_>, reply: &mut Reply<'_>) {
-        reply.set_var(Scope::Transaction, LENGTH, 7_u32).unwrap();
+        reply.set_var(Scope::Transaction, LENGTH, 7_u32);
     }
 }
 
@@ -415,7 +415,7 @@ async fn nor_does_one_in_the_drop_of_what_requests_have_in_common() {
 async fn one_that_always_wakes_itself_does_not_hold_up_the_others() {
     let handler = |request: &Request<'_>, reply: &mut Reply<'_>| {
         let id = request.id().stream;
-        reply.set_var(Scope::Transaction, LENGTH, 7_u32).unwrap();
+        reply.set_var(Scope::Transaction, LENGTH, 7_u32);
         reply.later(async move |mut reply| {
             if id == 0 {
                 std::future::poll_fn::<(), _>(|cx| {
@@ -428,7 +428,7 @@ async fn one_that_always_wakes_itself_does_not_hold_up_the_others() {
                 sleep(Duration::from_millis(1)).await;
                 tokio::task::yield_now().await;
             }
-            reply.set_var(Scope::Transaction, LENGTH, 8_u32).unwrap();
+            reply.set_var(Scope::Transaction, LENGTH, 8_u32);
             reply
         });
     };

@@ -8,7 +8,10 @@ use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use peer::{LENGTH, Peer, Sent, ack, disconnect, hello, measure, notify, serve, welcome, within};
-use spop_agent::{Agent, Handler, Limits, ListenAddress, Reply, Request, Scope, Value};
+use spop_agent::{
+    Agent, Handler, LateReply, Limits, ListenAddress, OwnedRequest, Reply, Request, Scope, Value,
+    async_handler,
+};
 use spop_codec::haproxy::{HelloFields, encode_hello};
 use spop_codec::{Frame, Status, decode};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -144,7 +147,7 @@ async fn an_idle_listener_takes_no_room_from_another() {
 /// Answers the sum of the lengths of both ids.
 fn tell_ids(request: &Request<'_>, reply: &mut Reply<'_>) {
     let length = request.engine_id().len() + usize::try_from(request.id().stream).unwrap();
-    reply.set_var(Scope::Transaction, LENGTH, u32::try_from(length).unwrap()).unwrap();
+    reply.set_var(Scope::Transaction, LENGTH, u32::try_from(length).unwrap());
 }
 
 /// Also if the client does not wait for the AGENT-HELLO, and its frames end anywhere.
@@ -343,13 +346,10 @@ async fn a_frame_larger_than_the_buffers_comes_in_pieces() {
     served.stop().await;
 }
 
-/// Fills the ACK.
+/// Fills the ACK: a second variable of this length has no space.
 fn verbose(_: &Request<'_>, reply: &mut Reply<'_>) {
-    reply.set_var(Scope::Session, LENGTH, &[b'x'; 700][..]).unwrap();
-    assert!(
-        reply.set_var(Scope::Session, LENGTH, &[b'x'; 700][..]).is_err(),
-        "more than 815 bytes"
-    );
+    reply.set_var(Scope::Session, LENGTH, &[b'x'; 700][..]);
+    reply.set_var(Scope::Session, LENGTH, &[b'y'; 700][..]);
 }
 
 #[tokio::test]
@@ -373,6 +373,27 @@ async fn answers_larger_than_their_questions_all_come() {
         }
     };
     tokio::join!(send, receive);
+    assert_eq!(served.counters.snapshot().left_out, 3000, "the second variable of each");
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn an_async_function_is_a_handler_and_its_variables_may_be_left_out() {
+    async fn length(request: OwnedRequest, mut reply: LateReply) -> LateReply {
+        tokio::task::yield_now().await;
+        let value = request.as_request().message(b"m").and_then(|message| message.arg_at(0));
+        let length = value.and_then(|value| value.as_bytes()).map_or(0, <[u8]>::len);
+        reply.set_var(Scope::Session, LENGTH, &[b'x'; 1000][..]);
+        reply.set_var(Scope::Transaction, LENGTH, u32::try_from(length).unwrap());
+        reply
+    }
+    let served = serve(Agent::new(async_handler(length))).await;
+    let mut peer = Peer::greeted(&served).await;
+    for id in 0..3 {
+        peer.send(&notify(id, b"twelve bytes")).await;
+        assert_eq!(peer.next().await, ack(id, 12));
+    }
+    assert_eq!(served.counters.snapshot().left_out, 3);
     served.stop().await;
 }
 

@@ -11,7 +11,7 @@ use crate::writer::{BufferFull, Writer};
 const SET_VAR: u8 = 1;
 const UNSET_VAR: u8 = 2;
 
-/// How many args an action has. The scope is one of them.
+/// How many args an action has. The scope is an arg, too.
 const SET_VAR_ARGS: u8 = 3;
 const UNSET_VAR_ARGS: u8 = 2;
 
@@ -82,6 +82,15 @@ impl<'b> AckWriter<'b> {
         if header > limit { Err(BufferFull) } else { Ok(Self { writer, header, limit }) }
     }
 
+    /// Begins an ACK whose first `header` bytes are in `out`; `None` if it is longer than `limit`.
+    #[inline]
+    pub(crate) fn behind(out: &'b mut [u8], header: usize, limit: u32) -> Option<Self> {
+        let limit = usize::try_from(limit).ok()?.saturating_add(LENGTH_BYTES);
+        let mut writer = Writer::new(out);
+        writer.advance(header);
+        (header <= limit).then_some(Self { writer, header, limit })
+    }
+
     /// Continues an ACK that begins `out`, and of which [`finish`](Self::finish) returned
     /// `written` as the length. With a `written` of 0 it begins one. `id` and `limit` are those
     /// that the ACK was begun with.
@@ -125,6 +134,36 @@ impl<'b> AckWriter<'b> {
         self.action(|writer| set_var(writer, scope, name, value))
     }
 
+    /// Sets a variable whose action was begun earlier.
+    ///
+    /// # Errors
+    ///
+    /// The action does not fit. The bytes before it stay as they were.
+    #[inline(always)]
+    pub fn set(&mut self, var: &SetVar, value: Value<'_>) -> Result<(), BufferFull> {
+        // Not a closure, which would not be inlined: the value is often one of a known type.
+        let before = self.writer.used();
+        let written = var.write(&mut self.writer).and_then(|()| self.writer.value(value));
+        self.keep(before, written)
+    }
+
+    /// Sets a variable to the string that `write` writes, piece by piece, into the ACK itself.
+    ///
+    /// # Errors
+    ///
+    /// The action does not fit, or `write` has failed. The bytes before it stay as they were.
+    #[inline]
+    pub fn set_text(
+        &mut self,
+        var: &SetVar,
+        write: impl FnOnce(&mut TextWriter<'_, 'b>) -> Result<(), BufferFull>,
+    ) -> Result<(), BufferFull> {
+        self.action(|writer| {
+            var.write(writer)?;
+            writer.string_of(|writer| write(&mut TextWriter { writer }))
+        })
+    }
+
     /// Unsets a variable.
     ///
     /// # Errors
@@ -151,13 +190,19 @@ impl<'b> AckWriter<'b> {
     }
 
     /// Writes the whole action, or nothing.
-    #[inline]
+    #[inline(always)]
     fn action(
         &mut self,
         write: impl FnOnce(&mut Writer<'b>) -> Result<(), BufferFull>,
     ) -> Result<(), BufferFull> {
         let before = self.writer.used();
         let written = write(&mut self.writer);
+        self.keep(before, written)
+    }
+
+    /// Ends an action. If it does not fit, the ACK has as many bytes as before it.
+    #[inline(always)]
+    fn keep(&mut self, before: usize, written: Result<(), BufferFull>) -> Result<(), BufferFull> {
         if written.is_err() || self.writer.used() > self.limit {
             self.writer.rewind(before);
             return Err(BufferFull);
@@ -185,15 +230,96 @@ fn set_var(
     name: VarName<'_>,
     value: Value<'_>,
 ) -> Result<(), BufferFull> {
-    writer.bytes(&[SET_VAR, SET_VAR_ARGS, scope as u8])?;
-    writer.string(name.as_str().as_bytes())?;
+    set_var_begin(writer, scope, name)?;
     writer.value(value)
+}
+
+#[inline]
+fn set_var_begin(
+    writer: &mut Writer<'_>,
+    scope: Scope,
+    name: VarName<'_>,
+) -> Result<(), BufferFull> {
+    writer.bytes(&[SET_VAR, SET_VAR_ARGS, scope as u8])?;
+    writer.string(name.as_str().as_bytes())
 }
 
 #[inline]
 fn unset_var(writer: &mut Writer<'_>, scope: Scope, name: VarName<'_>) -> Result<(), BufferFull> {
     writer.bytes(&[UNSET_VAR, UNSET_VAR_ARGS, scope as u8])?;
     writer.string(name.as_str().as_bytes())
+}
+
+/// The action that sets a variable, encoded once up to the value: for one that many ACKs set.
+#[derive(Clone, Copy, Debug)]
+pub struct SetVar {
+    bytes: [u8; Self::CAPACITY],
+    length: usize,
+}
+
+impl SetVar {
+    /// Enough for the longest name.
+    const CAPACITY: usize = ACTION_HEADER + 1 + 60;
+
+    /// Up to this many bytes are copied without a call.
+    const SHORT: usize = 32;
+
+    /// The action for the variable with this scope and name.
+    #[must_use]
+    pub fn new(scope: Scope, name: VarName<'_>) -> Self {
+        let mut bytes = [0; Self::CAPACITY];
+        let mut writer = Writer::new(&mut bytes);
+        // It fits: a name has at most 56 characters.
+        let _ = set_var_begin(&mut writer, scope, name);
+        let length = writer.used();
+        Self { bytes, length }
+    }
+
+    /// How many bytes the action has with this value.
+    #[must_use]
+    pub const fn size(&self, value: &Value<'_>) -> usize {
+        self.length + value.encoded_length()
+    }
+
+    #[inline]
+    fn write(&self, writer: &mut Writer<'_>) -> Result<(), BufferFull> {
+        match self.bytes.first_chunk::<{ Self::SHORT }>() {
+            Some(bytes) if self.length <= Self::SHORT => writer.prefix(bytes, self.length),
+            _ => writer.any_bytes(self.bytes.get(..self.length).ok_or(BufferFull)?),
+        }
+    }
+}
+
+/// Writes a string piece by piece: see [`AckWriter::set_text`].
+#[derive(Debug)]
+pub struct TextWriter<'w, 'b> {
+    writer: &'w mut Writer<'b>,
+}
+
+impl TextWriter<'_, '_> {
+    /// The string that `write` writes, with `out` as the space for it.
+    ///
+    /// # Errors
+    ///
+    /// `out` is too short, or `write` has failed.
+    pub fn text_in(
+        out: &mut [u8],
+        write: impl FnOnce(&mut TextWriter<'_, '_>) -> Result<(), BufferFull>,
+    ) -> Result<&[u8], BufferFull> {
+        let mut writer = Writer::new(out);
+        write(&mut TextWriter { writer: &mut writer })?;
+        Ok(writer.into_written())
+    }
+
+    /// Appends a piece.
+    ///
+    /// # Errors
+    ///
+    /// It does not fit.
+    #[inline]
+    pub fn push(&mut self, piece: &[u8]) -> Result<(), BufferFull> {
+        self.writer.bytes(piece)
+    }
 }
 
 /// Actions for many ACKs, encoded once. [`AckWriter::append`] copies them.

@@ -27,9 +27,9 @@ const MAX_HELLO_SIZE: u32 = 16_384;
 /// The most pieces that one payload may come in.
 const MAX_FRAGMENTS: u32 = 64;
 
-/// The first ACKs of a connection may have this LENGTH, whatever HAProxy offers, so that two small
-/// variables always fit. [`IN_FLIGHT`] of them fit a buffer of 2.3 kB. A smaller offer rather
-/// comes from a smaller max-frame-size than from such a buffer.
+/// The first ACKs of a connection may have this LENGTH with any offer of HAProxy, so that two
+/// small variables always fit. A buffer of 2.3 kB has space for [`IN_FLIGHT`] such ACKs. A smaller
+/// offer rather comes from a smaller max-frame-size than from such a buffer.
 const MIN_EARLY_ACK_SIZE: u32 = 110;
 
 /// The smallest limit for the LENGTH of an ACK: an ACK without actions always fits.
@@ -64,8 +64,8 @@ pub struct Limits {
     pub max_frame_size: u32,
     /// The largest LENGTH of an ACK that the agent writes, 25 (an ACK without actions) or more.
     /// HAProxy from 3.1 on stops reading a connection for ever once its receive buffer is
-    /// completely full. So the agent offers several NOTIFYs in flight only if 20 ACKs of this
-    /// size stay below a buffer for one frame of the size that HAProxy offers, or if HAProxy is
+    /// completely full. So the agent offers several NOTIFYs in flight only if 20 ACKs of this size
+    /// stay below a buffer for one frame of HAProxy's offer. It also offers them if HAProxy is
     /// known to be older. Where it does not, the first 20 ACKs of a connection are kept as small,
     /// because HAProxy may send 20 NOTIFYs before it has read the agent's HELLO. Default: 815,
     /// with which 20 fit if HAProxy offers 16380, its default.
@@ -227,10 +227,10 @@ impl Connection {
         self.receive_other(input, now)
     }
 
-    /// The ids of the NOTIFY of this shape at the beginning of `input`, what `ipv4` or `other`
-    /// makes of its value, and the number of bytes that it takes there: what
-    /// [`receive`](Self::receive) would find, in fewer steps. `None` if there is no NOTIFY of this shape, or if it needs more
-    /// steps: then call `receive`.
+    /// Reads the NOTIFY of this shape at the beginning of `input`. Gives its ids, the result of
+    /// `ipv4` or `other` for its value, and how many bytes it takes there.
+    /// [`receive`](Self::receive) would find the same in more steps. `None` if there is no NOTIFY
+    /// of this shape, or if it needs more steps: then call `receive`.
     ///
     /// IPv4 addresses have a function of their own, because there are most of them: what it does
     /// with one stays in registers.
@@ -396,8 +396,8 @@ impl Connection {
         self.deadline = hello.healthcheck.then_some(linger);
         self.max_frame_size = self.limits.max_frame_size.min(hello.max_frame_size);
         // The ACKs in flight must not fill HAProxy's buffer. It takes one frame of the size that
-        // HAProxy offers, whatever the agent agrees to; or more, if a smaller max-frame-size is
-        // configured, but then nothing says how much more.
+        // HAProxy offers, even if the agent agrees to a smaller size. It takes more if a smaller
+        // max-frame-size is configured, but then the agent cannot know how much more.
         let in_flight = in_flight_ack_size(hello.max_frame_size);
         let fits = self.limits.max_ack_size <= in_flight
             // Only versions up to 3.0 offer async, and they can empty a full buffer.
@@ -427,10 +427,10 @@ impl Connection {
         self.deadline
     }
 
-    /// The largest LENGTH of the ACKs to the next `notifies` NOTIFYs, for [`AckWriter::new`]: the
-    /// agent's own limit, or one byte less than the agreed frame size if that is smaller, because
-    /// a frame of the full size fills the buffer of HAProxy from 3.1 on. The first ACKs may have
-    /// to be smaller: see [`Limits::max_ack_size`].
+    /// The largest LENGTH of the ACKs to the next `notifies` NOTIFYs, for [`AckWriter::new`]. It
+    /// is the agent's own limit, or one byte less than the agreed frame size if that is smaller. A
+    /// frame of the full size fills the buffer of HAProxy from 3.1 on. The first ACKs may have to
+    /// be smaller: see [`Limits::max_ack_size`].
     #[inline]
     #[must_use]
     pub fn max_ack_size(&mut self, notifies: usize) -> u32 {

@@ -38,9 +38,9 @@ pub enum Frame<'a> {
 ///
 /// # Errors
 ///
-/// LENGTH, which does not count its own four bytes, is above `max_frame_size` (this needs no more
-/// than these four bytes), or the frame is malformed. [`DecodeError::status`] is the status of the
-/// DISCONNECT that must follow.
+/// LENGTH is above `max_frame_size`, or the frame is malformed. LENGTH does not count its own four
+/// bytes, and these bytes suffice for the first error. [`DecodeError::status`] is the status of
+/// the DISCONNECT that must follow.
 #[inline]
 pub fn decode(
     input: &[u8],
@@ -68,8 +68,8 @@ fn frame_size(input: &[u8], max_frame_size: u32) -> Result<Option<usize>, Decode
     usize::try_from(length).map(Some).map_err(|_| DecodeError::TooBig { length, max_frame_size })
 }
 
-/// A whole frame of which only the type and the flags were read, so that a connection can first
-/// decide whether a frame of this type may come now.
+/// A whole frame, of which only the type and the flags were read. So a connection can first decide
+/// whether such a frame may come now.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RawFrame<'a> {
     pub(crate) kind: u8,

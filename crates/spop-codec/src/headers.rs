@@ -62,9 +62,9 @@ impl<'a> Value<'a> {
 /// Writes a header list into the caller's buffer, for HAProxy's actions `set-headers-bin` and
 /// `add-headers-bin` (from version 3.4 on).
 ///
-/// HAProxy does not check the names and values: a line break in one of them would be a header of
-/// its own. Its `prefix` compares names byte for byte, so write them in lower case, as HAProxy
-/// sends them.
+/// HAProxy does not check the names and values: a line break in a name or value would begin a
+/// header of its own. Its `prefix` compares names byte for byte, so write them in lower case, as
+/// HAProxy sends them.
 ///
 /// ```
 /// use spop_codec::{HeaderListWriter, Value};

@@ -81,7 +81,7 @@ mod varint;
 mod wire;
 mod writer;
 
-pub use ack::{Ack, AckWriter, Action, Actions};
+pub use ack::{Ack, AckWriter, Action, Actions, SetVar, TextWriter};
 pub use connection::{Connection, Event, Fragment, Limits, Place, ProtocolError, Welcome};
 pub use disconnect::{Disconnect, encode_agent_disconnect};
 pub use error::{DecodeError, MAX_MESSAGES};
@@ -89,6 +89,7 @@ pub use frame::{Frame, decode};
 pub use headers::{HeaderList, HeaderListWriter};
 pub use hello::{AgentHello, Capabilities, Hello, encode_agent_hello};
 pub use notify::{Arg, Args, Message, Messages, Notify};
+#[doc(hidden)]
 pub use shape::{RawIds, Shape, ack_space};
 pub use status::Status;
 pub use value::Value;

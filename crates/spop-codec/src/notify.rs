@@ -49,6 +49,7 @@ impl<'a> Notify<'a> {
     /// The [`Shape`] of the NOTIFY, if it has one message with one arg, whose value is an address
     /// or a string.
     #[must_use]
+    #[doc(hidden)]
     pub fn shape(&self) -> Option<Shape<&'a [u8]>> {
         let mut reader = self.messages;
         reader.string().ok()?;

@@ -2,13 +2,13 @@
 //! value, and their other bytes need not be read again and again.
 //!
 //! A shape is what the decoder has found in one NOTIFY. It is compared whole, so a NOTIFY of the
-//! same shape is one for which the decoder would find the same. Whatever is not usual (a number
-//! of more than eight bytes, a string of 240 bytes or more, the last bytes of the input) is left
-//! to the decoder.
+//! same shape is one for which the decoder would find the same. Unusual bytes are left to the
+//! decoder: a number of more than eight bytes, a string of 240 bytes or more, and the last bytes
+//! of the input.
 
 use core::net::Ipv4Addr;
 
-use crate::ack::Actions;
+use crate::ack::{AckWriter, Actions};
 use crate::reader::Reader;
 use crate::value::{Value, kind};
 use crate::varint;
@@ -138,7 +138,7 @@ fn is_same(left: &[u8], right: &[u8]) -> bool {
 }
 
 /// The two ids of a NOTIFY as it has them, for its ACK. A number has one encoding only, so these
-/// are the bytes that [`AckWriter`](crate::AckWriter) writes for the numbers.
+/// are the bytes that [`AckWriter`] writes for the numbers.
 #[derive(Clone, Copy, Debug)]
 pub struct RawIds {
     /// Both ids, and what stands behind them.
@@ -191,6 +191,18 @@ impl RawIds {
         usize::from(self.last) % MOST_ID_BYTES + 1
     }
 
+    /// Begins an ACK with these ids whose LENGTH is at most `limit`; `None` if `out` is too short,
+    /// or `limit`.
+    #[inline]
+    #[must_use]
+    pub fn begin_ack(self, out: &mut [u8], limit: u32) -> Option<AckWriter<'_>> {
+        const IDS_END: usize = BEFORE_IDS + MOST_ID_BYTES;
+        let window = out.first_chunk_mut::<IDS_END>()?;
+        window[LENGTH_BYTES..BEFORE_IDS].copy_from_slice(&ACK);
+        window[BEFORE_IDS..].copy_from_slice(&self.bytes);
+        AckWriter::behind(out, BEFORE_IDS + self.length(), limit)
+    }
+
     /// Writes an ACK with these ids and these actions. Returns its length; `None` if `out` is
     /// shorter than [`ack_space`].
     #[inline(always)]
@@ -214,8 +226,8 @@ impl RawIds {
     }
 }
 
-/// The space that an ACK takes whose actions are [short](Actions::SHORT), with what is copied
-/// beside it.
+/// The space that an ACK takes whose actions are [short](Actions::SHORT), with the bytes that are
+/// copied beside them.
 const SHORT_ACK: usize = BEFORE_IDS + MOST_ID_BYTES + Actions::SHORT;
 
 /// The space that [`RawIds::write_ack`] needs for an ACK with these actions.
@@ -267,6 +279,11 @@ mod tests {
                 ack.append(&actions).unwrap();
                 let written_length = ack.finish();
                 assert_eq!(raw[..raw_length], written[..written_length], "{stream} {frame}");
+                let mut begun = [0xaa; SHORT_ACK];
+                let mut ack = ids.begin_ack(&mut begun, 815).unwrap();
+                ack.append(&actions).unwrap();
+                let begun_length = ack.finish();
+                assert_eq!(begun[..begun_length], written[..written_length], "{stream} {frame}");
             }
         }
     }

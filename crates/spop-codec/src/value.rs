@@ -107,7 +107,7 @@ impl<'a> Value<'a> {
 impl<'a> Reader<'a> {
     /// Reads a value with its type.
     // Always inlined, as are the iterators over values. A `Value` that is returned through memory
-    // is written in small pieces and read back in larger ones, so store-to-load forwarding fails
+    // is written in small pieces and read back in larger ones. So store-to-load forwarding fails,
     // and the read waits for the writes: see "Performance notes" in
     // docs/internals/ARCHITECTURE.md.
     #[inline(always)]

@@ -109,9 +109,43 @@ impl<'b> Writer<'b> {
         self.bytes(string)
     }
 
+    /// Writes the value that is the string that `write` writes, with its type and its length.
+    #[inline]
+    pub(crate) fn string_of(
+        &mut self,
+        write: impl FnOnce(&mut Self) -> Result<(), BufferFull>,
+    ) -> Result<(), BufferFull> {
+        self.bytes(&[kind::STRING, 0])?;
+        let begin = self.used;
+        write(self)?;
+        let length = self.used - begin;
+        match varint::short(length as u64) {
+            Some(byte) => {
+                self.put(begin - 1, byte);
+                Ok(())
+            }
+            None => self.lengthen(begin, length),
+        }
+    }
+
+    /// Makes room for the length of a string that takes more than the byte in front of it.
+    #[cold]
+    fn lengthen(&mut self, begin: usize, length: usize) -> Result<(), BufferFull> {
+        let (encoded, bytes) = varint::encode(length as u64);
+        let end = self.used + bytes - 1;
+        if end > self.out.len() {
+            return Err(BufferFull);
+        }
+        self.out.copy_within(begin..self.used, begin + bytes - 1);
+        self.rewind(begin - 1);
+        self.any_bytes(encoded.get(..bytes).ok_or(BufferFull)?)?;
+        self.used = end;
+        Ok(())
+    }
+
     /// Writes a value with its type in front (TYPED-DATA in SPOE.txt section 3.1). The only flag
     /// is the value of a boolean.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn value(&mut self, value: Value<'_>) -> Result<(), BufferFull> {
         match value {
             Value::Null => self.u8(kind::NULL),
@@ -129,7 +163,11 @@ impl<'b> Writer<'b> {
         }
     }
 
+    #[inline]
     fn integer(&mut self, kind: u8, value: u64) -> Result<(), BufferFull> {
+        if let Some(byte) = varint::short(value) {
+            return self.bytes(&[kind, byte]);
+        }
         self.u8(kind)?;
         self.varint(value)
     }

@@ -19,7 +19,7 @@ use proptest::prelude::*;
 use spop_codec::haproxy::{HelloFields, NotifyWriter, encode_hello};
 use spop_codec::{
     AckWriter, Actions, BufferFull, Connection, DecodeError, Event, Frame, FrameId, HeaderList,
-    HeaderListWriter, Limits, Notify, Scope, Status, Value, VarName, decode,
+    HeaderListWriter, Limits, Notify, Scope, SetVar, Status, Value, VarName, decode,
     encode_agent_disconnect,
 };
 
@@ -206,6 +206,45 @@ proptest! {
         if !actions.is_empty() {
             prop_assert_eq!(&one[..length], &other[..written]);
         }
+    }
+
+    /// It fits where that fits, and a string may come in pieces.
+    #[test]
+    fn a_variable_that_was_begun_earlier_is_the_one_written_in_one_go(
+        scope in scopes(),
+        name in NAME,
+        number in any::<u64>(),
+        text in prop::collection::vec(any::<u8>(), 0..2400),
+        cut in any::<prop::sample::Index>(),
+        limit in 0_u32..2600,
+        space in 0_usize..2600,
+    ) {
+        let (id, name) = (FrameId { stream: 1, frame: 1 }, VarName::new(&name).unwrap());
+        let (pieces, number) = (text.split_at(cut.index(text.len() + 1)), number >> (number % 64));
+        let var = SetVar::new(scope, name);
+        prop_assert_eq!(var.size(&number.into()), AckWriter::set_var_size(name, &number.into()));
+        let write = |out: &mut [u8], is_begun: bool| -> Option<(usize, bool, bool)> {
+            let mut ack = AckWriter::new(out, id, limit).ok()?;
+            let fit = match is_begun {
+                true => {
+                    let text = ack.set_text(&var, |it| {
+                        it.push(pieces.0)?;
+                        it.push(pieces.1)
+                    });
+                    (text.is_ok(), ack.set(&var, number.into()).is_ok())
+                }
+                false => {
+                    let text = ack.set_var(scope, name, Value::String(&text));
+                    (text.is_ok(), ack.set_var(scope, name, number.into()).is_ok())
+                }
+            };
+            Some((ack.finish(), fit.0, fit.1))
+        };
+        let (mut one, mut other) = (vec![0; space], vec![0; space]);
+        let (begun, whole) = (write(&mut one, true), write(&mut other, false));
+        prop_assert_eq!(begun, whole);
+        let length = begun.map_or(0, |it| it.0);
+        prop_assert_eq!(&one[..length], &other[..length]);
     }
 
     #[test]

@@ -178,7 +178,7 @@ fn described(frame: &Frame<'_>) -> (u64, FrameId, Json) {
     }
 }
 
-/// Writes a frame again from what was read.
+/// Writes a frame again from its decoded parts.
 fn again(frame: &Frame<'_>, json: &Json) -> Vec<u8> {
     let mut out = vec![0; 4096];
     let length = match frame {

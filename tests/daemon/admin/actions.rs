@@ -26,8 +26,8 @@ fn without_a_token_nothing_is_done() {
     let directory = directory();
     let table = directory.path().join("table");
     let (_agent, admin) = start(&table, &["--rate", "10/h"]);
-    for path in ["/actions/forgive", "/actions/exempt", "/actions/observe", "/actions/observe?own"]
-    {
+    for path in ["forgive", "exempt", "block", "observe", "observe?own"] {
+        let path = &format!("/actions/{path}");
         let answer = post(&admin, path, "Authorization: Bearer correct-horse-battery\r\n", "{}");
         assert!(answer.status == 403 && answer.body.starts_with("actions are off"), "{answer:?}");
         assert_eq!(get(&admin, path).status, 405);
@@ -163,6 +163,17 @@ fn an_action_is_done_for_who_has_the_token_and_logged_without_it() {
     assert!(done.status == 200 && done.body.contains("was forgiven"), "{done:?}");
     assert_eq!(spop.allowed(&key, 11), 10);
 
+    // Without a key, it is for all clients of a policy.
+    let done = act("forgive", right, "{\"policy\": \"default\"}");
+    assert!(done.status == 200 && done.body.contains("all clients begin with"), "{done:?}");
+    wait_until("the agent follows", || spop.allowed(&key, 1) == 1);
+    assert_eq!(spop.allowed(&key, 11), 9);
+    for (body, status) in [("{\"policy\": \"x\"}", 422), ("{\"key\": \"\"}", 400)] {
+        assert_eq!(act("forgive", right, body).status, status, "{body}");
+    }
+    let mut spop_of_other = Spop::connect(&other.address);
+    wait_until("the other agent follows", || spop_of_other.is_blocked(&key));
+
     let done = act("exempt", right, body);
     assert!(done.body.contains("exempt for 1h"), "{done:?}");
     // The page then shows what was done: a client that is allowed does not wait.
@@ -170,7 +181,7 @@ fn an_action_is_done_for_who_has_the_token_and_logged_without_it() {
         let live: Json = serde_json::from_str(&get(&admin, "/live").body).unwrap();
         let client = &live["status"]["together"]["policies"][0]["top_blocked"][0];
         assert_eq!(client["wait_ms"].is_null(), client["reason"].is_null(), "{client}");
-        (!client["wait_ms"].is_null(), live["configuration"]["exemptions"].to_string())
+        (!client["wait_ms"].is_null(), live["configuration"]["orders"].to_string())
     };
     wait_until("it is exempt", || !spop.is_blocked(&key));
     wait_until("all agents follow", || !waiting().0);
@@ -179,6 +190,27 @@ fn an_action_is_done_for_who_has_the_token_and_logged_without_it() {
     assert!(done.body.contains("no longer exempt"), "{done:?}");
     assert_eq!(waiting().1, "[]", "it is seen at once");
     wait_until("it is limited", || spop.is_blocked(&key));
+    wait_until("all agents follow", || waiting().0);
+
+    assert_eq!(act("forgive", right, body).status, 200);
+    let noted = "{\"key\": \"sk_live_1234567\", \"note\": \"INC-4711\"}";
+    let done = act("block", right, noted);
+    assert!(done.body.contains("is blocked for 1h, until "), "{done:?}");
+    wait_until("it is blocked", || spop.is_blocked(&key));
+    let (_, orders) = waiting();
+    assert!(orders.contains("\"order\":\"block\"") && orders.contains("INC-4711"), "{orders}");
+    let done = act("exempt", right, "{\"key\": \"sk_live_1234567\", \"for_seconds\": 0}");
+    assert!(done.status == 422 && done.body.contains("there is no exemption"), "{done:?}");
+    let done = act("block", right, "{\"key\": \"sk_live_1234567\", \"for_seconds\": 0}");
+    assert!(done.body.contains("no longer blocked"), "{done:?}");
+    wait_until("it is not blocked", || !spop.is_blocked(&key));
+    let metrics = get(&admin, "/metrics").body;
+    let counted = |order| format!("gcra_ordered_total{{policy=\"default\",order=\"{order}\"}} ");
+    for order in ["exempt", "block"] {
+        let line = metrics.lines().find(|line| line.starts_with(&counted(order)));
+        assert!(line.is_some_and(|line| !line.ends_with(" 0")), "{order}: {metrics}");
+    }
+    spop.allowed(&key, 11);
     wait_until("all agents follow", || waiting().0);
 
     let done = act("observe", right, "{\"policy\": \"default\"}");
@@ -221,7 +253,8 @@ fn an_action_is_done_for_who_has_the_token_and_logged_without_it() {
     let log = agent.process.lines().join("\n");
     for said in [
         "was cleared: an action",
-        "is exempt for 1h: an action",
+        "is exempt for 1h, until ",
+        "is blocked for 1h, until ",
         "only observes from now",
         "blocks requests, as before: an action",
     ] {
@@ -239,10 +272,10 @@ fn an_action_is_done_for_who_has_the_token_and_logged_without_it() {
     assert!(!log.contains("horse") && !log.contains("sk_live"), "{log}");
 }
 
-/// A program that has taken the address of an agent sees its orders, and can neither follow them
+/// A program that has taken the address of an agent sees its demands, and can neither follow them
 /// in its place nor use them elsewhere.
 #[test]
-fn an_order_is_followed_once_by_the_agent_that_it_is_for() {
+fn a_demand_is_followed_once_by_the_agent_that_it_is_for() {
     let directory = directory();
     let (table, token) = (directory.path().join("table"), token_file(directory.path()));
     let flags = ["--rate", "1000/h", "--key", "key", "--admin-actions", &token];
@@ -264,7 +297,7 @@ fn an_order_is_followed_once_by_the_agent_that_it_is_for() {
         listener.unwrap()
     };
     let thief = thread::spawn(move || {
-        let mut orders = Vec::new();
+        let mut demands = Vec::new();
         for stream in listener.incoming().map(Result::unwrap) {
             stream.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
             let mut read = [0; 4096];
@@ -273,15 +306,15 @@ fn an_order_is_followed_once_by_the_agent_that_it_is_for() {
             let answer = "HTTP/1.1 200 OK\r\n\r\n{\"said\":[],\"whole\":true}";
             let _ = (&stream).write_all(answer.as_bytes());
             if request.starts_with("POST /end") {
-                return orders;
+                return demands;
             }
             if let Some((head, body)) = request.split_once("\r\n\r\n")
                 && head.starts_with("POST /actions/observe?own")
             {
-                orders.push(body.to_owned());
+                demands.push(body.to_owned());
             }
         }
-        orders
+        demands
     });
     let done = observe(true);
     assert!(done.body.contains("in 2 of "), "{done:?}");
@@ -298,11 +331,11 @@ fn an_order_is_followed_once_by_the_agent_that_it_is_for() {
     assert_eq!(observe(false).status, 200);
     assert!(!modes(&admin) && !modes(&second_admin));
     post(&third_admin, "/end", "", "");
-    let orders = thief.join().unwrap();
-    assert!(!is_listed || !orders.is_empty());
-    for order in &orders {
+    let demands = thief.join().unwrap();
+    assert!(!is_listed || !demands.is_empty());
+    for demand in &demands {
         for other in [&admin, &second_admin] {
-            let done = post(other, "/actions/observe?own", "", order);
+            let done = post(other, "/actions/observe?own", "", demand);
             assert_eq!(done.status, 403, "{done:?}");
         }
     }
@@ -310,7 +343,7 @@ fn an_order_is_followed_once_by_the_agent_that_it_is_for() {
     drop((first, second));
 }
 
-/// The answer does not say more than is known: an agent that is stopped has the order, and may go
+/// The answer does not say more than is known: an agent that is stopped has the demand, and may go
 /// on.
 #[test]
 fn an_agent_that_does_not_answer_may_still_follow() {
@@ -332,7 +365,7 @@ fn an_agent_that_does_not_answer_may_still_follow() {
     assert!(body.contains("in 1 of 2 agents"), "{done:?}");
     // On a slow machine it has been stopped for so long that it was not asked.
     assert!(
-        body.contains("it may still follow until 5 s after the order")
+        body.contains("it may still follow until 5 s after the demand")
             || body.contains("it is stopped (SIGSTOP), so it was not asked"),
         "{done:?}"
     );

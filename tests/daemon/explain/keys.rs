@@ -66,6 +66,11 @@ fn a_key_that_is_nearly_an_address_is_refused() {
         ("2001:db8::/56", "such as 2001:db8::/64"),
     ] {
         for command in commands {
+            // An order may be about a network.
+            let networks = ["10.0.0.0/8", "192.0.2.0/28", "2001:db8::/56"];
+            if command[0] == "exempt" && networks.contains(&text) {
+                continue;
+            }
             let arg = if command == ["explain"] { format!("ip={text}") } else { text.to_owned() };
             let sentence = scene.complaint(command, &[&arg]);
             assert!(sentence.contains(said), "{command:?} {text}: {sentence}");
@@ -193,7 +198,7 @@ fn explain_writes_the_key_for_the_other_commands() {
         assert!(!scene.is_blocked("check", &args), "{key}");
     }
     let words = scene.said(&["explain"], &["user=a b", "path=/it's"]).0;
-    let line = "\n  KEY for table get, table reset and exempt: 'a b,/it'\\''s'\n";
+    let line = "\n  KEY for table get, table reset, exempt and block: 'a b,/it'\\''s'\n";
     assert!(words.contains(line), "{words}");
 }
 
@@ -264,7 +269,7 @@ fn a_string_that_is_not_text_is_found() {
         let words = said(&run(&["explain"], OsStr::from_bytes(arg))).0;
         assert!(words.contains("a request now is blocked; "), "{words}");
         assert!(words.contains("\n  key: key strhex:636166e9\n"), "{words}");
-        let key = "\n  KEY for table get, table reset and exempt: strhex:636166e9\n";
+        let key = "\n  KEY for table get, table reset, exempt and block: strhex:636166e9\n";
         assert!(words.contains(key), "{words}");
         let name = said(&run(&["name"], raw)).0;
         let name = name.trim_end().strip_prefix("policy 'check': c…(4)#").unwrap();

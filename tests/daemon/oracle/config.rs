@@ -140,6 +140,10 @@ pub(crate) struct Policy {
 }
 
 impl Policy {
+    pub(crate) fn without_overrides(&self) -> Self {
+        Self { overrides: Vec::new(), listed: Vec::new(), ..self.clone() }
+    }
+
     /// All overrides, those of lists too. Of several for the same values the last one counts.
     pub(crate) fn all_overrides(&self) -> impl Iterator<Item = (&Whom, &Rule)> {
         let listed = self.listed.iter().map(|(whom, list)| (whom, &self.list_rules[*list]));

@@ -56,8 +56,8 @@ pub(crate) struct Summary {
     /// Answers to requests that took less than 5 ms, about keys whose TATs were known to 20 ms:
     /// the machine did not stand still.
     pub(crate) quick: u64,
-    /// Those of them that were explained by passing as well as by being blocked, or that could
-    /// not be looked at.
+    /// Of these answers, those that were explained by passing as well as by being blocked, or that
+    /// could not be looked at.
     pub(crate) undecided: u64,
     /// Of two requests at the same time: the second one was decided first for certain, or neither
     /// order explains both.
@@ -405,9 +405,9 @@ impl Model {
     /// The TAT of a key under a limit of the configuration in force, between these moments: of its
     /// own bucket, or what it owes by earlier numbers, if that is more.
     ///
-    /// The key has a bucket for each of the numbers that it had before. Its debt in one of them
-    /// when it got those that it has now counts in cells, and is paid off at the faster of both
-    /// rates.
+    /// The key has a bucket for each of the numbers that it had before. Take its debt in such a
+    /// bucket when it got its numbers of now. That debt counts in cells, and is paid off at the
+    /// faster of both rates.
     fn tat(
         &self,
         tats: &Tats,
@@ -419,50 +419,53 @@ impl Model {
     ) -> Span {
         let own = |bucket: &str| tats.get(bucket).copied().unwrap_or((0, 0));
         let mine = bucket(policy, limit, key, name);
-        let found = |(config, _): &(Config, Span)| {
+        // The numbers that the key had in each configuration, and when that ended.
+        let numbers = |(config, _): &(Config, Span)| {
             let old = config.named(&policy.name)?;
-            let (rule, key) = placed(old, message)?;
+            let rule = rule_of(old, message, key)?;
             let place = (0..rule.limits().len()).find(|place| identity(rule, *place) == name)?;
             let limit = &rule.limits()[place];
-            Some((limit.clone(), bucket(old, limit, &key, name)))
-        };
-        let mut former = Vec::new();
-        let mut since = (0, 0);
-        for (number, earlier) in self.configs.iter().enumerate() {
-            let Some((old, bucket)) = found(earlier).filter(|(_, bucket)| *bucket != mine) else {
-                continue;
-            };
-            // A policy that is not there for a while ends when it comes back, and a limit of it at
-            // the latest then.
-            let next = &self.configs[number + 1..];
-            let has_policy = next.iter().find(|(it, _)| it.named(&policy.name).is_some());
-            let has_limit = next.iter().find(|it| found(it).is_some());
-            let (Some((_, least)), Some((_, most))) = (has_policy, has_limit) else { continue };
-            since = later(since, (least.0, most.1));
-            former.push((old, own(&bucket)));
-        }
-        let carried = former.iter().map(|(old, tat)| self.carried(old, *tat, since, now, limit));
-        let tat = carried.fold(own(&mine), later);
-        // Others who have this key now had it before, too, where this message had another one: it
-        // may owe what they owed.
-        let of_others = |(config, _): &(Config, Span)| {
-            let old = config.named(&policy.name)?;
-            let mut places = 0..old.rule.limits().len();
-            let place = places.find(|place| identity(&old.rule, *place) == name)?;
-            let limit = &old.rule.limits()[place];
             Some((limit.clone(), bucket(old, limit, key, name)))
         };
-        let others = self.configs.iter().filter_map(of_others);
-        let others: Vec<_> = others.filter(|(_, bucket)| *bucket != mine).collect();
-        let others = others.iter().map(|(old, bucket)| (old, own(bucket)));
-        let all = former.iter().map(|(old, tat)| (old, *tat)).chain(others);
-        let most = all.map(|(old, tat)| self.carried(old, tat, now, now, limit).1).max();
-        (tat.0, tat.1.max(most.unwrap_or(0)))
+        let ends = self.configs.iter().skip(1).map(|(_, begun)| *begun);
+        let mut former: Vec<_> = self.configs.iter().map(numbers).zip(ends).collect();
+        let is_mine = |found: &Option<(Limit, String)>| {
+            found.as_ref().is_some_and(|(_, bucket)| *bucket == mine)
+        };
+        while former.last().is_some_and(|(found, _)| is_mine(found)) {
+            former.pop();
+        }
+        let intervals = former.iter().filter_map(|(found, _)| found.as_ref());
+        let intervals = intervals.map(|(limit, _)| self.interval(limit));
+        let fastest = intervals.chain([self.interval(limit)]).min().unwrap_or(1);
+        let mut tat = own(&mine);
+        for (place, (found, ended)) in former.iter().enumerate() {
+            let Some((old, bucket)) = found.as_ref().filter(|(_, bucket)| *bucket != mine) else {
+                continue;
+            };
+            let (mut paid, mut since) = (own(bucket), *ended);
+            for (next, ended) in &former[place + 1..] {
+                // Where configurations come again, an agent knows the last time of each, and takes
+                // the fastest of all in between.
+                let next =
+                    next.as_ref().map_or(self.interval(old), |(next, _)| self.interval(next));
+                let more = |ns: i128, beside: i128| {
+                    let gain = self.interval(old) - beside.min(self.interval(old));
+                    ns.max(0) * gain / beside
+                };
+                paid.0 -= more(ended.1 - since.0, fastest.min(next)) + 1;
+                paid.1 -= more(ended.0 - since.1, next);
+                since = *ended;
+            }
+            tat = later(tat, self.carried(old, paid, since, now, limit));
+        }
+        tat
     }
 
-    /// The TAT under new numbers of a key that has this one under the `old`, when the new ones
-    /// came `since` such a moment: so many cells of the new numbers as were owed then, and no more
-    /// than their burst; but no more than are owed now.
+    /// The TAT under new numbers of a key that has the TAT `tat` under the `old` ones. The new
+    /// numbers came at the moment `since`. The key owes as many cells of the new numbers as it
+    /// owed then, and no more than their burst. But it owes no more cells than it owes now by the
+    /// old numbers.
     fn carried(&self, old: &Limit, tat: Span, since: Span, now: Span, new: &Limit) -> Span {
         let (new_t, old_t) = (self.interval(new), self.interval(old));
         let most_owed = self.admits_up_to(new);
@@ -593,7 +596,8 @@ impl Model {
         Some(next)
     }
 
-    /// The TATs after a way, by what the answer tells of them; `None` when the answer is another.
+    /// The TATs after a way, as the answer tells them; `None` when the answer does not fit the
+    /// way.
     fn matches(&self, way: &Outcome, answer: &Vars) -> Option<Tats> {
         let said = Said(answer);
         let Some((policy, blocked, would, reason)) = &way.report else {
@@ -647,7 +651,7 @@ impl Model {
         found
     }
 
-    /// The delay of a way, by what `delay_ms` says; the outer `None` when it is another.
+    /// The delay of a way, as `delay_ms` says; the outer `None` when it says another.
     fn told_delay(&self, way: &Outcome, blocked: bool, said: Said<'_>) -> Option<Option<Span>> {
         // Also a policy without a delay says that what it blocks does not wait.
         let can_delay = self.configs.last().is_some_and(|(config, ..)| config.can_delay());
@@ -790,8 +794,8 @@ impl AskedLimit<'_> {
         }
     }
 
-    /// How long a key that owes this has to wait; and if that follows from what it owes, by how
-    /// much it is less.
+    /// How long a key that owes this has to wait; and if that follows from its debt, by how much
+    /// it is less than the debt.
     fn wait(&self, owed: Span) -> (Span, Option<i128>) {
         match self.choice {
             // Until one cell can be spent.
@@ -812,8 +816,8 @@ impl AskedLimit<'_> {
         }
     }
 
-    /// Delays: how long the request waits for what is owed beyond a burst, if the limit has
-    /// charged it and can delay it.
+    /// Delays: how long the request waits for the debt beyond a burst, if the limit has charged it
+    /// and can delay it.
     fn delay(&self, owed: Span) -> Option<Span> {
         let delays =
             self.passes && self.cells > 0 && self.limit.max_delay_ns > 0 && !self.policy.observes;
@@ -881,7 +885,7 @@ impl<'a> Said<'a> {
 fn fields(standings: &[&Standing]) -> String {
     let field = |standing: &&Standing| {
         // The interval was rounded up, by less than a nanosecond for each cell. And a model with
-        // other intervals must not fail by what is the configuration's.
+        // other intervals must not fail by a value of the configuration.
         let (interval_ns, burst) = (standing.limit.interval_ns, standing.limit.burst);
         let drain = interval_ns * burst - (burst - 1);
         let seconds = -(-drain).div_euclid(S);
@@ -994,7 +998,11 @@ fn placed<'p>(policy: &'p Policy, message: &Message) -> Option<(&'p Rule, String
         }
     }
     let mut found = None;
-    let mut key = String::new();
+    // The settings that make the key are a part of the id.
+    let left_out =
+        policy.key.is_empty().then_some((&policy.cost, policy.when.as_ref().map(|it| &it.0)));
+    let mut key =
+        format!("{:?} {:?} {} {left_out:?}: ", policy.key, policy.prefixes, policy.lowercase);
     for (fallback, part) in parts {
         let part = part?;
         key += fallback;
@@ -1015,6 +1023,17 @@ fn placed<'p>(policy: &'p Policy, message: &Message) -> Option<(&'p Rule, String
         found = found.or(narrower);
     }
     Some((found.map_or(&policy.rule, |(rule, _)| rule), key))
+}
+
+/// The rule under which a message counted by this key; `None` if it counted by another one.
+fn rule_of<'p>(policy: &'p Policy, message: &Message, key: &str) -> Option<&'p Rule> {
+    let (rule, own) = placed(policy, message)?;
+    if own == key {
+        return Some(rule);
+    }
+    // An override gave it a key of its own, and this one was that of its group.
+    let (_, group) = placed(&policy.without_overrides(), message)?;
+    (group == key).then_some(&policy.rule)
 }
 
 /// The rule of the override for a value, and for an address the prefix length of its network.

@@ -338,6 +338,9 @@ function troubles({ status, configuration }) {
   const silent = status.agents.filter((agent) => agent.why);
   for (const agent of silent.slice(0, 3)) bad(`Agent ${agent.pid}: ${agent.why}.`);
   if (silent.length > 3) bad(`${count(silent.length - 3, 'more agent does', 'more agents do')} not answer.`);
+  const killed = status.killed ?? [];
+  for (const { pid, pid_namespace: where, silent_seconds: s } of killed.slice(0, 3)) bad(`Agent ${pid} ${where === 'ours' ? 'was killed, or has crashed' : 'in another container was killed, or stands still'}.`, `Its last sign of life was ${time(s * 1000)} ago.`);
+  if (killed.length > 3) bad(`${count(killed.length - 3, 'more agent was', 'more agents were')} killed in the last ten minutes.`);
   const other = status.agents.filter((agent) => agent.same_limits === false);
   if (other.length) bad(`${count(other.length, 'agent has', 'agents have')} other limits than this one (${other.map((a) => a.pid).join(', ')}); compare their flags and files.`);
   const none = Object.entries(together.haproxy_undecided_last_minute).sort(([, a], [, b]) => b - a);
@@ -404,7 +407,7 @@ function fillRows(body, rows, columns, none) {
       if (row.none) mark(td, 'colspan', columns); else td.removeAttribute('colspan');
       if (key === undefined) say(td, text);
       else if (td.firstElementChild?.textContent !== text) {
-        td.replaceChildren(html('button', { class: 'plain mono', type: 'button', title: 'Look this client up', click: () => lookUp(td.dataset.key).then(() => $('look').scrollIntoView({ block: 'nearest' })) }, text));
+        td.replaceChildren(html('button', { class: 'plain mono', type: 'button', title: 'Look it up', click: () => lookUp(td.dataset.key).then(() => $('look').scrollIntoView({ block: 'nearest' })) }, text));
       }
       if (key !== undefined) td.dataset.key = key; else delete td.dataset.key;
     });
@@ -413,13 +416,14 @@ function fillRows(body, rows, columns, none) {
   while (body.children.length > rows.length) body.lastChild.remove();
 }
 // A shortened name leads to no key, so it is no button.
-function clientCell(name) {
-  return name.includes('…') || name === '' ? { text: name || '(no key)', css: 'mono' } : { text: name, key: name };
+function clientCell(name, known) {
+  const text = known ? `${name} (${known})` : name;
+  return name.includes('…') || name === '' ? { text: text || '(no key)', css: 'mono' } : { text, key: name };
 }
 // In a narrow column, the name of a trial is broken at its dot.
 const breakable = (name) => name.replace('.', '\u200b.');
 // The clients of a list: those that are blocked now, then those that may be, then the others.
-const rank = (c) => c.wait_ms || c.reason === 'store' || c.reason === 'denied' ? 0 : c.reason ? 1 : 2;
+const rank = (c) => c.wait_ms || c.reason === 'store' || c.reason === 'denied' || c.reason === 'blocked' ? 0 : c.reason ? 1 : 2;
 function clients(together, list) {
   return together.policies.flatMap((policy) => policy[list].map((client) => ({ ...client, policy })))
     .filter((c) => c.requests > 0).sort((a, b) => rank(a) - rank(b) || b.requests - a.requests);
@@ -441,7 +445,7 @@ for (const id of ['blocked', 'would', 'allowed']) {
   });
 }
 function waitCell({ wait_ms: ms, reason }) {
-  if (ms) return { text: time(ms), css: 'num' };
+  if (ms) return { text: reason === 'blocked' ? `order, ${time(ms)}` : time(ms), css: 'num' };
   const text = { store: 'no store', denied: 'denied', share: 'look up' }[reason];
   return { text: text ?? 'none', css: text ? 'num' : 'num zero' };
 }
@@ -459,7 +463,7 @@ function showClients({ together, agents }) {
     if (id === 'would') $('s-would').hidden = rows.length === 0 && !together.policies.some(wouldBlock);
     const table = $(`l-${id}`);
     if (held(table)) { say($(`n-${id}`), 'held while you are in it'); continue; }
-    fillRows(table.tBodies[0], cut(id, rows, about(which)).map((c) => ({ cells: [clientCell(c.client), { text: breakable(c.policy.name), css: 'pol' }, { text: rate(c.per_second), css: 'num' }, { text: number(c.requests), css: 'num' }, waitCell(c)] })), 5, 'none');
+    fillRows(table.tBodies[0], cut(id, rows, about(which)).map((c) => ({ cells: [clientCell(c.client, c.known_as), { text: breakable(c.limit ?? c.policy.name), css: 'pol' }, { text: rate(c.per_second), css: 'num' }, { text: number(c.requests), css: 'num' }, waitCell(c)] })), 5, 'none');
   }
   const table = $('l-allowed');
   if (held(table)) return say($('n-allowed'), 'held while you are in it');
@@ -468,7 +472,7 @@ function showClients({ together, agents }) {
   const rows = cut('allowed', clients(decided, 'top_allowed'), about('allowed')).map((c) => {
     const blocked = c.policy.top_blocked.find((other) => other.client === c.client);
     const known = blocked || (c.policy.top_is_exact.blocked && c.policy.top_blocked.length < 20);
-    return { cells: [clientCell(c.client), { text: c.policy.name, css: 'pol' }, { text: rate(c.per_second), css: 'num' }, { text: number(c.requests), css: 'num' }, { text: known ? number(blocked?.requests ?? 0) : '–', css: blocked ? 'num' : 'num zero' }] };
+    return { cells: [clientCell(c.client, c.known_as), { text: c.policy.name, css: 'pol' }, { text: rate(c.per_second), css: 'num' }, { text: number(c.requests), css: 'num' }, { text: known ? number(blocked?.requests ?? 0) : '–', css: blocked ? 'num' : 'num zero' }] };
   });
   fillRows(table.tBodies[0], rows, 5, 'none');
 }
@@ -478,7 +482,8 @@ function card(name) {
   if (cards.has(name)) return cards.get(name);
   const it = { title: html('h3', name), tag: html('span', { class: 'tag' }), nums: html('p', { class: 'nums' }), lines: html('ul'), box: html('div', { class: 'plot' }) };
   it.button = html('button', { type: 'button', hidden: '', click: () => switchMode(name, it.observes) });
-  it.root = html('article', { class: 'card policy' }, html('div', { class: 'head' }, it.title, it.tag), it.box, it.nums, it.lines, it.button);
+  it.forgive = html('button', { type: 'button', hidden: '', 'aria-label': `Forgive all clients… policy ${name}`, click: () => forgiveAll(name) }, 'Forgive all clients…');
+  it.root = html('article', { class: 'card policy' }, html('div', { class: 'head' }, it.title, it.tag), it.box, it.nums, it.lines, html('p', { class: 'buttons' }, it.button, it.forgive));
   it.root.dataset.policy = name;
   $('policies').append(it.root);
   it.plot = new Plot(it.box, `Decisions of policy ${name}`, { series: isTrial(name) ? TRIAL : AREAS, height: 96, small: true });
@@ -511,6 +516,7 @@ function showPolicies({ configuration, status: { together } }, slots) {
     lines.forEach((line, i) => say(it.lines.children[i] ?? it.lines.appendChild(html('li')), line));
     while (it.lines.children.length > lines.length) it.lines.lastChild.remove();
     it.button.hidden = !actions || !policy || (policy.observes && !policy.switched);
+    it.forgive.hidden = !actions || !policy;
     say(it.button, policy?.switched ? 'Block again…' : 'Only observe…');
     mark(it.button, 'aria-label', `${it.button.textContent} policy ${name}`);
     it.plot.update(slots, (slot) => areas(slot.of.get(name) ?? [0, 0, 0]));
@@ -518,8 +524,10 @@ function showPolicies({ configuration, status: { together } }, slots) {
   for (const [name, it] of cards) if (!names.includes(name)) { it.root.remove(); cards.delete(name); }
   configuration.rest.forEach((line, i) => say($('rest').children[i] ?? $('rest').appendChild(html('p', { class: 'hint' })), line));
   while ($('rest').children.length > configuration.rest.length) $('rest').lastChild.remove();
-  $('s-exempt').hidden = configuration.exemptions.length === 0;
-  fillRows($('exempt').tBodies[0], configuration.exemptions.map((e) => ({ cells: [clientCell(e.client), e.policy ?? '–', { text: time(e.left_ms), css: 'num' }] })), 3);
+  allOrders = configuration.orders;
+  network?.update();
+  $('s-orders').hidden = allOrders.length === 0;
+  fillRows($('orders').tBodies[0], allOrders.map((o) => ({ cells: [clientCell(o.key), o.policy ?? '–', { text: stateOf(o), css: 'nowrap' }, [`${o.giver}, since ${o.since}`, o.note].filter(Boolean).join(': '), { text: time(o.left_ms), css: 'num' }] })), 5);
 }
 
 function showHealth({ status }) {
@@ -688,9 +696,12 @@ document.addEventListener('visibilitychange', again);
 $('only-warnings').addEventListener('change', () => showEvents((live?.status.agents.length ?? 1) > 1));
 
 // Looking a client up.
-const isKnown = (one) => one.blocked || one.would_block || one.exempt_ms !== null || one.limits.some((limit) => limit.bucket || limit.carried_over) || one.held.some((held) => held.known);
+const isKnown = (one) => one.blocked || one.would_block || one.order !== null || one.limits.some((limit) => limit.bucket || limit.carried_over) || one.held.some((held) => held.known);
 // Shown now: the key, its cards, and when the agent was asked.
 let asked = 0, found = null;
+// All orders in force, and the card of the network that was looked up.
+let allOrders = [], network = null;
+const NETWORK = /^[0-9a-f.:]+\/\d{1,3}$/i, NO_NETWORK = /is not (the first address of its|an address or) network/;
 async function explain(text) {
   try {
     const answer = await get(`explain?${new URLSearchParams({ key: text })}`);
@@ -705,8 +716,13 @@ async function lookUp(text, keep) {
   // A later question was faster.
   if (mine !== asked) return;
   if (!keep) $('done').replaceChildren();
-  found = null;
+  found = network = null;
   say($('asked'), '');
+  if (actions && NETWORK.test(text) && !NO_NETWORK.test(mistake)) {
+    network = networkCard(text);
+    say($('heard'), `Network ${text}`);
+    return box.replaceChildren(network.root);
+  }
   if (mistake) {
     say($('heard'), mistake);
     return box.replaceChildren(html('p', { class: 'alert bad' }, mistake));
@@ -737,16 +753,17 @@ async function lookAgain() {
   for (const card of mine.cards) card.update(list.find((one) => one.policy === card.one.policy));
   sayWhen();
 }
-const tagOf = (one) => one.exempt_ms ? ['exempt', 'tag yes'] : one.blocked ? ['blocked', 'tag no'] : one.would_block ? ['would be blocked', 'tag observe'] : one.asks_store ? ['store decides', 'tag'] : ['allowed', 'tag yes'];
+const stateOf = (order) => order.order === 'block' ? 'blocked' : 'exempt';
+const tagOf = (one) => one.order?.order === 'exempt' ? ['exempt', 'tag yes'] : one.blocked ? ['blocked', 'tag no'] : one.would_block ? ['would be blocked', 'tag observe'] : one.asks_store ? ['store decides', 'tag'] : ['allowed', 'tag yes'];
 function answerCard(text, first) {
   const tag = html('span'), verdict = html('p', { class: 'verdict' }), facts = html('ul'), policy = first.policy ?? 'no policy';
   const details = html('details', html('summary', 'No bucket: not seen lately'));
   const button = (on) => html('button', { type: 'button', click: on });
   const name = (element, words) => { say(element, words); mark(element, 'aria-label', `${words} policy ${policy}`); };
   const card = { one: first };
-  const [first_button, second] = [button(() => forgive(text, card.one)), button(() => exempt(text, card.one, card.one.exempt_ms ? 0 : 3600))];
-  name(first_button, 'Forgive its debt…');
-  const act = actions ? html('p', { class: 'buttons' }, first_button, second) : null;
+  const forgives = button(() => forgive(text, card.one)), orders = Object.keys(ORDERS).map((kind) => [kind, button(() => order(kind, text, card.one))]);
+  name(forgives, 'Forgive its debt…');
+  const act = actions ? html('p', { class: 'buttons' }, forgives, ...orders.map(([, it]) => it)) : null;
   card.root = html('div', { class: 'answer' }, html('div', { class: 'head' }, html('strong', policy), tag), verdict);
   card.update = (one) => {
     card.one = one;
@@ -757,13 +774,27 @@ function answerCard(text, first) {
     say(verdict, `${capital(words)}.`);
     more.forEach((line, i) => say(facts.children[i] ?? facts.appendChild(html('li')), line.trim()));
     while (facts.children.length > more.length) facts.lastChild.remove();
-    name(second, one.exempt_ms ? 'End its exemption…' : 'Exempt for an hour…');
+    for (const [kind, it] of orders) name(it, endsOrder(kind, one) ? ORDERS[kind].end : ORDERS[kind].begin);
     const [to, other] = isKnown(one) ? [card.root, details] : [details, card.root];
     if (facts.parentNode !== to) to.append(...[facts, act].filter(Boolean));
     if (other === details) details.remove();
     else if (!details.isConnected || details.parentNode !== card.root) card.root.append(details);
   };
   card.update(first);
+  return card;
+}
+// A network is no client: it has no debt, and only orders are about it.
+function networkCard(text) {
+  const tag = html('span'), buttons = Object.keys(ORDERS).map((kind) => [kind, html('button', { type: 'button', click: () => order(kind, text, card.one) })]);
+  const card = { root: html('div', { class: 'answer' }, html('div', { class: 'head' }, html('strong', `Network ${text}`), tag), html('p', { class: 'verdict' }, 'An order about it is about each client whose address is in it, unless an order about fewer clients is in force.'), html('p', { class: 'buttons' }, ...buttons.map(([, it]) => it))) };
+  card.update = () => {
+    const now = allOrders.find((it) => it.network && it.key === text);
+    card.one = { client: text, policy: null, order: now };
+    say(tag, now ? stateOf(now) : 'no order');
+    mark(tag, 'class', now?.order === 'block' ? 'tag no' : now ? 'tag yes' : 'tag');
+    for (const [kind, it] of buttons) say(it, endsOrder(kind, card.one) ? ORDERS[kind].end : ORDERS[kind].begin);
+  };
+  card.update();
   return card;
 }
 $('look').addEventListener('submit', (event) => {
@@ -781,7 +812,8 @@ function ask(title, text, yes, path, body, then) {
   say($('ask-text'), text);
   say($('ask-yes'), yes);
   $('ask-token').hidden = token !== '';
-  $('token').value = '';
+  $('ask-order').hidden = !body.for_seconds;
+  $('token').value = $('note').value = '';
   $('ask-wrong').hidden = true;
   dialog.showModal();
   (token ? $('ask-yes') : $('token')).focus();
@@ -793,6 +825,8 @@ $('ask-form').addEventListener('submit', async (event) => {
   $('token').value = '';
   $('ask-yes').disabled = true;
   const { path, body, then } = todo;
+  // An empty field is left out. The name stays in its field for the next order.
+  if (body.for_seconds) for (const id of ['giver', 'note']) body[id] = $(id).value.trim() || undefined;
   let kind = 'bad', said;
   $('ask-wrong').hidden = true;
   try {
@@ -825,9 +859,20 @@ const client = (one) => one.client || 'this client';
 function forgive(key, one) {
   ask('Forgive its debt', `What ${client(one)} owes under the policy '${one.policy}' is cleared, in all agents: it has its full burst at once.`, 'Forgive', 'actions/forgive', { key, policy: one.policy }, lookAgain);
 }
-function exempt(key, one, seconds) {
-  if (seconds) ask('Exempt it for an hour', `${client(one)} is not limited by the policy '${one.policy}' for an hour, in all agents.`, 'Exempt', 'actions/exempt', { key, policy: one.policy, for_seconds: seconds }, lookAgain);
-  else ask('End its exemption', `${client(one)} is limited by the policy '${one.policy}' again.`, 'End it', 'actions/exempt', { key, policy: one.policy, for_seconds: 0 }, lookAgain);
+function forgiveAll(policy) {
+  ask('Forgive all clients', `What all clients owe under the policy '${policy}' is cleared, in all agents, and on all machines that share it: each client has its full burst at once.`, 'Forgive all', 'actions/forgive', { policy }, lookAgain);
+}
+const ORDERS = {
+  exempt: { begin: 'Exempt for an hour…', end: 'End its exemption…', yes: 'Exempt', is: 'is not limited' },
+  block: { begin: 'Block for an hour…', end: 'End its block…', yes: 'Block', is: 'is blocked' },
+};
+// An order about a network is ended by its own key.
+const endsOrder = (kind, one) => one.order?.order === kind && one.order.key === one.client;
+function order(kind, key, one) {
+  const words = ORDERS[kind], plain = (text) => text.replace('…', '');
+  const policy = one.policy ?? undefined, by = policy ? `the policy '${policy}'` : 'each policy that counts addresses';
+  if (endsOrder(kind, one)) ask(plain(words.end), `${client(one)} is limited by ${by} again.`, 'End it', `actions/${kind}`, { key, policy, for_seconds: 0 }, lookAgain);
+  else ask(plain(words.begin), `${client(one)} ${words.is} by ${by} for an hour, in all agents.`, words.yes, `actions/${kind}`, { key, policy, for_seconds: 3600 }, lookAgain);
 }
 function switchMode(policy, observes) {
   if (observes) ask('Block again', `The policy '${policy}' blocks requests again, in all agents.`, 'Block again', 'actions/observe', { policy, observe: false });

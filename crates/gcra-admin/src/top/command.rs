@@ -3,12 +3,10 @@
 //! It reads `/status` of the given agents once a second, and shows what follows from the last two
 //! answers of each agent. A terminal and plain text show the same.
 
-use gcra_inspect::flags::table_of_commands;
+use gcra_inspect::flags::{parse_host_and_port, table_of_commands};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io::{self, IsTerminal as _};
-use std::net::Ipv6Addr;
-use std::net::{SocketAddr, ToSocketAddrs as _};
-use std::ops::ControlFlow;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
@@ -18,11 +16,11 @@ use anyhow::{Context as _, bail};
 use crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use crossterm::terminal;
 use futures_util::future::join_all;
-use gcra_inspect::agent_client::{Budget, ask};
+use gcra_inspect::agent_client::{Budget, ask, resolved};
+use gcra_policy::table_error::TableError;
 use gcra_table::Table;
 use gcra_text::columns::Styled;
 use gcra_text::output::write_stdout;
-use gcra_text::table_error::TableError;
 use gcra_text::visible::{Visible, escaped_json, is_hidden};
 use serde::Deserialize;
 use serde_json::json;
@@ -31,7 +29,6 @@ use tokio::runtime::Builder;
 use crate::agents::ListedAgent;
 use crate::status::Status;
 use crate::status_sum::Together;
-use crate::top::clients::SortBy;
 use crate::top::screen::{Screen, Seen};
 use crate::top::terminal::Terminal;
 
@@ -62,40 +59,6 @@ impl Top {
     }
 }
 
-pub fn parse_host_and_port(text: &str) -> Result<String, String> {
-    const RIGHT: &str = "HOST:PORT, such as 127.0.0.1:9101 or localhost:9101";
-    if let Some(mistake) = not_a_socket_address(text, "[::1]:9101", RIGHT) {
-        return Err(mistake);
-    }
-    match text.rsplit_once(':') {
-        Some((host, _)) if !host.is_empty() => Ok(text.to_owned()),
-        _ => Err(format!("'{text}' has no host; write {RIGHT}")),
-    }
-}
-
-/// The mistake in a string that is not `HOST:PORT` nor `IP:PORT`. It may be neither although
-/// this finds nothing. `v6` is an example with an IPv6 address, and `right` says what to write.
-pub fn not_a_socket_address(text: &str, v6: &str, right: &str) -> Option<String> {
-    if let Some((scheme, rest)) = text.split_once("://") {
-        let rest = rest.split('/').next().unwrap_or(rest);
-        return Some(format!("'{text}' begins with '{scheme}://'; write {rest}"));
-    }
-    let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
-    if bare.parse::<Ipv6Addr>().is_ok() {
-        return Some(format!("'{text}' is an IPv6 address without a port; write {v6}"));
-    }
-    let Some((_, port)) = text.rsplit_once(':').filter(|(_, port)| !port.is_empty()) else {
-        return Some(match text.parse::<u16>() {
-            Ok(port) => format!("'{text}' is only a port; write 127.0.0.1:{port}"),
-            Err(_) => format!("'{text}' has no port; write {right}"),
-        });
-    };
-    if port.parse::<u16>().is_err() {
-        return Some(format!("'{port}' in '{text}' is not a port from 1 to 65535; write {right}"));
-    }
-    None
-}
-
 /// How often the agents are asked.
 const PERIOD: Duration = Duration::from_secs(1);
 
@@ -116,12 +79,6 @@ const MOST_CANDIDATES: usize = 8;
 
 /// The width of plain text that does not go to a terminal, in columns.
 const WIDTH: u16 = 100;
-
-/// How many clients PgUp and PgDn scroll.
-const SCROLL: isize = 10;
-
-/// The most characters that can be searched for.
-const MAX_SEARCH: usize = 64;
 
 /// The part of `/status` that `top` reads.
 #[derive(Debug, Deserialize)]
@@ -232,45 +189,16 @@ fn watch(
             && let Event::Key(key) = event::read()?
             && key.kind == KeyEventKind::Press
         {
-            let is_control = key.modifiers.contains(KeyModifiers::CONTROL);
-            if press(screen, key.code, is_control).is_break() {
-                return Ok(());
+            match key.code {
+                KeyCode::Char('q') | KeyCode::Esc => return Ok(()),
+                KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => {
+                    return Ok(());
+                }
+                KeyCode::Tab => screen.next_list(),
+                _ => {}
             }
         }
     }
-}
-
-/// Does what a key says, which may be to quit.
-fn press(screen: &mut Screen, key: KeyCode, is_control: bool) -> ControlFlow<()> {
-    match key {
-        KeyCode::Char('c') if is_control => return ControlFlow::Break(()),
-        KeyCode::Esc if screen.is_searching || !screen.search.is_empty() => {
-            screen.search.clear();
-            screen.is_searching = false;
-        }
-        KeyCode::Enter => screen.is_searching = false,
-        KeyCode::Backspace if screen.is_searching => drop(screen.search.pop()),
-        KeyCode::Char(typed) if screen.is_searching => {
-            let fits = screen.search.len() < MAX_SEARCH && !is_control;
-            screen.search.extend(fits.then_some(typed));
-        }
-        KeyCode::Up => screen.scroll(-1),
-        KeyCode::Down => screen.scroll(1),
-        KeyCode::PageUp => screen.scroll(-SCROLL),
-        KeyCode::PageDown => screen.scroll(SCROLL),
-        KeyCode::Home => screen.scrolled = 0,
-        KeyCode::Char('q') | KeyCode::Esc => return ControlFlow::Break(()),
-        KeyCode::Char('b') => screen.sort(SortBy::Blocked),
-        KeyCode::Char('a') => screen.sort(SortBy::Allowed),
-        KeyCode::Char('n') => screen.sort(SortBy::Name),
-        KeyCode::Tab => screen.next_list(),
-        KeyCode::Char('/') => {
-            screen.search.clear();
-            (screen.is_searching, screen.scrolled) = (true, 0);
-        }
-        _ => {}
-    }
-    ControlFlow::Continue(())
 }
 
 /// Asks all addresses once a second, on a thread of its own, so that keys work while agents are
@@ -306,13 +234,8 @@ async fn ask_all(addresses: &[String]) -> Answers {
 /// Asks an agent at `HOST:PORT`. A name can have several addresses, of which the first that
 /// answers is the right one.
 async fn ask_one(address: &str) -> Result<Answer, String> {
-    let name = address.to_owned();
-    // A name server can be slow, and other agents are asked in the meantime.
-    let resolve = move || name.to_socket_addrs().map(Iterator::collect::<Vec<_>>);
-    let resolved = tokio::task::spawn_blocking(resolve).await.map_err(io::Error::from).flatten();
-    let resolved = resolved.map_err(|error| format!("'{address}' has no address: {error}"))?;
-    let mut said = format!("'{address}' has no address");
-    for address in resolved {
+    let mut said = String::new();
+    for address in resolved(address).await? {
         let budget = Budget::new(MOST_BYTES);
         match ask::<Answer>(address, "/status", PATIENCE, &budget).await {
             Ok(answer) => return Ok(answer),
@@ -468,48 +391,6 @@ mod tests {
         );
         update(&mut screen, vec![answer([agent(status(7, 101, 1, 1))])]);
         assert!(screen.troubles.is_empty());
-    }
-
-    #[test]
-    fn keys_sort_search_and_quit() {
-        let mut screen = Screen::default();
-        let mut type_all = |keys: &str| {
-            let mut last = ControlFlow::Continue(());
-            for key in keys.chars() {
-                last = match key {
-                    '\n' => press(&mut screen, KeyCode::Enter, false),
-                    '\x1b' => press(&mut screen, KeyCode::Esc, false),
-                    '\x08' => press(&mut screen, KeyCode::Backspace, false),
-                    key => press(&mut screen, KeyCode::Char(key), false),
-                };
-            }
-            (last, screen.order, screen.search.clone())
-        };
-        assert_eq!(type_all("n"), (ControlFlow::Continue(()), SortBy::Name, String::new()));
-        assert_eq!(
-            type_all("a/qb\x08n"),
-            (ControlFlow::Continue(()), SortBy::Allowed, "qn".to_owned())
-        );
-        assert_eq!(type_all("\nb"), (ControlFlow::Continue(()), SortBy::Blocked, "qn".to_owned()));
-        assert_eq!(type_all("\x1b"), (ControlFlow::Continue(()), SortBy::Blocked, String::new()));
-        assert_eq!(type_all("\x1b").0, ControlFlow::Break(()));
-        assert_eq!(type_all("q").0, ControlFlow::Break(()));
-        screen.agents.push(Seen { agent: agent(status(7, 100, 100, 10)), before: None });
-        for (key, scrolled) in [
-            (KeyCode::Up, 0),
-            (KeyCode::Down, 1),
-            (KeyCode::PageUp, 0),
-            (KeyCode::Down, 1),
-            (KeyCode::Home, 0),
-            (KeyCode::Down, 1),
-            (KeyCode::Char('n'), 0),
-        ] {
-            assert!(press(&mut screen, key, false).is_continue());
-            assert_eq!(screen.scrolled, scrolled, "{key:?}");
-        }
-        assert!(press(&mut screen, KeyCode::PageDown, false).is_continue());
-        assert!((1..10).contains(&screen.scrolled), "not beyond the last client");
-        assert_eq!(press(&mut screen, KeyCode::Char('c'), true), ControlFlow::Break(()));
     }
 
     #[test]

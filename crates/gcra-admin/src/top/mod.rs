@@ -3,6 +3,5 @@
 mod clients;
 pub mod command;
 pub mod screen;
-mod stack;
 mod terminal;
 mod words;

@@ -16,11 +16,8 @@ use unicode_width::UnicodeWidthChar as _;
 
 /// The other screen of the terminal. The first one comes back when this is dropped, and before
 /// the message of a panic.
-#[derive(Debug, Default)]
-pub(super) struct Terminal {
-    size: (u16, u16),
-    shown: Vec<Styled>,
-}
+#[derive(Debug)]
+pub(super) struct Terminal;
 
 impl Terminal {
     pub(super) fn open() -> io::Result<Self> {
@@ -31,7 +28,7 @@ impl Terminal {
         }));
         enable_raw_mode()?;
         // From here on, an error restores it.
-        let terminal = Self { size: size()?, shown: Vec::new() };
+        let terminal = Self;
         execute!(io::stdout(), EnterAlternateScreen, Hide)?;
         Ok(terminal)
     }
@@ -41,16 +38,12 @@ impl Terminal {
         &mut self,
         page: impl FnOnce(usize, usize) -> Vec<Styled>,
     ) -> io::Result<()> {
+        let (width, height) = size()?;
         let mut bytes = Vec::new();
-        let size = size()?;
-        if size != self.size {
-            queue!(bytes, Clear(ClearType::All))?;
-            self.shown.clear();
-            self.size = size;
-        }
-        let lines = page(size.0.into(), size.1.into());
-        write_changes(&self.shown, &lines, size.0.into(), &mut bytes)?;
-        self.shown = lines;
+        let mut lines = page(width.into(), height.into());
+        // Rows of the last page are blank now.
+        lines.resize(height.into(), Styled::default());
+        write_page(&lines, width.into(), &mut bytes)?;
         // In one piece, so that no half page is seen.
         let mut stdout = io::stdout().lock();
         stdout.write_all(&bytes)?;
@@ -73,18 +66,11 @@ fn restore() {
     let _ = execute!(io::stdout(), LeaveAlternateScreen, Show);
 }
 
-/// Writes the lines that are not shown as they are.
-fn write_changes(
-    shown: &[Styled],
-    lines: &[Styled],
-    width: usize,
-    out: &mut impl Write,
-) -> io::Result<()> {
+/// Writes a line in each row.
+fn write_page(lines: &[Styled], width: usize, out: &mut impl Write) -> io::Result<()> {
     for (row, line) in (0..).zip(lines) {
-        if shown.get(usize::from(row)) != Some(line) {
-            queue!(out, MoveTo(0, row))?;
-            write_line(line, width, out)?;
-        }
+        queue!(out, MoveTo(0, row))?;
+        write_line(line, width, out)?;
     }
     Ok(())
 }
@@ -168,19 +154,17 @@ mod tests {
     }
 
     #[test]
-    fn only_rows_that_change_are_drawn_and_nothing_old_is_left_in_them() {
+    fn nothing_old_is_left_in_a_row() {
         let mut grid = Grid(vec![vec!['?'; 8]; 3]);
-        let first = [plain("abcdefgh"), plain("same"), plain("long")];
-        let mut bytes = Vec::new();
-        write_changes(&[], &first, 8, &mut bytes).unwrap();
-        grid.take(&bytes);
-        assert_eq!(grid.rows(), ["abcdefgh", "same    ", "long    "]);
-        let second = [plain("ab"), plain("same"), Styled::new("x", Style::Red)];
-        let mut bytes = Vec::new();
-        write_changes(&first, &second, 8, &mut bytes).unwrap();
-        assert!(!String::from_utf8_lossy(&bytes).contains("same"));
-        grid.take(&bytes);
-        assert_eq!(grid.rows(), ["ab      ", "same    ", "x       "]);
+        for (lines, rows) in [
+            (["abcdefgh", "same", "long"], ["abcdefgh", "same    ", "long    "]),
+            (["ab", "same", ""], ["ab      ", "same    ", "        "]),
+        ] {
+            let mut bytes = Vec::new();
+            write_page(&lines.map(plain), 8, &mut bytes).unwrap();
+            grid.take(&bytes);
+            assert_eq!(grid.rows(), rows);
+        }
     }
 
     #[test]
@@ -205,7 +189,7 @@ mod tests {
         for (width, wanted) in [(6, "日本語"), (5, "日本"), (4, "日本"), (1, "")] {
             let mut grid = Grid(vec![vec!['?'; width]]);
             let mut bytes = Vec::new();
-            write_changes(&[], &[plain("日本語x")], width, &mut bytes).unwrap();
+            write_page(&[plain("日本語x")], width, &mut bytes).unwrap();
             grid.take(&bytes);
             assert_eq!(grid.rows()[0].trim_end(), wanted, "{width}");
         }

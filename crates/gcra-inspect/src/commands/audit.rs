@@ -14,11 +14,11 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use gcra_limiter::audit_lines::{AuditOutcome, BY_STORE, END, GAP, MAGIC};
 use gcra_policy::flags::{parse_burst, parse_rate};
+use gcra_policy::table_error;
 use gcra_table::{Quota, Rate};
 use gcra_text::count::Count;
 use gcra_text::duration::Left;
 use gcra_text::output::{Output, WrongUsage, print};
-use gcra_text::table_error;
 use serde_json::json;
 
 /// Which files to hold against which limit.
@@ -130,7 +130,7 @@ struct Police {
 struct Excess {
     /// Cells that an exact bucket would not have allowed.
     too_many: u64,
-    /// By how much the key was at most ahead of what the limit allows.
+    /// By how much the key was at most ahead of the limit.
     ahead_ns: i128,
     at: i64,
 }
@@ -288,7 +288,7 @@ pub fn run(command: &Audit) -> anyhow::Result<ExitCode> {
         let id = std::fs::metadata(file).map(|found| (found.dev(), found.ino())).ok();
         // The same file by two names counts once.
         if id.is_none_or(|id| seen.insert(id)) {
-            // Status 1 is for what the files say.
+            // Status 1 is for the facts in the files.
             let read = record.read(file, policy.as_deref());
             read.map_err(|error| WrongUsage(format!("{error:#}")))?;
         }

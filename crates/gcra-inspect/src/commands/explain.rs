@@ -1,35 +1,33 @@
 //! `gcra-spoa explain`: what is decided about a message, and why.
 
 use std::collections::BTreeSet;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use gcra_policy::answers::Answers;
-use gcra_policy::flags::{LimitFlags, StoreFlags, policies_of_flags};
+use anyhow::bail;
+use clap::builder::{OsStringValueParser, TypedValueParser};
+use gcra_policy::flags::StoreFlags;
 use gcra_policy::key::{NamedValue, WrittenValue};
 use gcra_policy::words::text;
-use gcra_policy::{Policies, Policy, Sharing};
+use gcra_policy::{Policies, Policy};
 use gcra_text::output::{Output, WrongUsage, print, print_note};
 
 use crate::explanation::{Decided, Explanation, RuleKind, SharedSources, explain_all};
-use crate::explanation_words::NO_BUCKET_SO;
-use crate::flags::{At, named_value_parser, values_help};
-use crate::inspected_table::{Inspected, LimitsFrom};
+use crate::flags::{At, values_help};
+use crate::inspected_table::Inspected;
 use crate::key_meanings::{OtherForm, other_forms};
 use crate::store_reader::InStore;
-use crate::unseen_debts::{self, NO_SEEN_BUCKET};
 
 /// Which message to explain.
 #[derive(Debug, clap::Args)]
 pub struct Explain {
     /// A configuration file [default: what the agents have in force]
-    #[arg(long, value_name = "FILE", conflicts_with_all = LimitFlags::NAMES)]
+    #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// The spoe-message to explain [default: all messages of the policies]
     #[arg(long, value_name = "NAME")]
     pub message: Option<String>,
-    #[command(flatten)]
-    pub limit: LimitFlags,
     /// Ask the store of the agents, or of --store, what it has about the client
     #[arg(long)]
     pub(crate) ask_store: bool,
@@ -37,31 +35,27 @@ pub struct Explain {
     pub store: StoreFlags,
     #[command(flatten)]
     pub at: At,
-    /// The args of the message; see below
-    #[arg(value_name = "ARG=VALUE", required = true, value_parser = named_value_parser())]
+    /// The args of the message; see below. Or '-': those of a line of HAProxy's log on standard
+    /// input
+    #[arg(value_name = "ARG=VALUE", required = true, value_parser = arg_parser())]
     pub args: Vec<NamedValue>,
 }
 
+/// The name of the arg that `-` is read as.
+const LINE: &str = "-";
+
+/// Reads an arg, or `-`.
+fn arg_parser() -> impl TypedValueParser<Value = NamedValue> {
+    OsStringValueParser::new().try_map(|text| match text.as_bytes() {
+        b"-" => Ok(NamedValue { name: LINE.to_owned(), value: WrittenValue::Null }),
+        text => NamedValue::from_bytes(text),
+    })
+}
+
 impl Explain {
-    /// Where the limits come from. The error is a sentence.
-    pub fn limits(&self) -> Result<LimitsFrom<'_>, String> {
-        let LimitFlags { rate, burst, key, cost, unasked } = &self.limit;
-        if let Some(file) = &self.config {
-            return Ok(LimitsFrom::File(file));
-        }
-        if rate.is_some() {
-            let shared = self.store.store.is_some().then(Sharing::default);
-            let policies = policies_of_flags(&self.limit, shared, Answers::blocked_only())?;
-            return Ok(LimitsFrom::Flags(policies.into()));
-        }
-        if burst.is_some() || cost.is_some() || !key.is_empty() || !unasked.is_empty() {
-            return Err(
-                "--burst, --key, --cost and --unasked belong to a --rate; leave them out, \
-                        because the agents say what they have, or write their --rate as well"
-                    .to_owned(),
-            );
-        }
-        Ok(LimitsFrom::OfAgents)
+    /// Whether a line of HAProxy's log says the args.
+    pub fn is_of_line(&self) -> bool {
+        matches!(&self.args[..], [arg] if arg.name == LINE)
     }
 }
 
@@ -78,6 +72,8 @@ Examples:
   gcra-spoa explain ip=192.0.2.7
   gcra-spoa explain --message api key=alice plan=gold
   gcra-spoa explain --ask-store ip=192.0.2.7
+  grep 203.0.113.7: haproxy.log | tail -1 | gcra-spoa explain -
+      What the line says, and what would be decided about the same now.
   gcra-spoa explain --config new.toml ip=192.0.2.7
       As if the agents had this file, and the buckets that they have.
 
@@ -95,10 +91,13 @@ none does or something failed, 2 for wrong usage."
 /// The table cannot be used, or the command line does not fit its agents.
 pub fn run(command: &Explain) -> anyhow::Result<ExitCode> {
     let Explain { message, at, args, .. } = command;
-    let limits = command.limits().map_err(WrongUsage)?;
-    let inspected = Inspected::open(at.path(), limits, "gcra-spoa explain")?;
+    if args.iter().any(|arg| arg.name == LINE) {
+        let sentence = "'-' is a line with all args; leave the others out, or leave '-' out";
+        bail!(WrongUsage(sentence.to_owned()));
+    }
+    let inspected = Inspected::open(at.path(), command.config.as_deref(), "gcra-spoa explain")?;
     let Inspected { table, in_force, leases, .. } = &inspected;
-    let settings = match command.store.settings().map_err(WrongUsage)? {
+    let settings = match command.store.settings().map_err(WrongUsage::from)? {
         None if command.ask_store => Some(in_force.policies.store.clone().ok_or_else(|| {
             let what = match inspected.source.has_names() {
                 true => "the file has no store, so --ask-store has no effect; leave it out",
@@ -120,28 +119,16 @@ pub fn run(command: &Explain) -> anyhow::Result<ExitCode> {
     notes.extend(notes_about_others(args, &in_force.policies, &explanations, explain_with));
     notes.extend(unknown_strings(args, &explanations));
     explanations.iter_mut().for_each(|explained| add_list(explained, &in_force.policies));
-    let policies = meant(command, &inspected);
-    let unseen = unseen_debts::note(table, inspected.misses_history(), policies);
-    let mut unseen = Vec::from_iter(unseen);
-    unseen.extend(
-        meant(command, &inspected).filter_map(|policy| {
-            unseen_debts::note_about_former_args(table, in_force, policy, args)
-        }),
-    );
     let is_decided = |explanation: &Explanation| explanation.decided.is_some();
     let any_is_decided = explanations.iter().any(is_decided);
     explanations.sort_by_key(|explanation| !is_decided(explanation));
-    notes.iter().chain(&unseen).for_each(|note| print_note(note));
-    let no_bucket = match &unseen[..] {
-        [] => NO_BUCKET_SO.to_owned(),
-        _ => format!("{NO_SEEN_BUCKET}, and without one"),
-    };
+    notes.iter().for_each(|note| print_note(note));
     let decided = explanations.iter().filter(|it| is_decided(it));
     if store.is_none() {
         inspected.print_which_are_shared(decided.filter_map(|it| it.policy.as_deref()));
     }
     let output = |explanation: &Explanation| Output {
-        words: explanation.in_words().replace(NO_BUCKET_SO, &no_bucket),
+        words: explanation.in_words(),
         json: serde_json::to_value(explanation).unwrap_or_default(),
     };
     print(at.json, explanations.iter().map(output))?;
@@ -267,15 +254,11 @@ fn unused_args(command: &Explain, inspected: &Inspected) -> Vec<String> {
         names.extend(policy.when.as_ref().map(|when| &*when.arg));
         names.extend(policy.args_of_limits());
         let trial = policy.trial.and_then(|trial| inspected.in_force.policies.list.get(trial));
-        names.extend(trial.into_iter().flat_map(Policy::args_of_limits));
+        names.extend(trial.into_iter().flat_map(|policy| policy.args_of_limits()));
     }
-    // By a former key clients may still owe something.
-    let history = inspected.in_force.earlier.history().iter();
-    let former: Vec<_> =
-        history.flat_map(|(former, _)| &former.list).flat_map(|it| it.key.names()).collect();
     let takes_all = meant(command, inspected).any(|policy| policy.key.args.is_empty());
     let known = names.iter().map(|name| text(name)).collect::<Vec<_>>().join(", ");
-    let is_unused = |name: &[u8]| !takes_all && !names.contains(name) && !former.contains(&name);
+    let is_unused = |name: &[u8]| !takes_all && !names.contains(name);
     let unused = command.args.iter().filter(|arg| is_unused(arg.name.as_bytes()));
     let note = |NamedValue { name, .. }: &NamedValue| {
         format!("no policy uses the arg '{name}'; the policies use {known}")

@@ -3,20 +3,16 @@
 use std::collections::BTreeSet;
 use std::process::ExitCode;
 
-use anyhow::ensure;
-use gcra_policy::flags::{self, RateArg, parse_burst};
 use gcra_policy::key::Key;
-use gcra_policy::{Limit, Policy};
-use gcra_text::output::{Output, WrongUsage, print, print_note};
+use gcra_text::output::{Output, print, print_note};
 use serde_json::{Value, json};
 
 use crate::client_buckets::{decide, notes};
 use crate::explanation::{Decided, LimitState, RuleKind};
 use crate::explanation_words::NO_BUCKET;
 use crate::flags::{At, PolicyFlags, key_help, key_parser, values_help};
-use crate::inspected_table::{Inspected, InspectedClient, LimitsFrom};
-use crate::lease_state::{Held, left};
-use crate::unseen_debts::{self, NO_SEEN_BUCKET};
+use crate::inspected_table::{Inspected, InspectedClient};
+use crate::lease_state::Held;
 
 /// What to show of which clients.
 #[derive(Debug, clap::Args)]
@@ -25,14 +21,6 @@ pub struct Get {
     pub at: At,
     #[command(flatten)]
     pub of: PolicyFlags,
-    /// The --rate of agents that do not say what they have: those of older versions
-    #[arg(long, value_name = "COUNT/PERIOD", allow_hyphen_values = true)]
-    #[arg(conflicts_with = "config")]
-    pub rate: Option<RateArg>,
-    /// The --burst of these agents, if they have one
-    #[arg(long, value_name = "COUNT", value_parser = parse_burst)]
-    #[arg(conflicts_with = "config", requires = "rate", allow_negative_numbers = true)]
-    pub burst: Option<u64>,
     /// The keys of the clients; see below
     #[arg(value_name = "KEY", required = true, value_parser = key_parser())]
     pub keys: Vec<Key>,
@@ -55,22 +43,8 @@ something failed, 2 for wrong usage."
 ///
 /// The table cannot be used, or the command line does not fit its agents.
 pub fn get(get: &Get) -> anyhow::Result<ExitCode> {
-    let Get { at, of, rate, burst, keys } = get;
-    let limits = match rate {
-        None => LimitsFrom::of(of.config.as_deref()),
-        Some(rate) => {
-            let policies = flags::policies_of_rate(rate.clone(), *burst).map_err(WrongUsage)?;
-            LimitsFrom::Flags(policies.into())
-        }
-    };
-    let inspected = Inspected::open(at.path(), limits, "gcra-spoa table get")?;
-    if let Some(rate) = rate {
-        check_known(&inspected, rate)?;
-    }
-    let wanted = |it: &&Policy| of.policy.as_deref().is_none_or(|wanted| *it.name == *wanted);
-    let policies = || inspected.in_force.policies.list.iter().filter(wanted);
-    let unseen = unseen_debts::note(&inspected.table, inspected.misses_history(), policies());
-    unseen.iter().for_each(|note| print_note(note));
+    let Get { at, of, keys } = get;
+    let inspected = Inspected::open(at.path(), of.config.as_deref(), "gcra-spoa table get")?;
     let (mut found, mut names) = (false, BTreeSet::new());
     for key in keys {
         for client in inspected.clients(of.policy.as_deref(), key)? {
@@ -78,33 +52,12 @@ pub fn get(get: &Get) -> anyhow::Result<ExitCode> {
             names.insert(&*inspected.policy(&client).name);
             found |= decided.has_bucket() || decided.rule != RuleKind::Limits;
             let notes = notes(&inspected, &client);
-            let former = inspected.note_about_former_args(&client);
-            notes.iter().chain(&former).for_each(|note| print_note(note));
-            let is_unseen = unseen.is_some() || former.is_some();
-            let no_bucket = if is_unseen { NO_SEEN_BUCKET } else { NO_BUCKET };
-            let mut outputs = outputs(&inspected, &client, &decided);
-            outputs.iter_mut().for_each(|it| it.words = it.words.replace(NO_BUCKET, no_bucket));
-            print(at.json, outputs)?;
+            notes.iter().for_each(|note| print_note(note));
+            print(at.json, outputs(&inspected, &client, &decided))?;
         }
     }
     inspected.print_which_are_shared(names.into_iter());
     Ok(if found { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-/// Fails if no agent was started with this quota: there are no buckets for it, and it would look
-/// as if the keys owed nothing.
-fn check_known(inspected: &Inspected, rate: &RateArg) -> anyhow::Result<()> {
-    let quotas = inspected.in_force.policies.list.iter().flat_map(Policy::limits);
-    let Some(quota) = quotas.filter_map(Limit::rate).next() else { return Ok(()) };
-    let registered = inspected.table.registered();
-    ensure!(
-        registered.iter().any(|known| known.limit == 0 && known.quota == quota),
-        "table {}: no agent has used it with --rate {rate} and a burst of {}; leave them out, \
-         because agents say what they have",
-        inspected.path.display(),
-        quota.burst()
-    );
-    Ok(())
 }
 
 /// The output of `get` about one client of a policy: a line for each limit.
@@ -112,15 +65,16 @@ fn outputs(inspected: &Inspected, client: &InspectedClient, decided: &Decided) -
     let policy = inspected.policy(client);
     let entry = decided.applied_override.as_ref();
     let entry = entry.map(|entry| format!(" (override {})", entry.entry)).unwrap_or_default();
-    let exempt = decided.exempt_ms.map(|ms| format!("; exempt for another {}", left(ms)));
-    let exempt = exempt.unwrap_or_default();
+    let order = decided.order.as_ref();
+    let order = order.map(|order| format!("; {}", order.in_words_for(&decided.client)));
+    let order = order.unwrap_or_default();
     let output = |limit: &str, said: String, more: Value| {
         let mut json = json!({
             "key": client.written,
             "policy": &*policy.name,
             "override": decided.applied_override.as_ref().map(|applied| &applied.entry),
             "bucket": false,
-            "exempt_ms": decided.exempt_ms,
+            "order": decided.order,
         });
         if let (Value::Object(json), Value::Object(mut more)) = (&mut json, more) {
             json.append(&mut more);
@@ -135,12 +89,12 @@ fn outputs(inspected: &Inspected, client: &InspectedClient, decided: &Decided) -
         RuleKind::Limits => None,
     };
     if let Some(rule) = rule {
-        let said = format!("{rule}{entry}{exempt}");
+        let said = format!("{rule}{entry}{order}");
         return vec![output("", said, json!({ "rule": decided.rule }))];
     }
     if !decided.held.is_empty() {
         let of_held = |held: &Held| {
-            let said = format!("{}{exempt}", held.in_words());
+            let said = format!("{}{order}", held.in_words());
             let json = serde_json::to_value(held).unwrap_or_default();
             output(&format!("{}{entry}", held.text), said, json)
         };
@@ -149,7 +103,7 @@ fn outputs(inspected: &Inspected, client: &InspectedClient, decided: &Decided) -
     let limits = policy.rule(client.question.rule).limits();
     // Of these the numbers are said, because there may be buckets of other numbers.
     if !decided.has_bucket() && limits.iter().all(|limit| limit.by_arg().is_none()) {
-        return vec![output("", format!("{NO_BUCKET}{exempt}"), json!({}))];
+        return vec![output("", format!("{NO_BUCKET}{order}"), json!({}))];
     }
     let others = |state: &LimitState| {
         let limit = limits.iter().find(|limit| *limit.label == *state.limit);
@@ -162,9 +116,15 @@ fn outputs(inspected: &Inspected, client: &InspectedClient, decided: &Decided) -
             )
         })
     };
+    let state_in_words =
+        |state: &LimitState| state.in_words(decided.observes, decided.order.is_some());
     let of_limit = |state: &LimitState| {
-        let said = format!("{}{exempt}{}", state.in_words(decided.observes), others(state));
-        let json = serde_json::to_value(state).unwrap_or_default();
+        let said = format!("{}{order}{}", state_in_words(state), others(state));
+        let mut json = serde_json::to_value(state).unwrap_or_default();
+        if let Some(order) = &decided.order {
+            json["blocked"] = decided.blocked.into();
+            json["retry_after_ms"] = order.wait_ms().into();
+        }
         output(&format!("{}{entry}", state.text), said, json)
     };
     let unsettled = decided.unsettled.and_then(|unsettled| {

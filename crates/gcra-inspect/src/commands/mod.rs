@@ -2,10 +2,10 @@
 
 pub mod audit;
 pub mod check;
-pub mod exempt;
 pub mod explain;
 pub mod get;
 pub mod name;
+pub mod order;
 pub mod reload;
 pub mod reset;
 pub mod store;

@@ -12,15 +12,17 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
+use gcra_policy::begin_anew::begin_anew;
 use gcra_policy::file::document;
 use gcra_policy::secrets::Readers;
+use gcra_policy::table_error::TableError;
 use gcra_table::{PidNamespace, Process, ReloadAnswer, Table};
 use gcra_text::count::Count;
-use gcra_text::output::{Output, complain, print, print_mistakes, print_warnings};
-use gcra_text::table_error::TableError;
+use gcra_text::output::{Output, complain, print, print_mistakes, print_note, print_warnings};
 use serde_json::json;
 
 use crate::flags::At;
+use crate::policies_file::Kept;
 use crate::process_list::{Unlisted, name, pid_namespace};
 use crate::process_state::{Halt, halt_of, stopped_long_ago};
 
@@ -62,6 +64,10 @@ pub fn run(config: &Path, at: &At) -> anyhow::Result<ExitCode> {
     };
     print_warnings(&policies.warnings);
     let table = Table::inspect(&at.path()).map_err(TableError)?;
+    // Before they are asked, because it cannot be taken back.
+    if let Some(old) = Kept::in_force(&table, &at.path()) {
+        begin_anew(&old, &policies).iter().for_each(|anew| print_note(anew));
+    }
     let unlisted = Unlisted::begin(&table);
     let agents = ask(&table, &at.path());
     if agents.iter().any(|(_, fate)| matches!(fate, Fate::Left)) && table.is_being_resized() {
@@ -150,7 +156,7 @@ fn summary(
     unlisted: u64,
 ) -> (Output, ExitCode) {
     let (mut alive, mut in_force) = (0_usize, 0_usize);
-    // The agents by what is said about them.
+    // The agents, by the sentence about them.
     let mut others: BTreeMap<[String; 2], Vec<String>> = BTreeMap::new();
     let mut warnings: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     let mut json = Vec::new();

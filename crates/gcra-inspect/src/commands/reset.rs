@@ -1,28 +1,31 @@
 //! `gcra-spoa table reset`: clears what clients owe.
 
-use std::collections::BTreeMap;
-use std::iter;
+use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
 
+use anyhow::bail;
 use gcra_limiter::decide::claim::SharedClient;
 use gcra_limiter::question::Question;
 use gcra_policy::flags::StoreFlags;
 use gcra_policy::key::Key;
 use gcra_policy::sharing::lent;
-use gcra_policy::{Policy, Rule, RuleAt};
+use gcra_policy::{Policy, Rule, RuleAt, policy_id};
 use gcra_store::Standing;
-use gcra_table::{Nanos, Time};
+use gcra_table::{Nanos, PolicyReset};
 use gcra_text::count::Count;
-use gcra_text::duration::{Left, Short};
+use gcra_text::duration::{Short, Utc};
 use gcra_text::output::{Output, WrongUsage, print, print_note};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::client_buckets::{Buckets, Forgiven, known_quotas, notes};
 use crate::explanation_words::NO_BUCKET;
 use crate::flags::{At, PolicyFlags, key_help, key_parser, values_help};
-use crate::inspected_table::{Inspected, InspectedClient, LimitsFrom};
+use crate::inspected_table::{Inspected, InspectedClient, no_policy};
+use crate::machines::MachineFlags;
+use crate::orders::{not_used, obeyed, on_this_machine, this_user};
+use crate::process_state::is_used;
+use crate::store_orders::{GivesToStore, where_it_holds};
 use crate::store_reader::InStore;
-use crate::unseen_debts::{self, NO_SEEN_BUCKET, unlisted_until};
 
 /// Which clients' debts to clear.
 #[derive(Debug, clap::Args)]
@@ -33,8 +36,10 @@ pub struct Reset {
     pub of: PolicyFlags,
     #[command(flatten)]
     pub store: StoreFlags,
-    /// The keys of the clients; see below
-    #[arg(value_name = "KEY", required = true, value_parser = key_parser())]
+    #[command(flatten)]
+    pub on: MachineFlags,
+    /// The keys of the clients [default: all clients of the policy]; see below
+    #[arg(value_name = "KEY", required_unless_present = "policy", value_parser = key_parser())]
     pub keys: Vec<Key>,
 }
 
@@ -44,14 +49,20 @@ pub(crate) const RESET_HELP: &str = concat!(
 Examples:
   gcra-spoa table reset 192.0.2.7
   gcra-spoa table reset --policy login 192.0.2.7,alice
+  gcra-spoa table reset --policy login
 
-The buckets under all limits of the policies are cleared, also those of earlier
-numbers of these limits, with and without overrides, as far as the table knows
-them. What clients owe under limits that machines share is cleared in the store:
-that of the agents, or the one that --store names.
+With a KEY, the buckets under all limits of the policies are cleared, also those
+of the policies that agents had before. What clients owe under limits that
+machines share is cleared in the store: that of the agents, or the one that
+--store names.
 
-Exit status: 0 if a bucket was found, 1 if there is none for any of the keys or
-something failed, 2 for wrong usage."
+Without a KEY, all clients of the policy begin with no debts. The policy of
+agents with --rate is 'default'. All agents follow within about two seconds, and
+if they have a store, all machines that use it within about five. Until then a
+client can get the rest of its limit and a whole one.
+
+Exit status: 0 if a bucket was found or a policy was reset, 1 if there is none
+for any of the keys or something failed, 2 for wrong usage."
 );
 
 /// Clears what clients owe, and returns the exit status.
@@ -60,15 +71,35 @@ something failed, 2 for wrong usage."
 ///
 /// The table cannot be used, or the command line does not fit its agents.
 pub fn reset(reset: &Reset) -> anyhow::Result<ExitCode> {
-    let Reset { at, of, store, keys } = reset;
-    let settings = store.settings().map_err(WrongUsage)?;
-    let limits = LimitsFrom::of(of.config.as_deref());
-    let inspected = Inspected::open(at.path(), limits, "gcra-spoa table reset")?;
-    if unseen_debts::remembered(&inspected.table).is_some() && clears_networks(&inspected) {
-        print_note(
-            "the policies were changed by a reload lately, so what the former networks around an \
-             address owed on this machine is cleared, too, and other clients may share that",
-        );
+    let Reset { at, of, store, on, keys } = reset;
+    let settings = store.settings().map_err(WrongUsage::from)?;
+    if let Some(machines) = on.machines(true)? {
+        if settings.is_some() {
+            bail!(WrongUsage("leave out --store: each machine uses its own store".to_owned()));
+        }
+        let with_policy = |mut body: Value| {
+            if let Some(policy) = &of.policy {
+                body["policy"] = (&**policy).into();
+            }
+            body
+        };
+        let bodies: Vec<_> = match &keys[..] {
+            [] => vec![with_policy(json!({}))],
+            keys => keys.iter().map(|key| with_policy(json!({ "key": key.text }))).collect(),
+        };
+        return machines.act("/actions/forgive", &bodies, "reset it there again", at.json);
+    }
+    let inspected = Inspected::open(at.path(), of.config.as_deref(), "gcra-spoa table reset")?;
+    if let (Some(policy), []) = (&of.policy, &keys[..]) {
+        if settings.is_some() {
+            bail!(WrongUsage(
+                "leave out --store: the store of the agents has the reset".to_owned()
+            ));
+        }
+        let giver = on_this_machine(&this_user());
+        let (output, is_whole) = clear_policy(&inspected, policy, &giver)?;
+        print(at.json, [output])?;
+        return Ok(if is_whole { ExitCode::SUCCESS } else { ExitCode::FAILURE });
     }
     let settings = settings.or_else(|| inspected.in_force.policies.store.clone());
     let store = settings.map(InStore::new).transpose()?;
@@ -93,17 +124,58 @@ pub fn reset(reset: &Reset) -> anyhow::Result<ExitCode> {
     Ok(if is_whole { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Whether a policy of this machine had other networks before a reload, or may have had.
-fn clears_networks(inspected: &Inspected) -> bool {
-    let (policies, earlier) = (&inspected.in_force.policies.list, &inspected.in_force.earlier);
-    let prefixes = |policy: &Policy| (policy.key.ipv4_prefix, policy.key.ipv6_prefix);
-    let has_changed = |policy: &Policy| {
-        let former = earlier.history().iter().flat_map(|(former, _)| &former.list);
-        let mut former = former.filter(|former| former.name == policy.name);
-        former.any(|former| prefixes(former) != prefixes(policy))
+/// Resets all clients of the policy with this name, on all machines if there is a store. Returns
+/// what there is to say, and whether the store has the reset, if there is one.
+///
+/// # Errors
+///
+/// There is no such policy, no agent has it, or it has no limits. Or the table has no space for
+/// the reset, or is being resized.
+pub fn clear_policy(
+    inspected: &Inspected,
+    name: &str,
+    giver: &str,
+) -> anyhow::Result<(Output, bool)> {
+    let policies = &inspected.in_force.policies;
+    let Some(policy) = policies.named(name) else {
+        bail!(no_policy(name, policies, &inspected.source));
     };
-    let mut local = policies.iter().filter(|policy| policy.shared.is_none());
-    local.any(|policy| inspected.misses_history() || has_changed(policy))
+    if inspected.is_unknown_policy(policy) {
+        bail!(not_used(inspected, policy));
+    }
+    let limits: BTreeSet<_> = policy.limits().map(|limit| limit.id).collect();
+    if limits.is_empty() {
+        bail!(WrongUsage(format!("policy '{name}' has no limit, so its clients owe nothing")));
+    }
+    let (reset, in_store) = match GivesToStore::of(inspected)? {
+        Some(mut store) => {
+            let (reset, in_store) = store.reset(inspected, name, giver)?;
+            (reset, Some(in_store))
+        }
+        None => {
+            let reset = inspected.table.reset_policy(policy_id(name), giver);
+            (obeyed(inspected, reset)?, None)
+        }
+    };
+    let holds = where_it_holds(in_store.as_ref());
+    let unused = "but no agent uses the table now; agents that start on it will follow";
+    let followed = match (is_used(&inspected.table), &in_store) {
+        (true, _) => holds,
+        (false, None) => unused.to_owned(),
+        (false, Some(_)) => format!("{holds}, {unused}"),
+    };
+    let limits = limits.len() as u64;
+    let words = format!(
+        "policy '{name}': all clients begin with no debts under {}, {followed}",
+        Count(limits, "limit", "limits")
+    );
+    let json = json!({ "policy": name, "limits": limits, "at": reset_in_words(&reset) });
+    Ok((Output { words, json }, in_store.is_none_or(|it| it.is_ok())))
+}
+
+/// When a policy was reset: "2026-11-29 09:00:00 UTC".
+pub(crate) fn reset_in_words(reset: &PolicyReset) -> String {
+    Utc(reset.at / 1_000_000_000).to_string()
 }
 
 /// How machines may decide after a client's debt under a shared limit was cleared. A greater value
@@ -124,8 +196,8 @@ impl After {
             }
             Self::Minute => {
                 "machines may still spend cells that they hold, and one that the store told to \
-                 come back later blocks for up to 60 s more; an exemption on each machine \
-                 ('gcra-spoa exempt') has an effect at once"
+                 come back later blocks for up to 60 s more; an exemption ('gcra-spoa exempt') \
+                 has an effect on all machines within seconds"
             }
         }
     }
@@ -168,10 +240,8 @@ pub fn clear(
         let (policy, shown) = (inspected.policy(&client), inspected.shown(&client));
         let cleared_one = || (inspected.name(&client), policy.name.to_string());
         let missing = note_about_missing(inspected, &client, &shown);
-        let misses_former_key = inspected.misses_former_key(&client);
-        let former = misses_former_key.then(|| about_former_key(&policy.name, &shown));
-        all.misses |= missing.is_some() || former.is_some();
-        let others = [note_about_others(policy), missing, former].into_iter().flatten();
+        all.misses |= missing.is_some() || inspected.misses_history;
+        let others = [note_about_others(policy), missing].into_iter().flatten();
         let notes = notes(inspected, &client).into_iter().chain(others);
         notes.map(ResetOutput::Note).try_for_each(&mut say)?;
         if is_shared(inspected, &client) {
@@ -201,16 +271,6 @@ pub fn clear(
     Ok(all)
 }
 
-/// The note where agents look under a key that is not known here.
-fn about_former_key(policy: &str, shown: &str) -> String {
-    format!(
-        "the policies were changed by a reload lately, and it is not known here which key {shown} \
-         had before; what it owed by that under policy '{policy}' is not cleared, and may still \
-         block it; 'gcra-spoa exempt' lets it pass meanwhile, and agents that are restarted one \
-         after the other forget it"
-    )
-}
-
 /// The note on the limits that the clients of a policy share with others, if there are any.
 fn note_about_others(policy: &Policy) -> Option<String> {
     let labels = policy.limits().filter(|limit| limit.key.is_some());
@@ -226,8 +286,8 @@ fn note_about_others(policy: &Policy) -> Option<String> {
     })
 }
 
-/// The note if the limits have had more numbers than the table could keep, so that a client may
-/// owe something under some that are not known.
+/// The note if messages have said more limits than the table could keep, so that a client may owe
+/// something under some that are not known.
 fn note_about_missing(
     inspected: &Inspected,
     client: &InspectedClient,
@@ -236,43 +296,16 @@ fn note_about_missing(
     let policy = inspected.policy(client);
     let own = policy.rule(client.question.rule).limits().iter();
     let on_trial = policy.trial.map(|trial| inspected.in_force.policies.list[trial].rule.limits());
-    let table = &inspected.table;
-    // Numbers that leave the table are soon written down again by the agent that was told them.
-    let has_all = |id| {
-        table.has_all_said(id) && table.missing_until().is_none_or(|until| until <= table.now())
-    };
-    let mut missing = own
-        .chain(on_trial.into_iter().flatten())
-        .filter(|limit| limit.key.is_none() && !has_all(limit.id))
-        .filter_map(|limit| Some((&limit.label, &limit.by_arg()?.arg)));
-    if let Some((label, arg)) = missing.next() {
-        let arg = String::from_utf8_lossy(arg);
-        return Some(format!(
-            "the table has had no space for all limits that messages have said in the arg \
-             '{arg}', so under limit '{label}' {shown} may still owe something that is not \
-             cleared; 'gcra-spoa explain' with {arg}=... shows it, and 'gcra-spoa exempt' lets \
-             the client pass for a while"
-        ));
-    }
-    unlisted_of(inspected, client).map(|until| {
-        let left = Left(until.saturating_since(table.now()).into());
+    let mut limits = own.chain(on_trial.into_iter().flatten()).filter(|it| it.key.is_none());
+    let (label, arg) = limits.find_map(|limit| Some((&limit.label, &limit.by_arg()?.arg)))?;
+    let arg = String::from_utf8_lossy(arg);
+    (!inspected.table.has_all_said()).then(|| {
         format!(
-            "the limits have had more numbers than the table has space for, so for up to {left} \
-             agents may still count what {shown} owed by earlier numbers of policy '{}', which is \
-             not cleared; agents that are restarted one after the other forget it, and 'gcra-spoa \
-             exempt' lets the client pass for a while",
-            policy.name
+            "the table has had no space for all limits that messages have said, so under limit \
+             '{label}' {shown} may still owe something that is not cleared; 'gcra-spoa explain' \
+             with {arg}=... shows it, and 'gcra-spoa exempt' lets the client pass for a while"
         )
     })
-}
-
-/// Until when a client may owe something under earlier numbers of its policy or the trial of it,
-/// which the table has had no space for. Debts in the store are found there.
-fn unlisted_of(inspected: &Inspected, client: &InspectedClient) -> Option<Time> {
-    let policy = inspected.policy(client);
-    let trial = policy.trial.map(|trial| &inspected.in_force.policies.list[trial]);
-    let policies = iter::once(policy).chain(trial).filter(|policy| policy.shared.is_none());
-    policies.filter_map(|policy| unlisted_until(&inspected.table, policy)).max()
 }
 
 /// Whether what a client owes is in the store.
@@ -361,23 +394,18 @@ fn cleared_in_words(
     cleared: &BTreeMap<String, Forgiven>,
 ) -> Vec<Output> {
     let (policy, key) = (inspected.policy(client), &client.written);
-    let is_unlisted = unlisted_of(inspected, client).is_some();
-    let is_unseen = is_unlisted || inspected.misses_former_key(client);
-    let is_remembered = unseen_debts::remembered(&inspected.table).is_some();
+    // The debt that agents add to it after a reload is not in the bucket.
+    let changes = &inspected.in_force.row(client.question.policy).changes;
+    let is_remembered = changes.may_owe(inspected.table.now());
     let output = |(limit, Forgiven { owed, counted, unsettled }): (&String, &Forgiven)| {
         let said = match *owed {
             _ if counted.is_some() => {
                 let cells = Count(counted.unwrap_or(0), "cell was", "cells were");
                 format!("{cells} counted in this window, and the count is 0 again")
             }
-            _ if is_remembered && is_unlisted => {
-                "what it owed by the numbers that the table lists was cleared, also what it owed \
-                 by them before the reload"
+            _ if is_remembered => {
+                "all that it owed was cleared, also what it owed before the limits were changed"
                     .to_owned()
-            }
-            // The debt that agents add to it after a reload is not in the bucket.
-            _ if is_remembered && !is_unseen => {
-                "all that it owed was cleared, also what it owed before the reload".to_owned()
             }
             Nanos::ZERO => "owed nothing".to_owned(),
             forgiven => format!("a debt of {} was forgiven", Short(forgiven.into())),
@@ -417,9 +445,8 @@ fn cleared_in_words(
         });
     }
     if outputs.is_empty() {
-        let no_bucket = if is_unseen { NO_SEEN_BUCKET } else { NO_BUCKET };
         outputs.push(Output {
-            words: inspected.about(client, "", no_bucket),
+            words: inspected.about(client, "", NO_BUCKET),
             json: json!({ "key": key, "policy": &*policy.name, "bucket": false }),
         });
     }

@@ -15,7 +15,7 @@ use gcra_text::duration::Short;
 use gcra_text::output::{Mistakes, Output, WrongUsage, print, print_warnings};
 use serde_json::json;
 
-/// What can be done to a store from the command line.
+/// The commands on a store.
 #[derive(Debug, Subcommand)]
 pub enum StoreCommand {
     /// Say whether a store can be used, and what is wrong with it
@@ -60,7 +60,7 @@ Examples:
 /// A file that is named cannot be read, or has no store.
 pub fn run(check: StoreCheck) -> anyhow::Result<ExitCode> {
     let StoreCheck { store, config, json } = check;
-    let (settings, policies) = match store.settings().map_err(WrongUsage)? {
+    let (settings, policies) = match store.settings().map_err(WrongUsage::from)? {
         Some(settings) => {
             print_warnings(&settings.remarks());
             (settings, None)

@@ -10,22 +10,24 @@ use anyhow::ensure;
 use clap::Subcommand;
 use gcra_lease::{HostTime, Micros};
 use gcra_policy::flags::parse_slots;
-use gcra_table::{LeaseCounts, Leases, Nanos, Occupancy, Process, Slots, Table};
+use gcra_policy::table_error::{self, TableError};
+use gcra_policy::{Policies, policy_id};
+use gcra_table::{LeaseCounts, Leases, Nanos, Occupancy, PolicyReset, Process, Slots, Table};
 use gcra_text::count::Count;
 use gcra_text::duration::Short;
 use gcra_text::output::{Output, print, print_note};
-use gcra_text::table_error::{self, TableError};
+use gcra_text::visible::Visible;
 use serde_json::{Value, json};
 
 use crate::commands::get::{self, GET_HELP, Get};
-use crate::commands::reset::{self, RESET_HELP, Reset};
+use crate::commands::reset::{self, RESET_HELP, Reset, reset_in_words};
 use crate::flags::At;
 use crate::inspected_table::note_about_no_users;
 use crate::policies_file::Kept;
 use crate::process_list::{Unlisted, agents, name, pid_namespace};
 use crate::process_state::{Halt, halt_of, living, stopped_long_ago};
 
-/// What can be done to a table from the command line.
+/// The commands on a table.
 #[derive(Debug, Subcommand)]
 pub enum TableCommand {
     /// Show how full the table is, which agents use it, and what was evicted when it was full
@@ -35,7 +37,7 @@ pub enum TableCommand {
     Get(Get),
     /// Clear what clients owe, so that they have their full burst at once
     #[command(after_help = RESET_HELP)]
-    Reset(Reset),
+    Reset(Box<Reset>),
     /// Change the number of slots
     ///
     /// Running agents move by themselves and keep their buckets. The file of leases beside the
@@ -107,10 +109,12 @@ fn info(path: &Path, table: &Table) -> Output {
     let (about_leases, leases) = leases(table);
     // The flags that agents without a file were started with.
     let flags = Kept::flags(table, path);
+    let (about_resets, resets) = resets(table, path);
     let words = [
         occupancy_in_words(path, table, occupancy),
         trouble_in_words(path, table, interrupted),
         users_in_words(table, &processes, unlisted, flags.as_deref()),
+        about_resets,
         about_leases,
     ];
     let evictions = table.evictions();
@@ -137,6 +141,7 @@ fn info(path: &Path, table: &Table) -> Output {
         "processes": processes.iter().map(process_as_json).collect::<Vec<_>>(),
         "unlisted": unlisted,
         "flags": flags,
+        "resets": resets,
         "leases": leases,
     });
     Output { words: words.concat().join("\n"), json }
@@ -277,6 +282,22 @@ fn disagreement_in_words(processes: &[Process]) -> Vec<String> {
     lines
 }
 
+/// The policies that were reset, in words and in JSON.
+fn resets(table: &Table, path: &Path) -> (Vec<String>, Vec<Value>) {
+    let resets = table.resets();
+    // Without resets, nothing is read.
+    let known = resets.first().and_then(|_| Kept::in_force(table, path));
+    let about = |reset: &PolicyReset| {
+        let mut policies = known.iter().flat_map(Policies::without_trials);
+        let name = policies.find(|it| policy_id(&it.name) == reset.policy).map(|it| &*it.name);
+        let (at, giver) = (reset_in_words(reset), &reset.giver);
+        let of = name.map_or("a policy that no agent has".into(), |name| format!("'{name}'"));
+        let words = format!("reset: all clients of {of}, at {at}, by {}", Visible(giver));
+        (words, json!({ "policy": name, "at": at, "giver": giver }))
+    };
+    resets.iter().map(about).unzip()
+}
+
 /// The file of leases, if the limits of the table's agents are shared with other machines: in
 /// words and in JSON.
 fn leases(table: &Table) -> (Vec<String>, Value) {
@@ -339,7 +360,7 @@ fn resize(path: &Path, slots: Slots, force: bool) -> anyhow::Result<Output> {
     let most = u64::from(slots.get()) / 10 * 6;
     // A resize that was interrupted can only be finished.
     ensure!(
-        live <= most || force || table.is_being_resized(),
+        live <= most || force || table.is_being_resized() || table.interrupted_resize().is_some(),
         "table {}: {} slots are too few for its {}: some would be forgotten, and their clients \
          would get their burst once more; take {} or more, or add --force",
         path.display(),

@@ -1,5 +1,6 @@
-//! Every order of a few steps of a host whose limit gets other numbers: it asks, spends, loses
-//! replies, and gives back what it holds before it asks under the new numbers; leases expire.
+//! Every order of a few steps of a host whose limit gets other numbers. It asks, spends and loses
+//! replies, and leases expire. Before it asks under the new numbers, it gives back the cells that
+//! it holds.
 
 use core::time::Duration;
 
@@ -87,13 +88,13 @@ impl World {
         };
         let store = StoreTime(self.now);
         let begin = || Record::new(store);
-        let reply = self.records.ask((&limit, &change), store, &[], begin, &sent.ask);
+        let reply = self.records.ask((&limit, &change), store, begin, &sent.ask);
         if let Some(reply) = reply.filter(|_| is_answered) {
             self.holdings[under].reply(now, &sent, &reply);
         }
     }
 
-    /// False: nothing comes of it.
+    /// False: the step changes nothing.
     fn take(&mut self, step: Move) -> bool {
         let (under, now) = (self.under(), HostTime(self.now));
         match step {

@@ -52,7 +52,7 @@ pub(crate) enum Duty {
 }
 
 impl Due {
-    /// Notes what to do about a key, in place of what was noted before. A report is not put off.
+    /// Notes what to do about a key. It replaces the earlier note, but a report is not put off.
     pub(crate) fn note(&self, at: HostTime, what: Duty, loan: Loan) {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let Inner { keys, times } = &mut *inner;

@@ -17,10 +17,10 @@
 //! * An outage that is over soon after the bound ([`SHORT`]) is short: no share has begun, and all
 //!   hosts find the store before one would. It is asked at once. If it is lost again before the
 //!   bound has moved, the bound says for how long that goes on.
-//! * After a longer outage, and if another server has taken the place of the one that was lost
-//!   (sentinels do not learn of it at the same moment), a host asks some time after it has found
-//!   the store ([`ASK_AFTER`]). By then no host uses its share: all have either found the store,
-//!   or have not seen for too long that it is away. The bound stays where it is until then.
+//! * After a longer outage, a host asks some time after it has found the store ([`ASK_AFTER`]). It
+//!   does so, too, if another server has taken the place of the lost one, because sentinels do not
+//!   learn that at the same moment. By then no host uses its share: all have either found the
+//!   store, or have not seen for too long that it is away. The bound stays where it is until then.
 //! * From then on, each ask says that the key owes what shares may have allowed
 //!   ([`Outage::owes`]): a full burst at that moment.
 
@@ -41,8 +41,8 @@ pub(crate) const HOST_USES_IT_FOR: Nanos = Nanos::from_millis(2_500);
 /// for a store that goes once more between two looks of this host.)
 const ASK_AFTER: Nanos = Nanos::from_millis(1_500);
 
-/// When all is over that the store has lent, after a host has lost it: other hosts notice the loss
-/// up to 1.25 s later, and a lease is valid for 2 s at most.
+/// When all leases of the store are over, after a host has lost the store. Other hosts notice the
+/// loss up to 1.25 s later, and a lease is valid for 2 s at most.
 const SPENT_AFTER: Nanos = Nanos::from_millis(3_500);
 
 /// A store that is there for so long without a break is found by all hosts.
@@ -249,8 +249,8 @@ impl Outage {
         self.bound().saturating_add(SPENT_AFTER)
     }
 
-    /// How many cells a key owes at least now, by what shares may have allowed: a full burst at
-    /// the end of an outage.
+    /// How many cells a key owes at least now, because shares may have allowed them: a full burst
+    /// at the end of an outage.
     pub(crate) fn owes(&self, now: Time, after: Nanos, quota: Quota) -> u32 {
         let owed_at = Time(self.owed_at.load(Ordering::Relaxed));
         let longest = Nanos(self.longest.load(Ordering::Relaxed));
@@ -730,7 +730,7 @@ mod tests {
             std::env::var("GCRA_LEASE_SCALE").ok().and_then(|it| it.parse().ok()).unwrap_or(1)
         }
 
-        /// Runs of all kinds, and the first fault in one of them. How often shares were used.
+        /// Runs of all kinds. Returns how often shares were used, and the first fault.
         fn runs(seeds: Range<u64>) -> (usize, Option<String>) {
             let mut used = 0;
             for seed in seeds {

@@ -1,10 +1,10 @@
 //! [`Waiting`]: the requests of this process that wait for the store, by the key that they wait
 //! for.
 //!
-//! An answer of the store wakes the requests that it decides about, and no others. Of those that
-//! still wait for a key, the first one sees to it that the store is asked. When it is answered,
-//! the next one is the first, and is woken. So a request is woken once or twice, however many wait
-//! for its key.
+//! An answer of the store wakes the requests that it decides about, and no others. The first of
+//! the requests that still wait for a key makes sure that the store is asked. When it has its
+//! answer, the next request is the first, and is woken. So a request is woken once or twice,
+//! however many wait for its key.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -27,7 +27,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(2);
 /// With more keys than this, each looks less often, so that looking does not take all the time.
 const KEYS_AT_ONCE: usize = 64;
 
-/// The requests that wait. A key is in it as long as one of them waits for it.
+/// The requests that wait. A key is in it while a request waits for the key.
 #[derive(Debug, Default)]
 pub(crate) struct Waiting {
     keys: Mutex<AHashMap<LeaseKey, Arc<Queue>>>,

@@ -2,9 +2,11 @@
 //! with `settle`, with `bandwidth`, or with a count in windows. The debt over all machines at this
 //! moment matters there, so no cells are lent.
 //!
-//! The limits of a request are charged one after the other. When one of them denies it, those
-//! before it get their cells back. All happens in the windows in which the request began, also if
-//! one of them ends while it waits.
+//! The limits of a request are charged one after the other. When a limit denies the request, the
+//! limits before it get their cells back. All charges are in the windows in which the request
+//! began, also if a window ends while the request waits.
+
+// ADR 44: What cannot be lent is charged in the store.
 
 use arrayvec::ArrayVec;
 use gcra_lease::{Charge as StoreCharge, Charged, HostTime, Micros};
@@ -84,7 +86,7 @@ impl<'p> SharedQuestion<'p, '_, '_> {
             && let Some(done) = self.denied_before(&claims, at_once, now.time())
         {
             let said = self.standing(&claims[done.place], &done, at_once.began, now.time());
-            add(standings, policy, 0, [said]);
+            add(standings, policy, [said]);
             attempt.at_once = None;
             return Ok(denied(Reason::Limit));
         }
@@ -97,7 +99,7 @@ impl<'p> SharedQuestion<'p, '_, '_> {
             self.undo_and_wait(&claims, attempt, patience)?;
         }
         let Some(at_once) = attempt.at_once.take() else { return Ok(denied(Reason::Store)) };
-        let stats = &self.in_force.each[self.question.policy].stats;
+        let stats = &self.row().stats;
         if outcome.is_err() {
             let unanswered = steps.get(at_once.done.len()).map_or(0, |step| step.place);
             let reason = oversize.or_else(|| match at_once.loans.get(unanswered) {
@@ -113,8 +115,7 @@ impl<'p> SharedQuestion<'p, '_, '_> {
         // The replies have come after the reading before it.
         *now = self.table.reading();
         let decision = after_charges(&at_once, oversize, self.question.cells, now.time());
-        let charged = if decision.reason.is_none() { self.question.cells } else { 0 };
-        add(standings, policy, charged, self.said_after(&claims, &at_once, now.time()));
+        add(standings, policy, self.said_after(&claims, &at_once, now.time()));
         if decision.delay > Nanos::ZERO {
             stats.seldom.delayed.add(0, 1);
         }
@@ -144,7 +145,7 @@ impl<'p> SharedQuestion<'p, '_, '_> {
         for (place, claim) in claims.iter().enumerate() {
             let last = at_once.done.iter().rfind(|done| done.place == place);
             let Some(mut done) = last.copied() else { continue };
-            // What was given back, the store has said meanwhile.
+            // The store has said meanwhile how much was given back.
             let mut undone = at_once.under_way.iter().filter(|it| it.place == place);
             if let Some(Ok(undone)) = undone.find_map(|it| it.outcome) {
                 (done.charged.taken, done.at) = (undone.taken, moment);
@@ -164,10 +165,10 @@ impl<'p> SharedQuestion<'p, '_, '_> {
         said
     }
 
-    /// Corrects what a request was charged, as its response says: `charge` is what is to be done
-    /// for a limit whose record has this mark, if anything is. `is_charged` is whether cells are
-    /// given back in the record with this mark, which may be one from before a change. All limits
-    /// are settled at the same time. `None` if the store has answered about none of them.
+    /// Corrects the charges of a request, as its response says. `charge` is the correction for a
+    /// limit whose record has this mark, if there is one. `is_charged` is whether cells are given
+    /// back in the record with this mark, which may be a record from before a change. All limits
+    /// are settled at the same time. `None` if the store has not answered about any limit.
     ///
     /// # Errors
     ///
@@ -234,10 +235,10 @@ impl<'p> SharedQuestion<'p, '_, '_> {
         attempt.at_once.as_deref_mut()
     }
 
-    /// The limits with the keys that they count by: first those of which cells can be given back,
-    /// and then those under which requests wait; of both, first those that count by the key of the
-    /// policy, so that a client that is over its own limit uses up none that it has together with
-    /// others.
+    /// The limits with the keys that they count by. First come the limits whose cells can be given
+    /// back, and then those under which requests wait. In both groups, those that count by the key
+    /// of the policy come first. So a client that is over its own limit uses up no limit that it
+    /// has together with others.
     fn claims_at_once(&self, limits: &'p [Limit]) -> ArrayVec<Claim<'p>, MAX_LIMITS> {
         let mut claims = self.claims(limits);
         claims.sort_by_key(|claim| {
@@ -327,8 +328,7 @@ impl<'p> SharedQuestion<'p, '_, '_> {
         }
     }
 
-    /// Makes all charges at the same time. Those that are not answered are left out of what is
-    /// done.
+    /// Makes all charges at the same time. Those that are not answered are left out of `done`.
     fn charge_all(
         &self,
         claims: &[Claim<'p>],
@@ -388,23 +388,15 @@ impl<'p> SharedQuestion<'p, '_, '_> {
     }
 
     /// Remembers that a charge was denied. A penalty is charged for each request, so that each of
-    /// them asks. And a client that had another key before a change may have been denied by what
-    /// it owes under that, which does not concern others of its new key.
+    /// them asks.
     fn note_denial(&self, claims: &[Claim<'p>], done: &Done) {
         let Done { charge, charged, at, limit, .. } = done;
         if let Some(claim) = claims.get(done.place)
             && !charged.allowed
             && self.policy().penalty.is_none()
-            && !self.had_another_key(*claim)
         {
             self.borrower.denials.note(claim.key, limit, charge, *charged, HostTime::from(*at));
         }
-    }
-
-    /// Whether the client of a claim had another key before a change.
-    fn had_another_key(&self, claim: Claim<'_>) -> bool {
-        let mut former = self.in_force.earlier.limits(self.question.policy, self.asked(claim));
-        former.any(|(.., key)| key != claim.local)
     }
 
     /// After one limit has denied the request: gives back what others have charged, and waits
@@ -533,11 +525,10 @@ fn after_charges(
 fn add(
     standings: Option<&mut Standings>,
     policy: &Policy,
-    charged: u32,
     said: impl IntoIterator<Item = LimitStanding>,
 ) {
     if let Some(standings) = standings {
-        said.into_iter().for_each(|standing| standings.add(standing, policy, charged));
+        said.into_iter().for_each(|standing| standings.add(&standing, policy));
     }
 }
 

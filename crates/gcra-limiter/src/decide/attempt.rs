@@ -1,5 +1,7 @@
 //! [`Attempt`]: how far a request has got under shared limits, and what was decided.
 
+// ADR 35: Every message takes one path to its verdict.
+
 use arrayvec::ArrayVec;
 use gcra_policy::{MAX_LIMITS, Sharing};
 use gcra_table::{LeaseKey, Nanos};
@@ -46,7 +48,7 @@ pub(crate) struct SharedDecision {
     pub(crate) store_ns: Option<u64>,
 }
 
-/// The request has to wait for the store. Its [`Attempt`] says for what.
+/// The request has to wait for the store. Its [`Attempt`] has the reason.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct MustWait;
 

@@ -1,5 +1,7 @@
 //! [`AtOnce`]: the charges of a message in the store, those that are made and those on their way.
 
+// ADR 52: A denied request gives back what has not drained.
+
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
@@ -110,9 +112,9 @@ impl Done {
         matches!(self.charge, StoreCharge::Take { cells: 0, .. })
     }
 
-    /// Gives back the cells of the request, which another limit denies. Of a queue nothing is
-    /// given back: others may have taken places behind this one. If it were left, another request
-    /// would go on at the same time as one of them.
+    /// Gives back the cells of the request, which another limit denies. A place in a queue is not
+    /// given back: others may have taken places behind it. If the request left its place, another
+    /// request would go on at the same time as one behind.
     pub(super) fn undo(&self) -> Option<StoreCharge> {
         let Charged { allowed, cells, now, .. } = self.charged;
         match self.charge {

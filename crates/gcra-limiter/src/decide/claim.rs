@@ -1,12 +1,13 @@
 //! The claims of a message on the limits that this host shares with others: each limit with the
 //! key that it counts by, and its records in the store.
 
-use std::iter;
+// ADR 44: What cannot be lent is charged in the store.
+
 use std::time::Instant;
 
 use arrayvec::ArrayVec;
 use gcra_policy::sharing::{Sharing, WithoutStore, counted, lent, most_carried_over};
-use gcra_policy::{Limit, LimitPlace, MAX_LIMITS, Policy};
+use gcra_policy::{Limit, LimitPlace, MAX_LIMITS, Policy, id_since};
 use gcra_store::{Bucket, Names};
 use gcra_table::{KeyHash, LeaseKey, LeaseNumbers, Leases, Nanos, Quota, Table};
 use gcra_text::duration::nanoseconds;
@@ -14,10 +15,10 @@ use spop_agent::Message;
 
 use crate::borrower::Borrower;
 use crate::borrower::due::Loan;
-use crate::earlier_policies::{FormerBucket, LimitedClient};
+use crate::earlier_policies::LimitedClient;
 use crate::limit_bucket::{LimitBucket, own_key_bytes};
 use crate::message_key::key_bytes;
-use crate::policies_in_force::InForce;
+use crate::policies_in_force::{InForce, PolicyInForce};
 use crate::question::Question;
 
 /// Another host may have missed the store that much earlier, and use its share by now.
@@ -51,8 +52,12 @@ pub(crate) struct Claim<'p> {
 }
 
 impl<'p> SharedQuestion<'p, '_, '_> {
+    pub(crate) fn row(&self) -> &'p PolicyInForce {
+        self.in_force.row(self.question.policy)
+    }
+
     pub(crate) fn policy(&self) -> &'p Policy {
-        &self.in_force.policies.list[self.question.policy]
+        &self.row().policy
     }
 
     /// The limits with the keys that they count by, in an order that is the same on all hosts.
@@ -98,8 +103,8 @@ impl<'p> SharedQuestion<'p, '_, '_> {
     pub(crate) fn asked<'a>(&'a self, claim: Claim<'a>) -> LimitedClient<'a, 'a> {
         let Claim { limit, quota, local, .. } = claim;
         let current = LimitBucket { key: local, quota };
-        let Self { table, question, message, .. } = *self;
-        LimitedClient { table, rule: question.rule, limit, current, message }
+        let (Self { table, message, .. }, policy) = (*self, self.policy());
+        LimitedClient { table, policy, limit, current, message }
     }
 
     /// The facts that the borrower needs about the buckets that the client of a claim had before a
@@ -109,20 +114,15 @@ impl<'p> SharedQuestion<'p, '_, '_> {
         claim: Claim<'_>,
         second: i64,
     ) -> ArrayVec<Loan, MOST_FORMER> {
-        let Self { in_force, question, message, .. } = *self;
-        let (Claim { limit, local, .. }, asked) = (claim, self.asked(claim));
-        let buckets = in_force.earlier.buckets(question.policy, asked);
+        let buckets = self.row().changes.buckets(self.asked(claim));
         let loan = self.loan_at(claim, second).filter(|_| !buckets.is_empty());
         let Some(Loan { shares_after, .. }) = loan else { return ArrayVec::new() };
-        let own = (local, record_key(self.policy(), limit, message));
-        let former = in_force.earlier.limits(question.policy, asked);
-        let former = former.map(|(old, limit, key)| (key, record_key(old, limit, message)));
-        let keys: Vec<_> = iter::once(own).chain(former).collect();
-        let former = |FormerBucket { key, quota, .. }: FormerBucket| {
-            let (_, bytes) = keys.iter().find(|(known, _)| *known == key)?;
+        let (limit, names) = (claim.limit, &self.borrower.names);
+        let bytes = record_key(self.policy(), limit, self.message);
+        let former = |LimitBucket { key, quota }: LimitBucket| {
             let lent = lent(quota).ok()?;
             let key = LeaseKey::new(key, LeaseNumbers::new(&lent.numbers()));
-            let bucket = self.borrower.names.bucket(limit.record_name.clone(), bytes, lent);
+            let bucket = names.bucket(limit.record_name.clone(), &bytes, lent);
             Some(Loan { key, bucket, quota, shares_after })
         };
         buckets.into_iter().filter_map(former).take(MOST_FORMER).collect()
@@ -140,8 +140,8 @@ pub struct SharedClient<'a, 'm> {
 
 impl SharedClient<'_, '_> {
     /// Its bucket in the store under a limit that has these numbers, `second` seconds after 1970,
-    /// with what it owes since before a change. `None` if the store cannot compute the limit,
-    /// which the check of the configuration refuses.
+    /// with its debt from before a change. `None` if the store cannot compute the limit, which the
+    /// check of the configuration refuses.
     pub fn bucket(
         &self,
         names: &Names,
@@ -150,24 +150,18 @@ impl SharedClient<'_, '_> {
         second: i64,
     ) -> Option<Bucket> {
         let Self { in_force, table, question, message } = *self;
-        let Question { policy: index, rule, key, .. } = question;
-        let (policy, earlier) = (&in_force.policies.list[index], &in_force.earlier);
+        let row = in_force.row(question.policy);
+        let (policy, key) = (&*row.policy, question.key);
         let mut bucket = bucket_of(names, policy, limit, quota, message, second)?;
         if limit.fixed().is_none() {
             return Some(bucket);
         }
         let current = LimitBucket { quota, ..LimitBucket::of(table, limit, key, Some(message)) };
-        let asked = LimitedClient { table, rule, limit, current, message };
-        let ago = earlier.changed(index, asked).map(|at| table.now().saturating_since(at));
-        if let Some(at) = ago.and_then(|ago| Instant::now().checked_sub(ago.into())) {
+        let asked = LimitedClient { table, policy, limit, current, message };
+        let ago = table.now().saturating_since(row.changes.since(asked));
+        if let Some(at) = Instant::now().checked_sub(ago.into()) {
             let most = most_carried_over(quota, bucket.limit(), policy.settle().is_some());
             bucket = bucket.with_change(at, most);
-        }
-        for (old, limit, _) in earlier.limits(index, asked) {
-            if let Some(before) = bucket_of(names, old, limit, limit.quota(None), message, second)
-            {
-                bucket = bucket.moved_from(&before);
-            }
         }
         Some(bucket)
     }
@@ -191,10 +185,47 @@ pub fn bucket_of(
     Some(names.bucket(limit.record_name.clone(), &key, limit_in_store.ok()?))
 }
 
-/// The bytes of a message's key under a limit of the policy.
+/// The bytes of a message's key under a limit of the policy: behind the limit's id, or with the
+/// args' names if the limit has its own key. After a reset of the policy it is another id, which
+/// also stands before a key of its own.
 fn record_key(policy: &Policy, limit: &Limit, message: &Message<'_>) -> Vec<u8> {
+    let id = id_since(limit.id, policy.reset_at).to_le_bytes();
     match &limit.key {
-        None => key_bytes(policy, message),
-        Some(parts) => own_key_bytes(parts, message),
+        None => [&id[..], &key_bytes(policy, message)].concat(),
+        Some(parts) if policy.reset_at == 0 => own_key_bytes(parts, message),
+        Some(parts) => [&id[..], &own_key_bytes(parts, message)].concat(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::path::Path;
+
+    use gcra_policy::file::document;
+    use gcra_policy::key::NamedValue;
+
+    use super::*;
+    use crate::written_message::WrittenMessage;
+
+    #[test]
+    fn each_reset_of_a_policy_has_records_of_its_own() {
+        let text = "[policy.api]\nlimits = [\"2/d\", { rate = \"9/d\", key = [\"path\"] }]\n\
+                    key = [\"ip\"]\n";
+        let policy = document::parse(Path::new("f"), text).unwrap().list.remove(0);
+        let named = |(name, value): (&str, &str)| NamedValue {
+            name: name.to_owned(),
+            value: value.parse().unwrap(),
+        };
+        let args = [("ip", "192.0.2.1"), ("path", "/")].map(named);
+        let message = WrittenMessage::new(b"api", &args).unwrap();
+        let keys = |reset_at| {
+            let policy = Policy { reset_at, ..Policy::clone(&policy) };
+            let limits = policy.rule.limits().iter();
+            let key = |limit| record_key(&policy, limit, &message.message().unwrap());
+            limits.map(key).collect::<Vec<_>>()
+        };
+        let all: BTreeSet<_> = [0, 1, 2].into_iter().flat_map(keys).collect();
+        assert_eq!(all.len(), 6);
     }
 }

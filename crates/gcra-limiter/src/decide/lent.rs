@@ -1,6 +1,9 @@
 //! From a question to a verdict, under limits that this host shares with others: spends cells that
 //! the store has lent, or says that the request has to wait for some.
 
+// ADR 35: Every message takes one path to its verdict.
+// ADR 44: What cannot be lent is charged in the store.
+
 use std::mem;
 
 use arrayvec::ArrayVec;
@@ -16,7 +19,7 @@ use crate::borrower::{Asking, Borrower};
 use crate::counting::count;
 use crate::decide::attempt::{Attempt, MustWait, Patience};
 use crate::decide::claim::{Claim, SharedQuestion};
-use crate::policies_in_force::{InForce, Usual};
+use crate::policies_in_force::{InForce, PolicyInForce, Usual};
 use crate::question::Question;
 use crate::stats::Lane;
 use crate::verdict::{Reason, Verdict};
@@ -26,6 +29,7 @@ use crate::verdict::{Reason, Verdict};
 pub(crate) struct Lent<'r> {
     pub(crate) table: &'r Table,
     pub(crate) in_force: &'r InForce,
+    pub(crate) row: &'r PolicyInForce,
     pub(crate) usual: &'r Usual,
     pub(crate) lane: Lane,
     pub(crate) borrower: Option<&'r Borrower>,
@@ -43,7 +47,7 @@ impl Lent<'_> {
         question: Question,
         message: impl Fn() -> Option<Message<'m>>,
     ) -> Option<Verdict> {
-        let Self { table, in_force, usual, lane, borrower, leases, now } = self;
+        let Self { table, in_force, row, usual, lane, borrower, leases, now } = self;
         let (borrower, leases) = (borrower?, leases?);
         let Question { policy: place, key, cells, .. } = question;
         // A request that can never be allowed, or that costs nothing, is decided elsewhere.
@@ -67,7 +71,7 @@ impl Lent<'_> {
             Err(_) => return None,
         };
         let verdict = Verdict::new(place, usual.observes, reason);
-        count(in_force, lane, question, verdict, message);
+        count(in_force, row, row.stats.on(lane), question, verdict, message);
         Some(verdict)
     }
 }
@@ -84,7 +88,7 @@ pub(crate) fn ask_ahead(
     key: LeaseKey,
 ) {
     let leases = borrower.leases();
-    let policy = &in_force.policies.list[question.policy];
+    let policy = &in_force.row(question.policy).policy;
     let (Some(sharing), [limit]) = (policy.shared, policy.rule(question.rule).limits()) else {
         return;
     };
@@ -140,13 +144,9 @@ impl<'p> SharedQuestion<'p, '_, '_> {
                     return Err(MustWait);
                 }
                 let decided = self.without_store(limits, now, &loan);
-                let Question { policy, .. } = self.question;
-                let verdict = Verdict::new(policy, self.policy().observes, decided.0);
-                self.in_force.each[policy]
-                    .stats
-                    .seldom
-                    .without_store
-                    .add(verdict.outcome.index(), 1);
+                let (row, Question { policy, .. }) = (self.row(), self.question);
+                let verdict = Verdict::new(policy, row.policy.observes, decided.0);
+                row.stats.seldom.without_store.add(verdict.outcome.index(), 1);
                 decided
             }
         };
@@ -155,14 +155,13 @@ impl<'p> SharedQuestion<'p, '_, '_> {
         }
         if let Some(standings) = standings {
             let policy = self.policy();
-            let charged = if reason.is_none() { self.question.cells } else { 0 };
-            standings_of.into_iter().for_each(|it| standings.add(it, policy, charged));
+            standings_of.iter().for_each(|standing| standings.add(standing, policy));
         }
         Ok(reason)
     }
 
-    /// Whether the request waits for cells of a claim: for those that it asks for itself, if that
-    /// is the step, or for those that others have asked for.
+    /// Whether the request waits for cells of a claim. If the step is to ask, it asks for them
+    /// itself; else other requests have asked for them.
     fn waits(
         &self,
         step: Step,
@@ -178,7 +177,7 @@ impl<'p> SharedQuestion<'p, '_, '_> {
         if attempt.waits.as_ref().is_none_or(|waits| waits.key != claim.key) {
             let waits = self.borrower.join(claim.key, self.question.cells);
             if let Some(before) = attempt.waits.replace(waits) {
-                // When there is no space, it has waited for one of them twice.
+                // When there is no space, the request has waited for a key twice.
                 let _ = attempt.free.try_push((before.key, before.free()));
             }
         }
@@ -189,7 +188,7 @@ impl<'p> SharedQuestion<'p, '_, '_> {
         if let Some(asked) = attempt.asked.get_mut(limit) {
             *asked = true;
         }
-        if self.in_force.each[self.question.policy].has_changed {
+        if self.row().has_changed {
             self.give_former_back(claim);
         }
         self.borrower.ask(self.table, loan.clone(), least) == Asking::UnderWay

@@ -1,10 +1,13 @@
 //! From a question to a verdict: charges the buckets of a key.
 
+// ADR 14: Several limits are looked at before one is charged.
+// ADR 31: The hot path moves values in registers.
+
 use std::slice;
 
 use arrayvec::ArrayVec;
 use gcra_policy::calendar::Calendar;
-use gcra_policy::{Limit, LimitPlace, MAX_LIMITS, Policy, Rule};
+use gcra_policy::{Limit, LimitPlace, MAX_LIMITS, Rule};
 use gcra_table::{
     Admission, BucketPlace, Decision, KeyHash, Nanos, Quota, Reading, Table, Time, Window,
 };
@@ -13,7 +16,7 @@ use spop_agent::Message;
 use crate::answer::{LimitStanding, Standings};
 use crate::earlier_policies::LimitedClient;
 use crate::limit_bucket::{LimitBucket, lacks_a_key};
-use crate::policies_in_force::{DecisionPath, InForce, Usual};
+use crate::policies_in_force::{DecisionPath, InForce, PolicyInForce, Usual};
 use crate::question::Question;
 use crate::unsettled::unsettled;
 use crate::verdict::{Reason, Verdict};
@@ -32,35 +35,33 @@ pub(crate) const MOST_WINDOWS: usize = 4;
 pub fn decide<'p, 'm>(
     table: &Table,
     now: &mut Reading,
-    in_force: &'p InForce,
+    row: &'p PolicyInForce,
     question: Question,
     standings: Option<&mut Standings>,
     goes_on: Option<&mut Time>,
     message: impl FnOnce() -> Option<Message<'m>>,
 ) -> Verdict {
-    let policy = &in_force.policies.list[question.policy];
-    let each = &in_force.each[question.policy];
     let mut at = None;
-    let (verdict, delay) = match each.path {
+    let (verdict, delay) = match row.path {
         DecisionPath::Usual(ref usual) => {
             let place = table.place(usual.key(question.key), &usual.quota);
             (decide_usual(table, now, usual, &place, question), Nanos::ZERO)
         }
         _ => {
-            let (reason, delay) = match policy.rule(question.rule) {
+            let (reason, delay) = match row.policy.rule(question.rule) {
                 Rule::Deny => (Some(Reason::Denied), Nanos::ZERO),
                 Rule::Unlimited => (None, Nanos::ZERO),
                 Rule::Limits(limits) => {
-                    let is_read = each.reads_messages || each.has_changed;
+                    let is_read = row.reads_messages || row.has_changed;
                     let message = if is_read { message() } else { None };
-                    let mut charge = LocalCharge::new(table, now, in_force, question, message);
+                    let mut charge = LocalCharge::new(table, now, row, question, message);
                     let decided = charge.all(limits, standings);
                     at = charge.goes_on;
                     decided
                 }
             };
-            let verdict = Verdict::new(question.policy, policy.observes, reason);
-            (verdict.after(delay).delaying(each.delays), delay)
+            let verdict = Verdict::new(question.policy, row.policy.observes, reason);
+            (verdict.after(delay).delaying(row.delays), delay)
         }
     };
     if let Some(goes_on) = goes_on {
@@ -104,11 +105,11 @@ pub fn foresee<'p>(
     question: Question,
     message: &Message<'_>,
 ) -> (Verdict, ArrayVec<Foreseen<'p>, MAX_LIMITS>) {
-    let policy = &in_force.policies.list[question.policy];
-    let rule = policy.rule(question.rule);
+    let row = in_force.row(question.policy);
+    let rule = row.policy.rule(question.rule);
     let mut now = table.reading();
     let at = now.time();
-    let charge = LocalCharge::new(table, &mut now, in_force, question, Some(message.clone()));
+    let charge = LocalCharge::new(table, &mut now, row, question, Some(message.clone()));
     let mut reason = (*rule == Rule::Deny).then_some(Reason::Denied);
     let mut delay = Nanos::ZERO;
     let mut foreseen = ArrayVec::new();
@@ -119,7 +120,7 @@ pub fn foresee<'p>(
         if lacks_a_key(slice::from_ref(limit), message) {
             continue;
         }
-        let claim = charge.claim(place, limit);
+        let claim = &charge.claim(place, limit);
         let (standing, denied) = match overdue {
             0 => charge.look(claim),
             overdue => charge.look_after(claim, overdue),
@@ -140,14 +141,16 @@ pub fn foresee<'p>(
         let wait_if_asked = if_asked.wait;
         foreseen.push(Foreseen { limit, standing, wait_if_asked, bucket, window_end });
     }
-    (Verdict::new(question.policy, policy.observes, reason).after(delay), foreseen)
+    (Verdict::new(question.policy, row.policy.observes, reason).after(delay), foreseen)
 }
+
+/// What each limit said.
+type Said = ArrayVec<LimitStanding, MAX_LIMITS>;
 
 pub struct LocalCharge<'t, 'p, 'm> {
     table: &'t Table,
     now: &'t mut Reading,
-    in_force: &'p InForce,
-    policy: &'p Policy,
+    row: &'p PolicyInForce,
     question: Question,
     /// Needed for limits with a key or numbers of their own, and to find what a key owed under
     /// earlier policies.
@@ -166,7 +169,7 @@ struct LocalClaim<'p> {
     /// That of the limit for this message, or a share of it.
     pub(crate) quota: Quota,
     pub(crate) key: KeyHash,
-    /// The TAT that the key has at least, by what it owes under earlier numbers.
+    /// The TAT that the key has at least, by its debts under earlier numbers.
     least_tat: Time,
 }
 
@@ -181,12 +184,11 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
     pub fn new(
         table: &'t Table,
         now: &'t mut Reading,
-        in_force: &'p InForce,
+        row: &'p PolicyInForce,
         question: Question,
         message: Option<Message<'m>>,
     ) -> Self {
-        let policy = &in_force.policies.list[question.policy];
-        Self { table, now, in_force, policy, question, message, goes_on: None }
+        Self { table, now, row, question, message, goes_on: None }
     }
 
     /// Decides by a share of each limit: `share` names the share of a quota, and the TAT that each
@@ -197,7 +199,7 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
         limits: &'p [Limit],
         share: impl Fn(Quota) -> Option<(Quota, Time)>,
         charges: bool,
-    ) -> (Option<Reason>, ArrayVec<LimitStanding, MAX_LIMITS>) {
+    ) -> (Option<Reason>, Said) {
         let claim = |(place, limit): (u32, &'p Limit)| {
             let (key, message) = (self.question.key, self.message.as_ref());
             let LimitBucket { key, quota: whole } =
@@ -208,9 +210,10 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
         let claims: Option<(ArrayVec<_, MAX_LIMITS>, ArrayVec<_, MAX_LIMITS>)> =
             (0..).zip(limits).take(MAX_LIMITS).map(claim).collect();
         let Some((claims, whole)) = claims else { return (Some(Reason::Store), ArrayVec::new()) };
-        let (mut said, reason) = match charges {
-            true => self.charge_claims(&claims),
-            false => self.look_at(&claims),
+        let mut said = ArrayVec::new();
+        let reason = match charges {
+            true => self.charge_claims(&claims, &mut said),
+            false => self.look_at(&claims, &mut said),
         };
         for (standing, whole) in said.iter_mut().zip(whole) {
             *standing = of_share(*standing, whole);
@@ -218,16 +221,17 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
         (reason, said)
     }
 
+    #[inline(always)]
     fn claim(&self, place: u32, limit: &'p Limit) -> LocalClaim<'p> {
-        let Question { policy, rule, key, .. } = self.question;
-        let current = LimitBucket::of(self.table, limit, key, self.message.as_ref());
+        let Self { table, row, .. } = *self;
+        let current = LimitBucket::of(table, limit, self.question.key, self.message.as_ref());
         let LimitBucket { key, quota } = current;
         let least_tat = match &self.message {
-            Some(message) if self.in_force.each[policy].has_changed => {
-                let asked = LimitedClient { table: self.table, rule, limit, current, message };
-                self.in_force.least_tat(policy, asked, self.now.time())
+            Some(message) => {
+                let asked = LimitedClient { table, policy: &row.policy, limit, current, message };
+                row.least_tat(asked, self.now.time())
             }
-            _ => Time::ZERO,
+            None => Time::ZERO,
         };
         LocalClaim { limit, place, quota, key, least_tat }
     }
@@ -240,19 +244,23 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
         limits: &'p [Limit],
         standings: Option<&mut Standings>,
     ) -> (Option<Reason>, Nanos) {
-        let claim = |(place, limit)| self.claim(place, limit);
-        let claims: ArrayVec<_, MAX_LIMITS> =
-            (0..).zip(limits).take(MAX_LIMITS).map(claim).collect();
-        let (said, reason) = self.charge_claims(&claims);
-        // It goes on when it conforms to each limit.
-        let delays = said.iter().map(|standing| self.delay_of(standing.quota, standing.owed));
-        let delay = delays.max().filter(|_| reason.is_none()).unwrap_or_default();
+        let mut claims = ArrayVec::<_, MAX_LIMITS>::new();
+        for (place, limit) in (0..).zip(limits).take(MAX_LIMITS) {
+            claims.push(self.claim(place, limit));
+        }
+        let mut said = ArrayVec::new();
+        let reason = self.charge_claims(&claims, &mut said);
+        let mut delay = Nanos::ZERO;
+        if self.row.may_delay && reason.is_none() {
+            // It goes on when it conforms to each limit.
+            let delays = said.iter().map(|standing| self.delay_of(standing.quota, standing.owed));
+            delay = delays.max().unwrap_or_default();
+        }
         if delay > Nanos::ZERO {
-            self.in_force.each[self.question.policy].stats.seldom.delayed.add(0, 1);
+            self.row.stats.seldom.delayed.add(0, 1);
         }
         if let Some(standings) = standings {
-            let charged = if reason.is_none() { self.question.cells } else { 0 };
-            said.into_iter().for_each(|standing| standings.add(standing, self.policy, charged));
+            said.iter().for_each(|standing| standings.add(standing, &self.row.policy));
         }
         (reason, delay)
     }
@@ -270,30 +278,29 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
         standing.owed.saturating_add(interval.saturating_mul(self.question.cells.into()))
     }
 
-    /// Charges the buckets of all claims, or none.
-    #[inline]
-    fn charge_claims(
-        &mut self,
-        claims: &[LocalClaim<'p>],
-    ) -> (ArrayVec<LimitStanding, MAX_LIMITS>, Option<Reason>) {
+    /// Charges the buckets of all claims, or none. Adds the standing of each to `said`.
+    #[inline(always)]
+    fn charge_claims(&mut self, claims: &[LocalClaim<'p>], said: &mut Said) -> Option<Reason> {
         match claims {
             [claim] if self.question.cells > 0 => {
-                let (mut standing, reason, _) = self.charge(*claim);
+                let (mut standing, reason, _) = self.charge(claim);
                 if reason.is_some() {
-                    self.punish(*claim, &mut standing);
+                    self.punish(claim, &mut standing);
                 }
-                (ArrayVec::from_iter([standing]), reason)
+                said.push(standing);
+                reason
             }
-            claims => self.charge_all(claims),
+            claims => self.charge_all(claims, said),
         }
     }
 
     /// Charges one bucket, unless it denies the cells.
-    fn charge(&mut self, claim: LocalClaim<'p>) -> (LimitStanding, Option<Reason>, Undo) {
+    #[inline(always)]
+    fn charge(&mut self, claim: &LocalClaim<'p>) -> (LimitStanding, Option<Reason>, Undo) {
         if let Some(calendar) = claim.limit.calendar() {
             return self.count(claim, calendar);
         }
-        let LocalClaim { quota, key, least_tat, .. } = claim;
+        let LocalClaim { quota, key, least_tat, .. } = *claim;
         let cells = self.question.cells;
         let decision = self.table.charge_owing(key, quota, cells, self.now, least_tat);
         let standing = standing_of(self.question.place(claim.place), quota, &decision);
@@ -304,10 +311,10 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
     #[inline(never)]
     fn count(
         &mut self,
-        claim: LocalClaim<'p>,
+        claim: &LocalClaim<'p>,
         calendar: &Calendar,
     ) -> (LimitStanding, Option<Reason>, Undo) {
-        let LocalClaim { key, quota, place, .. } = claim;
+        let LocalClaim { key, quota, place, .. } = *claim;
         let (cells, place) = (self.question.cells, self.question.place(place));
         let mut at = self.table.wall_reading();
         for _ in 0..MOST_WINDOWS {
@@ -330,33 +337,43 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
         (standing, Some(Reason::Limit), Undo::Window(calendar.window(at)))
     }
 
-    /// Charges several buckets, or none of them.
+    /// Charges several buckets: all, or none.
     ///
-    /// Looks at all of them first, so that a client that one limit denies does not keep writing
-    /// to the buckets of the others, and learns how long to wait for all. When another request was
-    /// faster between the look and the charge, what was charged already is given back.
-    fn charge_all(
-        &mut self,
-        claims: &[LocalClaim<'p>],
-    ) -> (ArrayVec<LimitStanding, MAX_LIMITS>, Option<Reason>) {
-        let mut standings = ArrayVec::<_, MAX_LIMITS>::new();
+    /// Looks at all buckets first. So a client that one limit denies does not keep writing to the
+    /// buckets of other limits, and learns how long to wait for all. When another request was
+    /// faster between the look and the charge, the cells charged already are given back.
+    #[inline(always)]
+    fn charge_all(&mut self, claims: &[LocalClaim<'p>], said: &mut Said) -> Option<Reason> {
         let mut reason = None;
         for claim in claims {
-            let (mut standing, denied) = self.look(*claim);
-            if denied.is_some() {
-                self.punish(*claim, &mut standing);
+            let denied = match claim.limit.calendar() {
+                // In place: a standing takes many bytes.
+                None => {
+                    let (owed, wait, denied) = self.look_at_rate(claim);
+                    said.push(self.standing(claim, owed, wait));
+                    denied
+                }
+                Some(calendar) => {
+                    let (standing, denied) = self.look_in_window(claim, calendar);
+                    said.push(standing);
+                    denied
+                }
+            };
+            if denied.is_some()
+                && let Some(standing) = said.last_mut()
+            {
+                self.punish(claim, standing);
             }
-            standings.push(standing);
             reason = reason.max(denied);
         }
         if reason.is_some() || self.question.cells == 0 {
-            return (standings, reason);
+            return reason;
         }
         let mut all_charged = ArrayVec::<Undo, MAX_LIMITS>::new();
         let mut goes_on = None::<Time>;
         for (place, claim) in claims.iter().enumerate() {
-            let (standing, denied, charged) = self.charge(*claim);
-            standings[place] = standing;
+            let (standing, denied, charged) = self.charge(claim);
+            said[place] = standing;
             if denied.is_none() {
                 all_charged.push(charged);
                 // A charge can read the clock again. So the moment is that of the first charge, or
@@ -368,7 +385,7 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
                 goes_on = Some(goes_on.unwrap_or(at).max(has_cells));
                 continue;
             }
-            self.punish(*claim, &mut standings[place]);
+            self.punish(claim, &mut said[place]);
             for (place, (claim, charged)) in claims.iter().zip(&all_charged).enumerate() {
                 let LocalClaim { quota, key, .. } = *claim;
                 let cells = self.question.cells;
@@ -378,47 +395,57 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
                     Undo::Bucket(decision) => self.table.refund(key, quota, cells, decision),
                     Undo::Window(window) => self.table.uncount(key, *window, cells, self.now),
                 };
-                standings[place] = self.look(*claim).0;
+                said[place] = self.look(claim).0;
             }
-            return (standings, denied);
+            return denied;
         }
         self.goes_on = goes_on;
-        (standings, None)
+        None
     }
 
     /// The outcome of charges of these claims, if they were made now.
-    fn look_at(
-        &self,
-        claims: &[LocalClaim<'p>],
-    ) -> (ArrayVec<LimitStanding, MAX_LIMITS>, Option<Reason>) {
-        let mut reason = None;
-        let look = |claim: &LocalClaim<'p>| {
-            let (standing, denied) = self.look(*claim);
-            reason = reason.max(denied);
-            standing
+    fn look_at(&self, claims: &[LocalClaim<'p>], said: &mut Said) -> Option<Reason> {
+        let look = |claim| {
+            let (standing, denied) = self.look(claim);
+            said.push(standing);
+            denied
         };
-        (claims.iter().take(MAX_LIMITS).map(look).collect(), reason)
+        claims.iter().map(look).max().flatten()
     }
 
     /// The outcome of a charge, if it were made now.
-    fn look(&self, claim: LocalClaim<'p>) -> (LimitStanding, Option<Reason>) {
+    #[inline(always)]
+    fn look(&self, claim: &LocalClaim<'p>) -> (LimitStanding, Option<Reason>) {
         if let Some(calendar) = claim.limit.calendar() {
             return self.look_in_window(claim, calendar);
         }
-        let LocalClaim { quota, key, least_tat, .. } = claim;
-        let tat = self.table.tat(key, quota).max(least_tat);
+        let (owed, wait, reason) = self.look_at_rate(claim);
+        (self.standing(claim, owed, wait), reason)
+    }
+
+    /// The same for a limit with a rate: what is owed, how long to wait, and why it denies.
+    #[inline(always)]
+    fn look_at_rate(&self, claim: &LocalClaim<'p>) -> (Nanos, Nanos, Option<Reason>) {
+        let LocalClaim { ref quota, key, least_tat, .. } = *claim;
+        let tat = self.table.tat(key, *quota).max(least_tat);
         let mut owed = tat.saturating_since(self.now.time());
         if owed > quota.most_owed().max(least_tat.saturating_since(self.now.time())) {
             // The slot is damaged, or was charged at a later reading of the clock. The charge will
             // find out.
             owed = quota.burst_tolerance();
         }
-        self.ask(claim, owed)
+        let (wait, reason) = self.ask_rate(quota, owed);
+        (owed, wait, reason)
+    }
+
+    #[inline(always)]
+    fn standing(&self, claim: &LocalClaim<'p>, owed: Nanos, wait: Nanos) -> LimitStanding {
+        LimitStanding::of_rate(self.question.place(claim.place), claim.quota, owed, wait)
     }
 
     /// As [`look`](Self::look), if this many cells were charged before, as far as they fit.
-    fn look_after(&self, claim: LocalClaim<'p>, cells: u32) -> (LimitStanding, Option<Reason>) {
-        let LocalClaim { limit, quota, key, least_tat, .. } = claim;
+    fn look_after(&self, claim: &LocalClaim<'p>, cells: u32) -> (LimitStanding, Option<Reason>) {
+        let LocalClaim { limit, quota, key, least_tat, .. } = *claim;
         if let Some(calendar) = limit.calendar() {
             let window = calendar.window(self.table.wall_reading());
             let used = self.table.counted_in(key, window).unwrap_or(0);
@@ -434,7 +461,7 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
     /// The outcome of a count in the window of this moment, if it were made now.
     fn look_in_window(
         &self,
-        claim: LocalClaim<'p>,
+        claim: &LocalClaim<'p>,
         calendar: &Calendar,
     ) -> (LimitStanding, Option<Reason>) {
         let window = calendar.window(self.table.wall_reading());
@@ -444,7 +471,7 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
     /// The same if so many cells are counted already.
     fn ask_in_window(
         &self,
-        claim: LocalClaim<'p>,
+        claim: &LocalClaim<'p>,
         calendar: &Calendar,
         used: u32,
     ) -> (LimitStanding, Option<Reason>) {
@@ -462,46 +489,54 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
     /// Whether a limit can block the message: if it costs something, or if its response will. That
     /// needs a cell, whatever the request reserves.
     fn can_block(&self) -> bool {
-        self.question.cells > 0 || self.policy.settle().is_some()
+        self.question.cells > 0 || self.row.policy.settle().is_some()
     }
 
     /// The standing of a limit for the cells of a key that owes this much, and why it denies them.
     ///
     /// No cells are always allowed, unless the response charges. The wait is the one for a single
     /// cell then, which is what a request that costs something has to wait.
-    fn ask(
-        &self,
-        LocalClaim { place, quota, .. }: LocalClaim<'p>,
-        owed: Nanos,
-    ) -> (LimitStanding, Option<Reason>) {
+    fn ask(&self, claim: &LocalClaim<'p>, owed: Nanos) -> (LimitStanding, Option<Reason>) {
+        let (wait, reason) = self.ask_rate(&claim.quota, owed);
+        (self.standing(claim, owed, wait), reason)
+    }
+
+    /// How long to wait, and why the cells are denied.
+    #[inline(always)]
+    fn ask_rate(&self, quota: &Quota, owed: Nanos) -> (Nanos, Option<Reason>) {
         let cells = self.question.cells;
         // A debt is how far the TAT is ahead of now. So at the moment 0 the TAT is the debt.
         let (now, tat) = (Time::ZERO, Time::ZERO.saturating_add(owed));
-        let (wait, reason) = match quota.admit(tat, now, cells.max(1)) {
+        match quota.admit(tat, now, cells.max(1)) {
             Admission::Conforming { .. } => (Nanos::ZERO, None),
             Admission::Early { wait } => (wait, self.can_block().then_some(Reason::Limit)),
             Admission::Oversize => (quota.drain_time(), Some(Reason::Oversize)),
-        };
-        (LimitStanding::of_rate(self.question.place(place), quota, owed, wait), reason)
+        }
     }
 
-    /// Charges the penalty to a client that asks while it is blocked, up to the ceiling, and
-    /// brings its standing up to date: a client that waits as long as its answer says must pass.
+    /// Charges the penalty to a client that asks while it is denied, up to the ceiling. It also
+    /// brings the standing up to date: a client that waits for the time in its answer must pass.
+    #[inline]
+    fn punish(&mut self, claim: &LocalClaim<'p>, standing: &mut LimitStanding) {
+        if let Some(penalty) = self.row.policy.penalty_under(claim.limit) {
+            self.charge_penalty(claim, penalty.cells, standing);
+        }
+    }
+
     #[cold]
-    fn punish(&mut self, claim: LocalClaim<'p>, standing: &mut LimitStanding) {
-        let Some(penalty) = self.policy.penalty_under(claim.limit) else { return };
-        let LocalClaim { quota, key, least_tat, .. } = claim;
+    fn charge_penalty(&mut self, claim: &LocalClaim<'p>, cells: u32, said: &mut LimitStanding) {
+        let LocalClaim { quota, key, least_tat, .. } = *claim;
         let quota = quota.up_to_cap();
-        let decision = self.table.charge_owing(key, quota, penalty.cells, self.now, least_tat);
+        let decision = self.table.charge_owing(key, quota, cells, self.now, least_tat);
         // Beyond the ceiling nothing more is charged, and the debt stays as it is.
         if decision.is_allowed() {
-            *standing = self.ask(claim, decision.owed()).0;
+            *said = self.ask(claim, decision.owed()).0;
         }
     }
 
     /// The debt of a client with this standing after its penalty, if one would be charged.
     fn owed_when_punished(&self, limit: &Limit, standing: &LimitStanding) -> Option<Nanos> {
-        let penalty = self.policy.penalty_under(limit)?;
+        let penalty = self.row.policy.penalty_under(limit)?;
         let (now, tat) = (Time::ZERO, Time::ZERO.saturating_add(standing.owed));
         match standing.quota.up_to_cap().admit(tat, now, penalty.cells) {
             Admission::Conforming { tat } => Some(tat.saturating_since(now)),
@@ -522,7 +557,7 @@ fn of_share(standing: LimitStanding, whole: Quota) -> LimitStanding {
 
 /// Why a bucket denied the cells, if it did.
 #[inline(always)]
-fn reason_of(decision: &Decision) -> Option<Reason> {
+pub(crate) fn reason_of(decision: &Decision) -> Option<Reason> {
     match (decision.is_allowed(), decision.retry_after()) {
         (true, _) => None,
         (false, Some(_)) => Some(Reason::Limit),
@@ -573,14 +608,15 @@ mod tests {
         let message = WrittenMessage::new(b"", &[arg]).unwrap();
         let asked = message.message().unwrap();
         let question = Question::new(&in_force, &table, &asked).ok().unwrap();
-        let limits = in_force.policies.list[0].rule(question.rule).limits();
+        let row = in_force.row(0);
+        let limits = row.policy.rule(question.rule).limits();
         // That of one of three machines.
         let share = Quota::new(Nanos(limits[0].quota(None).emission_interval().0 * 3), 6).unwrap();
         let left = |charges| {
             let (table, share) = (&table, |_: Quota| Some((share, Time::ZERO)));
             let mut now = table.reading();
             let (reason, said) =
-                LocalCharge::new(table, &mut now, &in_force, question, Some(asked.clone()))
+                LocalCharge::new(table, &mut now, row, question, Some(asked.clone()))
                     .by_share(limits, share, charges);
             (reason, said[0].remaining())
         };

@@ -1,6 +1,7 @@
 //! Charges requests that no response has settled in time, with a later request of the client.
 
-use gcra_policy::LimitPlace;
+// ADR 51: What no response settles is charged with a later request.
+
 use gcra_table::{Reading, Table};
 use spop_agent::Message;
 
@@ -22,7 +23,8 @@ pub(crate) fn charge_overdue(
     message: &Message<'_>,
 ) -> u32 {
     let Question { policy: index, rule, key, .. } = question;
-    let policy = &in_force.policies.list[index];
+    let row = in_force.row(index);
+    let policy = &row.policy;
     let limits = policy.rule(rule).limits();
     // Where requests are not limited, nothing is reserved.
     if limits.is_empty() {
@@ -33,14 +35,13 @@ pub(crate) fn charge_overdue(
         return 0;
     }
     let mut cells = SettledCells::default();
-    for (place, limit) in (0..).zip(limits) {
+    for limit in limits {
         let current = LimitBucket::of(table, limit, key, Some(message));
-        let asked = LimitedClient { table, rule, limit, current, message };
-        let place = LimitPlace { policy: index, rule, limit: place };
-        charge_more(in_force, place, asked, overdue, now, &mut cells);
+        let asked = LimitedClient { table, policy, limit, current, message };
+        charge_more(row, asked, overdue, now, &mut cells);
     }
     let SettledCells { charged, .. } = cells;
     let cells = SettledCells { charged: 0, unsettled: charged, ..cells };
-    count_cells(&in_force.each[index].stats, cells);
+    count_cells(&row.stats, cells);
     charged
 }

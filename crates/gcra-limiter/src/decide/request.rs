@@ -1,15 +1,20 @@
 //! One request with all that may be asked about it: several messages, policies with trials,
-//! clients that are exempt, limits that are shared, and lines of audit. It may have to wait for
+//! orders about clients, limits that are shared, and lines of audit. It may have to wait for
 //! the store on its way, and goes on later where it was.
 
-use gcra_policy::haproxy_report::is_report;
+// ADR 12: Every message of a NOTIFY is charged.
+// ADR 35: Every message takes one path to its verdict.
+// ADR 37: A trial is a policy behind all others.
+
+use gcra_policy::haproxy::report::is_report;
 use gcra_policy::{Limit, MAX_LIMITS, Policy, Rule};
-use gcra_table::{Leases, Reading, Table};
+use gcra_table::{KeyHash, Leases, OrderKind, Reading, Table, Time};
 use spop_agent::{Message, Messages};
 
-use crate::answer::{self, SetVars, Standings};
+use crate::answer::{self, Answer, SetVars, Standings};
 use crate::audit_lines::{AuditOutcome, Lines, Moment};
 use crate::borrower::Borrower;
+use crate::client_name::write_client;
 use crate::counting::{count, count_tried, count_undecided};
 use crate::decide::attempt::{Attempt, MustWait, Patience, SharedDecision};
 use crate::decide::claim::SharedQuestion;
@@ -17,7 +22,7 @@ use crate::decide::local::decide;
 use crate::decide::overdue::charge_overdue;
 use crate::decide::settle::{SettlingInStore, settle};
 use crate::limit_bucket::{LimitBucket, lacks_a_key, note_said};
-use crate::policies_in_force::{DecisionPath, InForce};
+use crate::policies_in_force::{DecisionPath, InForce, PolicyInForce};
 use crate::question::{Question, Unanswerable};
 use crate::reservations::{Reservation, Reserved, wall_ms};
 use crate::stats::Lane;
@@ -52,6 +57,17 @@ pub(crate) struct Progress {
     pub reserved: Reserved,
     /// Up to when HAProxy has reported requests without a decision.
     pub told: Option<i64>,
+    /// The message with this verdict, if variables beside `blocked` are wanted.
+    decider: Option<Decider>,
+}
+
+/// A message, and who its client is.
+#[derive(Clone, Copy, Debug)]
+struct Decider {
+    /// The place of the message in its request.
+    message: usize,
+    policy: usize,
+    key: KeyHash,
 }
 
 impl Progress {
@@ -66,10 +82,19 @@ impl Progress {
         &self,
         in_force: &InForce,
         standings: &Standings,
+        messages: Messages<'_>,
         reply: &mut impl SetVars,
     ) {
-        let Self { verdict, reserved, told, .. } = self;
-        answer::write(&in_force.policies, *verdict, standings, reserved, reply);
+        let Self { verdict, reserved, told, decider, .. } = self;
+        let client = |name: &mut String| {
+            if let Some(Decider { message, policy, key }) = *decider {
+                let message = messages.clone().nth(message);
+                write_client(name, &in_force.row(policy).policy, key, message);
+            }
+        };
+        let InForce { policies, vars, .. } = in_force;
+        Answer { policies, vars, verdict: *verdict, standings, reserved, client: &client }
+            .write(reply);
         if let Some(told) = told {
             answer::write_told(*told, reply);
         }
@@ -93,6 +118,7 @@ impl<'p> Deciding<'p, '_> {
         mut audit: Option<&mut Lines>,
     ) -> Result<(), MustWait> {
         let mut first = first;
+        let is_named = standings.is_some();
         for message in messages.skip(progress.messages) {
             let question = match first.take() {
                 Some(question) => question,
@@ -105,21 +131,28 @@ impl<'p> Deciding<'p, '_> {
             match question {
                 Ok(question) => {
                     let (standings, audit) = (standings.as_deref_mut(), audit.as_deref_mut());
-                    let next = match self.in_force.each[question.policy].path {
+                    let Self { in_force, table, lane, .. } = self;
+                    let row = in_force.row(question.policy);
+                    let next = match row.path {
                         DecisionPath::Usual(_) | DecisionPath::Plain if audit.is_none() => {
-                            let Self { in_force, table, lane, .. } = self;
+                            let stats = row.stats.on(lane);
                             let message = || Some(message.clone());
-                            let next =
-                                decide(table, now, in_force, question, standings, None, message);
-                            count(in_force, lane, question, next, message);
+                            let next = decide(table, now, row, question, standings, None, message);
+                            count(in_force, row, stats, question, next, message);
                             next
                         }
                         _ => {
-                            let asked = Asked { deciding: self, question, message: &message };
+                            let asked = Asked { deciding: self, row, question, message: &message };
                             asked.verdict(now, progress, standings, audit)?
                         }
                     };
                     let verdict = progress.verdict;
+                    let decides = verdict.is_none_or(|verdict| verdict.is_weaker_than(next));
+                    if is_named && decides {
+                        let Question { policy, key, .. } = question;
+                        let message = progress.messages;
+                        progress.decider = Some(Decider { message, policy, key });
+                    }
                     progress.verdict = Some(verdict.map_or(next, |verdict| verdict.and(next)));
                 }
                 Err(why) => match why.settles(&self.in_force.policies, &message) {
@@ -166,7 +199,8 @@ impl<'p> Deciding<'p, '_> {
         audit: Option<&mut Lines>,
     ) -> Result<(), MustWait> {
         let Self { in_force, table, borrowing, undecided, lane, patience } = self;
-        let settled = match in_force.policies.list.get(policy).and_then(|it| it.shared) {
+        let asked = &in_force.row(policy).policy;
+        let settled = match asked.shared {
             None => {
                 let cells = settle(table, now, in_force, policy, message, standings);
                 cells.map(|(charged, less)| (charged, less, None))
@@ -178,14 +212,13 @@ impl<'p> Deciding<'p, '_> {
         };
         match settled {
             Some((charged, given_back, store_ns)) => {
-                undecided.count_unsettled(&in_force.policies.list[policy], message);
+                undecided.count_unsettled(asked, message);
                 if let Some(lines) = audit {
-                    let policy = &in_force.policies.list[policy];
                     let at = store_ns.map_or(Moment::Table(now.time()), Moment::Store);
                     let settled =
                         [(charged, AuditOutcome::Charged), (given_back, AuditOutcome::GivenBack)];
                     for (cells, outcome) in settled.into_iter().filter(|(cells, _)| *cells > 0) {
-                        lines.add(table, at, policy, cells, outcome, message);
+                        lines.add(table, at, asked, cells, outcome, message);
                     }
                 }
             }
@@ -201,13 +234,15 @@ impl<'p> Deciding<'p, '_> {
 #[derive(Clone, Copy)]
 struct Asked<'p, 't, 'm> {
     deciding: Deciding<'p, 't>,
+    /// That of the policy of the question.
+    row: &'p PolicyInForce,
     question: Question,
     message: &'m Message<'m>,
 }
 
 impl<'p> Asked<'p, '_, '_> {
     fn policy(&self) -> &'p Policy {
-        &self.deciding.in_force.policies.list[self.question.policy]
+        &self.row.policy
     }
 
     /// The verdict of the policy and its trial.
@@ -218,24 +253,20 @@ impl<'p> Asked<'p, '_, '_> {
         standings: Option<&mut Standings>,
         mut audit: Option<&mut Lines>,
     ) -> Result<Verdict, MustWait> {
-        let Question { policy, rule, key, .. } = self.question;
-        let Policy { trial, observes, .. } = self.policy();
+        let Question { rule, key, .. } = self.question;
+        let Policy { trial, .. } = self.policy();
+        let order = || self.row.order(key, self.message, now.time());
         let verdict = match progress.next {
             Some(verdict) => verdict,
-            None if self.deciding.in_force.each[policy].is_exempt(key, now.time()) => {
-                let delays = self.deciding.in_force.each[policy].delays;
-                let verdict = Verdict::new(policy, *observes, None).delaying(delays);
-                self.count(verdict, None);
-                self.write(Moment::Table(now.time()), audit, None);
-                self.reserve(progress, None);
-                return Ok(verdict);
-            }
-            None => self.decide(now, progress, standings, audit.as_deref_mut())?,
+            None => match order() {
+                Some(order) => return Ok(self.obey(order.kind, now.time(), progress, audit)),
+                None => self.decide(now, progress, standings, audit.as_deref_mut())?,
+            },
         };
         let Some(trial) = trial.filter(|_| !rule.is_override()) else { return Ok(verdict) };
-        let Deciding { in_force, .. } = self.deciding;
-        let limits = in_force.policies.list[trial].rule.limits();
-        if in_force.each[trial].reads_messages {
+        let row = self.deciding.in_force.row(trial);
+        let limits = row.policy.rule.limits();
+        if row.reads_messages {
             if lacks_a_key(limits, self.message) {
                 return Ok(verdict);
             }
@@ -248,9 +279,31 @@ impl<'p> Asked<'p, '_, '_> {
         }
         // The numbers of a trial would contradict the verdict.
         let question = Question { policy: trial, ..self.question };
-        let tried = Self { question, ..self }.decide(now, progress, None, audit)?;
+        let tried = Self { row, question, ..self }.decide(now, progress, None, audit)?;
         progress.next = None;
         Ok(verdict.and(tried))
+    }
+
+    /// The verdict that an order says. Nothing is charged, and no trial is asked.
+    #[cold]
+    fn obey(
+        self,
+        order: OrderKind,
+        now: Time,
+        progress: &mut Progress,
+        audit: Option<&mut Lines>,
+    ) -> Verdict {
+        let reason = match order {
+            OrderKind::Exempt => None,
+            OrderKind::Block => Some(Reason::Blocked),
+        };
+        let verdict = Verdict::new(self.question.policy, self.policy().observes, reason);
+        let verdict = verdict.delaying(self.row.delays);
+        self.count(verdict, None);
+        self.row.stats.seldom.count_ordered(order);
+        self.write(Moment::Table(now), audit, reason.map(|_| verdict));
+        self.reserve(progress, None);
+        verdict
     }
 
     /// The verdict of the policy of the question, counted and written down.
@@ -262,7 +315,7 @@ impl<'p> Asked<'p, '_, '_> {
         mut audit: Option<&mut Lines>,
     ) -> Result<Verdict, MustWait> {
         let Deciding { in_force, table, borrowing, patience, .. } = self.deciding;
-        let Self { question, message, .. } = self;
+        let Self { row, question, message, .. } = self;
         let policy = self.policy();
         // When its cells go on: that is what a limit is about.
         let mut goes_on = now.time();
@@ -304,9 +357,8 @@ impl<'p> Asked<'p, '_, '_> {
                 let SharedDecision { reason, delay, .. } = decided;
                 (reserved, store_ns) = (decided.reserved, decided.store_ns);
                 goes_on = now.time().saturating_add(delay);
-                let delays = in_force.each[question.policy].delays;
                 let verdict = Verdict::new(question.policy, policy.observes, reason);
-                verdict.after(delay).delaying(delays)
+                verdict.after(delay).delaying(row.delays)
             }
             // The store was not there when the agent was started.
             (Some(_), Rule::Limits(_), None) => {
@@ -314,7 +366,7 @@ impl<'p> Asked<'p, '_, '_> {
             }
             _ => {
                 let message = || Some(message.clone());
-                decide(table, now, in_force, question, standings, Some(&mut goes_on), message)
+                decide(table, now, row, question, standings, Some(&mut goes_on), message)
             }
         };
         self.count(verdict, progress.next);
@@ -347,11 +399,14 @@ impl<'p> Asked<'p, '_, '_> {
 
     /// Counts the verdict. If it is that of a trial, `in_force` is the verdict of its policy.
     fn count(&self, verdict: Verdict, in_force: Option<Verdict>) {
-        let (Self { question, message, .. }, verdict_in_force) = (*self, in_force);
+        let (Self { row, question, message, .. }, verdict_in_force) = (*self, in_force);
         let Deciding { in_force, lane, .. } = self.deciding;
         match verdict_in_force {
-            None => count(in_force, lane, question, verdict, || Some(message.clone())),
-            Some(first) => count_tried(in_force, lane, question, verdict, first, message),
+            None => {
+                let message = || Some(message.clone());
+                count(in_force, row, row.stats.on(lane), question, verdict, message);
+            }
+            Some(first) => count_tried(in_force, row, lane, question, verdict, first, message),
         }
     }
 

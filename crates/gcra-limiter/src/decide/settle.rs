@@ -1,6 +1,8 @@
 //! From the message of a response to what the client owes: charges what the request has cost more
 //! than was reserved for it, or gives back the rest.
 
+// ADR 41: A response settles what its request reserved.
+
 use gcra_lease::Charge as StoreCharge;
 use gcra_policy::calendar::Calendar;
 use gcra_policy::settle::{RESERVED, Settle};
@@ -17,7 +19,7 @@ use crate::decide::local::{MOST_WINDOWS, in_window};
 use crate::earlier_policies::LimitedClient;
 use crate::limit_bucket::{LimitBucket, lacks_a_key, note_said};
 use crate::message_key::hash_key;
-use crate::policies_in_force::InForce;
+use crate::policies_in_force::{InForce, PolicyInForce};
 use crate::question::Question;
 use crate::reservations::{Marks, Reservation, read, wall_ms};
 use crate::settlement::{SettledCells, Settlement};
@@ -35,22 +37,23 @@ pub(crate) fn settle(
     message: &Message<'_>,
     mut standings: Option<&mut Standings>,
 ) -> Option<(u32, u32)> {
-    let policy = in_force.policies.list.get(index)?;
+    let row = in_force.row(index);
+    let policy = &row.policy;
     let settle = policy.settle()?;
     let (key, overridden) = hash_key(table.hasher(), policy, message)?;
-    let (each, rule) = (&in_force.each[index], RuleAt::new(overridden));
+    let rule = RuleAt::new(overridden);
     let mut reserved = reserved_for(&policy.name, message);
     unsettled::remove(table, now, policy, key, &mut reserved);
-    // Its request was not charged either.
-    if each.is_exempt(key, now.time()) {
-        return Some((0, 0));
-    }
     let difference = difference(table, settle, reserved, message);
     let Difference { mut outcome, more, less, .. } = difference;
+    // Under an order nothing is charged, as for a request. What was reserved before is given back.
+    if less == 0 && row.order(key, message, now.time()).is_some() {
+        return Some((0, 0));
+    }
     let marks = &difference.reserved.marks;
     let mut cells = SettledCells::default();
     let limits = policy.rule(rule).limits();
-    if each.reads_messages {
+    if row.reads_messages {
         if lacks_a_key(limits, message) {
             return None;
         }
@@ -72,35 +75,32 @@ pub(crate) fn settle(
                 (more, _) => counted.charge(more, now, &mut cells),
             };
             if let Some(standings) = &mut standings {
-                standings.add(in_window(place, quota, used, ends_in, false), policy, 0);
+                standings.add(&in_window(place, quota, used, ends_in, false), policy);
             }
             continue;
         }
-        let asked = LimitedClient { table, rule, limit, current, message };
+        let asked = LimitedClient { table, policy, limit, current, message };
         if less > 0
-            && let Some((id, quota)) = charged_bucket(in_force, index, asked, marks)
+            && let Some((id, quota)) = charged_bucket(row, asked, marks)
         {
             is_known = true;
             let settled = table.give_back(id, quota, less, now);
             cells.given_back = cells.given_back.max(settled.cells);
         }
-        let least_tat = match each.has_changed {
-            true => in_force.least_tat(index, asked, now.time()),
-            false => Time::ZERO,
-        };
+        let least_tat = row.least_tat(asked, now.time());
         if more > 0 {
             charge_rate(table, (id, quota), more, now, least_tat, &mut cells);
         }
         if let Some(standings) = &mut standings {
             let owed = table.tat(id, quota).max(least_tat).saturating_since(now.time());
             let standing = LimitStanding::of_rate(place, quota, owed, Nanos::ZERO);
-            standings.add(standing, policy, 0);
+            standings.add(&standing, policy);
         }
     }
     if less > 0 && !is_known {
         outcome = difference.not_given_back(limits, table.wall_reading());
     }
-    count(&each.stats, outcome, cells);
+    count(&row.stats, outcome, cells);
     Some((cells.charged, less))
 }
 
@@ -117,8 +117,7 @@ pub(crate) fn count_cells(stats: &PolicyStats, cells: SettledCells) {
 
 /// Charges cells under a limit, also beyond its burst or count.
 pub(crate) fn charge_more(
-    in_force: &InForce,
-    place: LimitPlace,
+    row: &PolicyInForce,
     asked: LimitedClient<'_, '_>,
     more: u32,
     now: &mut Reading,
@@ -129,10 +128,7 @@ pub(crate) fn charge_more(
         InWindow { table, calendar, key, most: quota.burst() }.charge(more, now, cells);
         return;
     }
-    let least_tat = match in_force.each[place.policy].has_changed {
-        true => in_force.least_tat(place.policy, asked, now.time()),
-        false => Time::ZERO,
-    };
+    let least_tat = row.least_tat(asked, now.time());
     charge_rate(table, (key, quota), more, now, least_tat, cells);
 }
 
@@ -153,15 +149,14 @@ fn charge_rate(
 /// The bucket of the limit in which the request was charged: that of the numbers in force, or of
 /// earlier ones. `None` if it is not known here.
 fn charged_bucket(
-    in_force: &InForce,
-    policy: usize,
+    row: &PolicyInForce,
     asked: LimitedClient<'_, '_>,
     marks: &Marks,
 ) -> Option<(KeyHash, Quota)> {
     let is_it =
         |key: KeyHash, quota: Quota| marks.contains(&key.mark(quota)).then_some((key, quota));
     let LimitBucket { key, quota } = asked.current;
-    let mut former = in_force.earlier.buckets(policy, asked).into_iter();
+    let mut former = row.changes.buckets(asked).into_iter();
     is_it(key, quota).or_else(|| former.find_map(|former| is_it(former.key, former.quota)))
 }
 
@@ -255,28 +250,30 @@ impl<'p> SettlingInStore<'p, '_, '_> {
         mut standings: Option<&mut Standings>,
     ) -> Result<Option<(u32, u32, Option<u64>)>, MustWait> {
         let Self { table, in_force, borrowing, sharing, message } = self;
-        let Some(asked) = in_force.policies.list.get(policy) else { return Ok(None) };
+        let row = in_force.row(policy);
+        let asked = &*row.policy;
         let Some(settle) = asked.settle() else { return Ok(None) };
         let Some((key, overridden)) = hash_key(table.hasher(), asked, message) else {
             return Ok(None);
         };
-        let (each, rule) = (&in_force.each[policy], RuleAt::new(overridden));
-        if each.is_exempt(key, table.now()) {
+        let rule = RuleAt::new(overridden);
+        let reserved = reserved_for(&asked.name, message);
+        let difference = difference(table, settle, reserved, message);
+        let Difference { mut outcome, more, less, .. } = difference;
+        // As in `settle`.
+        if less == 0 && row.order(key, message, table.now()).is_some() {
             return Ok(Some((0, 0, None)));
         }
         let limits = asked.rule(rule).limits();
-        if each.reads_messages {
+        if row.reads_messages {
             if lacks_a_key(limits, message) {
                 return Ok(None);
             }
             note_said(table, limits, message).for_each(drop);
         }
-        let reserved = reserved_for(&asked.name, message);
-        let difference = difference(table, settle, reserved, message);
-        let Difference { mut outcome, more, less, .. } = difference;
         let marks = &difference.reserved.marks;
         let no_store = || {
-            count(&each.stats, Settlement::NoStore, SettledCells::default());
+            count(&row.stats, Settlement::NoStore, SettledCells::default());
             Ok(Some((0, 0, None)))
         };
         let Some((borrower, leases)) = borrowing else { return no_store() };
@@ -313,10 +310,10 @@ impl<'p> SettlingInStore<'p, '_, '_> {
                 }
             }
             if let (Some(standings), Some(standing)) = (&mut standings, standing) {
-                standings.add(standing, asked, 0);
+                standings.add(&standing, asked);
             }
         }
-        count(&each.stats, outcome, cells);
+        count(&row.stats, outcome, cells);
         Ok(Some((cells.charged, less, store_ns)))
     }
 }

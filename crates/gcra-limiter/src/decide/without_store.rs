@@ -1,5 +1,7 @@
 //! Decisions about a request under shared limits while the store cannot be asked.
 
+// ADR 44: What cannot be lent is charged in the store.
+
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -71,8 +73,8 @@ impl<'p> SharedQuestion<'p, '_, '_> {
             Instead::Share => {}
         }
         let share = |quota| self.borrower.share(self.table, loan, quota);
-        let Self { table, in_force, question, message, .. } = *self;
-        LocalCharge::new(table, now, in_force, question, Some(message.clone()))
+        let Self { table, question, message, .. } = *self;
+        LocalCharge::new(table, now, self.row(), question, Some(message.clone()))
             .by_share(limits, share, true)
     }
 
@@ -98,9 +100,9 @@ impl<'p> SharedQuestion<'p, '_, '_> {
             Instead::Open { .. } => (None, Nanos::ZERO),
             Instead::Share => {
                 let share = |quota| self.borrower.share(self.table, &loan, quota);
-                let Self { table, in_force, question, message, .. } = *self;
+                let Self { table, question, message, .. } = *self;
                 let message = Some(message.clone());
-                let charge = LocalCharge::new(table, &mut now, in_force, question, message);
+                let charge = LocalCharge::new(table, &mut now, self.row(), question, message);
                 let (reason, said) = charge.by_share(limits, share, false);
                 (reason, said.iter().map(|said| said.wait).max().unwrap_or_default())
             }

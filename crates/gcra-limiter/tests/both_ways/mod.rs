@@ -18,7 +18,7 @@ use gcra_limiter::question::{Question, Unanswerable};
 use gcra_limiter::round::Round;
 use gcra_limiter::stats::Stats;
 use gcra_policy::file::document;
-use gcra_table::{ManualClock, Nanos, Slots, Table};
+use gcra_table::{ManualClock, Nanos, Slots, Table, Time};
 use spop_agent::testing::Streams;
 use spop_agent::{Agent, Handler, Reply, Request, ShapedNotifies};
 use spop_codec::haproxy::{HelloFields, NotifyWriter, encode_hello};
@@ -26,7 +26,7 @@ use spop_codec::{FrameId, Value};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// Policies that are usual, and such that are not.
-const CONFIGURATIONS: [&str; 16] = [
+const CONFIGURATIONS: [&str; 19] = [
     "[policy.check]\nlimits = \"10/s burst 3\"\n",
     "[policy.check]\nlimits = \"10/s burst 3\"\nkey = [\"ip\"]\nipv6_prefix = 128\n",
     "[policy.check]\nlimits = \"10/s burst 3\"\nipv4_prefix = 24\nipv6_prefix = 48\n",
@@ -51,6 +51,21 @@ const CONFIGURATIONS: [&str; 16] = [
     "nat64 = [\"2001:db8:64::/96\"]\n[policy.check]\nlimits = \"10/s burst 3\"\n",
     "nat64 = [\"2001:db8:64::/96\"]\n[policy.check]\nlimits = \"10/s burst 3\"\n\
      ipv6_prefix = 128\n",
+    // Answers with variables, also long ones. (Names of clients differ from table to table.).
+    "answer = [\"remaining\", \"reset\", \"ratelimit\", \"reason\", \"would_block\"]\n\
+     [policy.check]\nlimits = [\"10/s burst 3\", \"20/m\", { count = 9, window = \"day\" }]\n\
+     penalty = { cells = 1, ceiling = \"1m\" }\n\
+     [policy.check.overrides]\n\"192.0.2.1\" = \"deny\"\n\"one\" = [\"1/s\", \"900/h\"]\n",
+    "answer = [\"headers\", \"ratelimit\", \"ratelimit_policy\", \"limit_name\", \"delay_ms\", \
+     \"retry_after\", \"retry_after_ms\", \"limit\", \"policy\"]\nscope = \"req\"\n\
+     [policy.check]\nlimits = \"10/s burst 300\"\nmax_delay = \"1s\"\n\
+     [policy.check-client-ip]\nmode = \"observe\"\nlimits = \"1/s burst 2\"\n",
+    "answer = [\"ratelimit\", \"ratelimit_policy\", \"remaining\"]\n\
+     [policy.check]\nlimits = [\
+     { rate = \"10/s\", name = \"a-limit-whose-name-is-longer-than-that-of-any\" }, \
+     { rate = \"99/m\", name = \"b-limit-whose-name-is-longer-than-that-of-any\" }, \
+     { rate = \"99/h\", name = \"c-limit-whose-name-is-longer-than-that-of-any\" }, \
+     { rate = \"99/d\", name = \"d-limit-whose-name-is-longer-than-that-of-any\" }]\n",
 ];
 
 const MESSAGES: [&[u8]; 5] = [b"check", b"check-client-ip", b"m", b"other", b"check\0"];
@@ -65,6 +80,8 @@ enum Step {
     Pass(u64),
     /// Another configuration comes into force.
     Reload(usize),
+    /// The work of an agent on its shapes, once a second.
+    Beat,
 }
 
 /// The configuration and the steps for both agents.
@@ -126,7 +143,8 @@ impl Script {
                     bytes = rest;
                 }
                 230..245 => steps.push(Step::Pass(1 << (u.arbitrary::<u8>()? % 36))),
-                245..253 => steps.push(Step::Reload(u.choose_index(CONFIGURATIONS.len())?)),
+                245..250 => steps.push(Step::Reload(u.choose_index(CONFIGURATIONS.len())?)),
+                250..253 => steps.push(Step::Beat),
                 _ => {
                     if let Some(last) = bytes.last_mut() {
                         *last ^= 1 << (u.arbitrary::<u8>()? % 8);
@@ -266,6 +284,12 @@ impl AsyncRead for Peer<'_> {
                     let next = before.replaced_by(policies, &self.stats, &table);
                     self.in_force.store(Arc::new(next));
                 }
+                Some(Step::Beat) => {
+                    let next = self.in_force.load().without_shapes(&self.stats, Time::ZERO);
+                    if let Some(next) = next {
+                        self.in_force.store(Arc::new(next));
+                    }
+                }
             }
         }
         let (now, later) = self.rest.split_at(self.rest.len().min(buffer.remaining()));
@@ -352,18 +376,46 @@ pub(crate) fn compare(u: &mut Unstructured<'_>) -> Result<()> {
     Ok(())
 }
 
-/// As [`compare`], for 2000 usual requests. Returns how many requests the first agent was asked
-/// about, and how many the second.
+/// The places of configurations whose usual requests are answered by their shapes: the first, and
+/// those with variables.
+#[allow(dead_code, reason = "as below")]
+pub(crate) const ANSWERED_BY_SHAPE: [usize; 4] = [0, 16, 17, 18];
+
+/// As [`compare`], for 2000 usual requests under one of the configurations. Returns how many
+/// requests the first agent was asked about, and how many the second.
 #[allow(dead_code, reason = "for the test, which has to know that there are two ways")]
-pub(crate) fn compare_usual() -> [usize; 2] {
+pub(crate) fn compare_usual(configuration: usize) -> [usize; 2] {
     let mut script = Script::new(&mut Unstructured::new(&[0])).expect("the first configuration");
+    script.configuration = configuration;
+    script.steps.extend(usual(2000).chunks(10_000).map(|piece| Step::Bytes(piece.to_vec())));
+    compare_scripts(&script)
+}
+
+/// The same behind as many odd requests as there are places for shapes, and `waiting` usual ones.
+/// Each of these is in a round of its own, and a beat follows them.
+#[allow(dead_code, reason = "as above")]
+pub(crate) fn compare_usual_behind_odd(waiting: u64) -> [usize; 2] {
+    let mut script = Script::new(&mut Unstructured::new(&[0])).expect("the first configuration");
+    for arg in [&b"a"[..], b"b", b"c", b"d", b"e", b"f", b"g", b"h"] {
+        let mut bytes = Vec::new();
+        let id = FrameId { stream: 0, frame: 1 };
+        notify(&mut bytes, id, &[(b"check", vec![(arg, Value::Ipv4([192, 0, 2, 1].into()))])]);
+        script.steps.push(Step::Bytes(bytes));
+    }
+    script.steps.extend((0..waiting).map(|_| Step::Bytes(usual(1))));
+    script.steps.push(Step::Beat);
+    script.steps.extend(usual(2000).chunks(10_000).map(|piece| Step::Bytes(piece.to_vec())));
+    compare_scripts(&script)
+}
+
+/// The bytes of so many usual requests.
+fn usual(requests: u64) -> Vec<u8> {
     let mut bytes = Vec::new();
-    for stream in 0..2000 {
+    for stream in 0..requests {
         let id = FrameId { stream, frame: 1 };
         notify(&mut bytes, id, &[(b"check", vec![(b"ip", Value::Ipv4([192, 0, 2, 1].into()))])]);
     }
-    script.steps.extend(bytes.chunks(10_000).map(|piece| Step::Bytes(piece.to_vec())));
-    compare_scripts(&script)
+    bytes
 }
 
 fn compare_scripts(script: &Script) -> [usize; 2] {

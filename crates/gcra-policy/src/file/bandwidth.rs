@@ -1,7 +1,10 @@
 //! The grammar of `bandwidth`, and whether it has an effect.
 
 use crate::bandwidth::{Bandwidth, Size, size};
-use crate::file::reader::{Entries, Node, Reader};
+use crate::file::entries::Entries;
+use crate::file::reader::{Node, Reader};
+use crate::file::settings::of_bandwidth::{FULL, LEAST};
+use crate::file::settings::{BANDWIDTH_TABLE, Declared, Setting, Text};
 use crate::limit::Rule;
 use crate::policy::Policy;
 
@@ -11,22 +14,23 @@ const HOW: &str = "bandwidth = { full = \"10m\", least = \"50k\" }";
 pub(crate) fn bandwidth<'t>(reader: &mut Reader<'t>, value: &Node<'t>) -> Option<Bandwidth> {
     let at = value.span().start;
     let table = reader.table(value, &format!("bandwidth must be a table; write {HOW}"))?;
-    let mut entries = Entries::new("bandwidth".to_owned(), &["full", "least"], table);
-    let mut part = |name: &str, like: &str| {
-        let Some(value) = entries.take(name) else {
+    let entries = Entries::new("bandwidth", &BANDWIDTH_TABLE, table);
+    let mut part = |setting: &Setting<Text>| {
+        let Declared { name, example, .. } = setting.about;
+        let Some(value) = entries.get(setting) else {
             return reader.at(at).refuse(format!("bandwidth has no {name}; write {HOW}"));
         };
-        let text = reader.string(value, name, &format!("such as \"{like}\""))?;
+        let text = setting.read(reader, value)?;
         size(&text).or_else(|| {
             reader.on(value).refuse(format!(
                 "'{text}' in {name} is not a number of bytes per second from 1 to 1g; write a \
                  whole number, with k, m or g behind it for 1024, 1024k or 1024m bytes, such as \
-                 \"{like}\""
+                 {example}"
             ))
         })
     };
-    let (full, least) = (part("full", "10m"), part("least", "50k"));
-    reader.no_more(entries);
+    let (full, least) = (part(&FULL), part(&LEAST));
+    entries.no_others(reader, |_, _| None);
     let (full, least) = (full?, least?);
     if least > full {
         reader.at(at).wrong(format!(
@@ -73,25 +77,4 @@ fn is_used_up_by_one(policy: &Policy) -> bool {
     let differs = policy.bandwidth.is_some_and(|bandwidth| bandwidth.full > bandwidth.least);
     // A cost can be 0.
     differs && policy.price.arg().is_none() && policy.rules().all(is_small)
-}
-
-/// Notes where the variable and the settings at these places do not fit together. `answer` is
-/// where the variables are, if they have `bandwidth`.
-pub(crate) fn is_answered(reader: &mut Reader<'_>, answer: Option<usize>, settings: &[usize]) {
-    match answer {
-        Some(at) if settings.is_empty() => {
-            reader.at(at).wrong(format!(
-                "answer names 'bandwidth', but no policy has it; write {HOW} in a policy, or \
-                 leave it out of answer"
-            ));
-        }
-        Some(_) => {}
-        None => {
-            for at in settings {
-                let what = "this bandwidth slows no response, because answer does not name \
-                            'bandwidth'; write it there, above the first policy";
-                reader.at(*at).warn(what);
-            }
-        }
-    }
 }

@@ -2,45 +2,41 @@
 //! together, each with its line.
 
 use std::collections::BTreeSet;
-use std::collections::hash_map::Entry;
-use std::fmt;
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use ahash::AHashMap;
-use gcra_table::Nanos;
-use spop_codec::{Limits, Scope};
+use gcra_text::config_note::ConfigNote;
+use gcra_text::sentence::Sentence;
 use toml::de::DeTable;
 
-use crate::answer_size::AnswerSizes;
-use crate::answers::{Answers, Var};
+use crate::answers::Answers;
 use crate::calendar;
-use crate::file::policy::policy;
-use crate::file::reader::{Entries, MAX_REPORTED, Node, Reader};
+use crate::client_names::NameSalt;
+use crate::client_names::known::KnownClients;
+use crate::file::entries::Entries;
+use crate::file::policy::{ForAll, policy};
+use crate::file::precedence::PlacedPolicies;
+use crate::file::reader::{MAX_REPORTED, Node, Reader};
 use crate::file::secrets::Readers;
-use crate::file::settings::{FILE_SETTINGS, SETTINGS, flag};
+use crate::file::settings::{FILE_TABLE, POLICY_TABLE, flag, of_file as of};
 use crate::file::sources::{MAX_TOML_BYTES, Sources, read_text};
-use crate::file::{bandwidth, key, max_delay, settle, store, syntax};
-use crate::key_parts::Nat64;
+use crate::file::{answers, key, sources, store, syntax};
 use crate::limit::Limit;
 use crate::origin::{FileOrigin, Origin};
 use crate::policies::Policies;
-use crate::policy::{Policy, When};
+use crate::policy::Policy;
 use crate::store::StoreSettings;
 use crate::watch::{SeenFile, see};
-use crate::words;
 
-const NO_POLICY: &str =
-    "there is no policy; write one, such as [policy.api] with limits = [\"100/s burst 20\"]";
-
-/// Reads the policies in a file. The error has one line for each mistake: `FILE:LINE: what is
-/// wrong; what would be right`.
+/// Reads the policies in a file. The error has each mistake: `FILE:LINE: what is wrong;
+/// what would be right`.
 ///
 /// This blocks for as long as the file system takes. A path that is not a regular file is refused
 /// before anything is read from it.
 ///
 /// Who reads the sentences decides how much of the file they repeat.
-pub fn read(path: &Path, readers: Readers) -> Result<Policies, Vec<String>> {
+pub fn read(path: &Path, readers: Readers) -> Result<Policies, Vec<ConfigNote>> {
     let mut looked_at = Vec::new();
     read_noting(path, readers, &mut looked_at)
 }
@@ -51,35 +47,66 @@ pub fn read_noting(
     path: &Path,
     readers: Readers,
     looked_at: &mut Vec<SeenFile>,
-) -> Result<Policies, Vec<String>> {
+) -> Result<Policies, Vec<ConfigNote>> {
     looked_at.push((path.to_owned(), see(path)));
     calendar::look_again();
-    let text = read_text(path, MAX_TOML_BYTES)
-        .map_err(|error| vec![format!("cannot read {}: {error}", path.display())])?;
-    parse_for(readers, None, path, &text, looked_at)
+    let text = read_text(path, MAX_TOML_BYTES).map_err(|error| vec![cannot_read(path, &error)])?;
+    parse_for(readers, None, (folder_of(path), path), &text, looked_at)
+}
+
+/// The text of a file, for [`parse_in`]. The error is a sentence without the name of the file.
+pub fn read_text_of(path: &Path) -> Result<String, Sentence> {
+    read_text(path, MAX_TOML_BYTES)
+}
+
+/// The same of text that is not at a path.
+pub fn read_text_from(input: impl io::Read) -> Result<String, Sentence> {
+    sources::read_text_of(input, 0, MAX_TOML_BYTES)
+}
+
+/// The mistake that a file cannot be read.
+pub fn cannot_read(path: &Path, error: &Sentence) -> ConfigNote {
+    let mut note = ConfigNote::from(format!("cannot read {}: {error}", path.display()));
+    note.file = Some(path.to_owned());
+    note
+}
+
+/// The folder of a file, in which the files are that it names.
+fn folder_of(path: &Path) -> &Path {
+    path.parent().unwrap_or(Path::new(""))
 }
 
 /// The policies of texts that were read before. Of the files, only that of the salt is read.
-pub(crate) fn read_again(file: &FileOrigin, readers: Readers) -> Result<Policies, Vec<String>> {
-    parse_for(readers, Some(file), file.path(), file.text(), &mut Vec::new())
+pub(crate) fn read_again(
+    file: &FileOrigin,
+    readers: Readers,
+) -> Result<Policies, Vec<ConfigNote>> {
+    let path = file.path();
+    parse_for(readers, Some(file), (folder_of(path), path), file.text(), &mut Vec::new())
 }
 
 /// As [`read`], with the contents of `path`. Lists are looked for beside it.
-pub fn parse(path: &Path, text: &str) -> Result<Policies, Vec<String>> {
-    parse_for(Readers::OfFile, None, path, text, &mut Vec::new())
+pub fn parse(path: &Path, text: &str) -> Result<Policies, Vec<ConfigNote>> {
+    parse_in(folder_of(path), path, text)
+}
+
+/// As [`parse`]. Files that it names by relative paths are looked for in `folder`.
+pub fn parse_in(folder: &Path, path: &Path, text: &str) -> Result<Policies, Vec<ConfigNote>> {
+    calendar::look_again();
+    parse_for(Readers::OfFile, None, (folder, path), text, &mut Vec::new())
 }
 
 fn parse_for(
     readers: Readers,
     again: Option<&FileOrigin>,
-    path: &Path,
+    (folder, path): (&Path, &Path),
     text: &str,
     looked_at: &mut Vec<SeenFile>,
-) -> Result<Policies, Vec<String>> {
+) -> Result<Policies, Vec<ConfigNote>> {
     let mut reader = Reader::new(path, text, readers);
     if let Some((what, at)) = syntax::not_toml(text) {
         reader.at(at).wrong(&what);
-        return Err(reader.finish().err().unwrap_or_default());
+        return Err(reader.finish(None).err().unwrap_or_default());
     }
     let (document, mut errors) = DeTable::parse_recoverable(text);
     if !errors.is_empty() {
@@ -101,24 +128,29 @@ fn parse_for(
             }
         }
         if !are_understood {
-            return Err(reader.finish().err().unwrap_or_default());
+            return Err(reader.finish(None).err().unwrap_or_default());
         }
         // Other mistakes are reported, too, except in the same lines.
         reader.leave_out(reported);
     }
-    let mut file = File { reader, sources: Sources::new(path, text, again) };
+    let mut file = File { reader, sources: Sources::new(folder, path, text, again) };
     let (list, answers, store) = file.document(document.get_ref());
+    let known = file.known(document.get_ref());
     let warning_count = file.reader.warning_count();
     let (files, origin, digest) = file.sources.finish();
     looked_at.extend(files);
-    let warnings = file.reader.finish()?;
+    let warnings = file.reader.finish(Some(document.get_ref()))?;
     // The rules of time zones are read from files, too.
     let zones = list.iter().flat_map(Policy::limits).filter_map(Limit::calendar);
     let digest = zones.fold(digest, |digest, zone| digest.rotate_left(1) ^ zone.rules());
     let policies = Policies::new(list, answers, looked_at.clone(), digest);
     let origin = Some(Arc::new(Origin::File(origin)));
-    Ok(Policies { store, origin, warnings, warning_count, ..policies })
+    let known = known.unwrap_or_default().into();
+    Ok(Policies { store, known, origin, warnings, warning_count, ..policies })
 }
+
+/// The most lines of the names file that are left out of which each gets a warning.
+const MOST_LEFT_OUT: usize = 10;
 
 /// A file while it is read.
 struct File<'t> {
@@ -128,301 +160,143 @@ struct File<'t> {
 
 impl<'t> File<'t> {
     fn document(&mut self, table: &DeTable<'t>) -> (Vec<Policy>, Answers, Option<StoreSettings>) {
-        let mut entries = Entries::new("the file".to_owned(), FILE_SETTINGS, table);
-        let scope_at = entries.take("scope");
-        let scope = scope_at.and_then(|value| self.scope(value));
-        let answer = entries.take("answer");
-        let others = answer.map(|value| self.variables(value));
-        let mut answers = Answers {
-            scope: scope.unwrap_or(Scope::Transaction),
-            others: others.unwrap_or_default(),
-            ..Answers::blocked_only()
+        let entries = Entries::new("the file", &FILE_TABLE, table);
+        let mut answers = answers::written(&mut self.reader, &entries);
+        let store = entries.get(&of::STORE);
+        let for_all = ForAll {
+            has_store: store.is_some(),
+            nat64: key::nat64(&mut self.reader, &entries),
+            name_salt: self.name_salt(&entries),
         };
-        let store_at = entries.take("store");
-        let store =
-            store_at.and_then(|value| store::store(&mut self.reader, &mut self.sources, value));
-        let nat64 = entries.take("nat64");
-        let nat64 = nat64.map(|value| key::nat64(&mut self.reader, value)).unwrap_or_default();
-        let policies = entries.take("policy");
-        self.reader.no_more_but(entries, |name, value| match name {
-            _ if ["policy", "policies"].iter().any(|meant| {
-                strsim::damerau_levenshtein(meant, &name.to_ascii_lowercase()) <= 1
-            }) =>
-            {
+        let store = store.map(|value| {
+            (value.span().start, store::store(&mut self.reader, &mut self.sources, value))
+        });
+        entries.no_others(&mut self.reader, misplaced);
+        let policies = self.policies(entries.get(&of::POLICY), &for_all);
+        answers::complete(&mut self.reader, &entries, &mut answers, &policies);
+        if let Some((at, store)) = &store {
+            store_is_used(&mut self.reader, *at, store.as_ref(), &policies.list);
+        }
+        (policies.list, answers, store.and_then(|(_, store)| store))
+    }
+
+    fn name_salt(&mut self, entries: &Entries<'_, 't>) -> Option<NameSalt> {
+        let salt = store::salt(&mut self.reader, &mut self.sources, entries, &of::SALT_FILE);
+        salt.as_deref().map(NameSalt::new)
+    }
+
+    /// What clients are known as. Its mistakes are warnings, because no limit depends on it.
+    fn known(&mut self, table: &DeTable<'t>) -> Option<KnownClients> {
+        let entries = Entries::new("the file", &FILE_TABLE, table);
+        let (at, file) =
+            (entries.at(&of::NAMES_FILE)?, entries.read(&mut self.reader, &of::NAMES_FILE)?);
+        let path = self.sources.path(&file);
+        let shown = path.display();
+        if !self.sources.look_at(&path) {
+            return Some(KnownClients::later(path));
+        }
+        match KnownClients::read(&path) {
+            Ok((known, left_out)) => {
+                let (told, more) = left_out.split_at(left_out.len().min(MOST_LEFT_OUT));
+                for (line, why) in told {
+                    let what = format!("{shown}:{line} {why}; it is left out");
+                    self.reader.at(at).in_file(&path, *line).warn(what);
+                }
+                if let [(line, _), ..] = more {
+                    let what = format!("{shown} has more such lines, from line {line} on");
+                    self.reader.at(at).warn_of_several(&what, more.len());
+                }
+                if known.has_digits() && entries.get(&of::SALT_FILE).is_none() {
+                    self.reader.at(at).warn(format!(
+                        "{shown} has names with digits behind a #, which are others on each \
+                         machine and after a reboot; write salt_file, too"
+                    ));
+                }
+                Some(known)
+            }
+            Err(why) => {
+                self.reader.hide_unless_there(&file, &path);
+                self.reader.at(at).warn(format!("cannot read the names file {shown}: {why}"));
                 None
             }
-            _ if SETTINGS.contains(&name) => Some(format!(
-                "'{name}' belongs to a policy; write it below a header such as [policy.api]"
-            )),
-            "rate" | "burst" => Some(format!(
-                "'{name}' belongs to a limit; write [policy.api], and below it limits = \"10/s \
-                 burst 20\""
-            )),
-            _ if value.get_ref().is_table() => Some(format!(
-                "'{name}' is not a setting of the file; for a policy write [policy.{name}]"
-            )),
-            _ => flag(name),
-        });
-        let (list, places) = self.policies(policies, store_at.is_some(), &nat64);
-        let can_delay = list.iter().any(|policy| policy.max_delay() > Nanos::ZERO);
-        // Without it HAProxy would let requests pass at once, and no limit would be kept.
-        let what = "answer names 'delay_ms', and no policy has max_delay; write max_delay in a \
-                    policy, or leave delay_ms out";
-        self.answer_early(&mut answers, answer, Var::DelayMs, can_delay, what);
-        if let Some(at) = scope_at.filter(|_| can_delay) {
-            max_delay::check_scope(&mut self.reader, at.span().start, answers.scope);
-        }
-        self.answer_reservations(&mut answers, answer, &list, &places);
-        self.answers_fit(&answers, &list, &places);
-        let has_bandwidth = answers.others.contains(&Var::Bandwidth);
-        let answer_at = answer.filter(|_| has_bandwidth).map(|value| value.span().start);
-        bandwidth::is_answered(&mut self.reader, answer_at, &bandwidths(policies));
-        if let Some(value) = store_at
-            && list.iter().all(|policy| policy.shared.is_none())
-        {
-            let what = "no policy uses the store; write shared = true in those that are to count \
-                        over all machines";
-            self.reader.on(value).warn(what);
-        }
-        let counts = |policy: &&Policy| {
-            policy.shared.is_some() && policy.limits().any(|limit| limit.calendar().is_some())
-        };
-        if let Some(value) = store_at
-            && store.as_ref().is_some_and(|store| store.base.strict)
-            && let Some(policy) = list.iter().find(counts)
-        {
-            self.reader.on(value).warn(format!(
-                "the store is strict, and policy '{}' counts in windows: when the store is used \
-                 for the first time, and when it has lost its memory, all clients are blocked \
-                 until the window ends; leave strict out if it does less harm that counts begin \
-                 at 0 again then",
-                policy.name
-            ));
-        }
-        (list, answers, store)
-    }
-
-    fn scope(&mut self, value: &Node<'t>) -> Option<Scope> {
-        let name = self.reader.string(value, "scope", "such as \"txn\"")?;
-        let scope = name.parse().ok();
-        if scope.is_none() {
-            let known = ["proc", "sess", "txn", "req", "res"];
-            self.reader.on(value).unknown("a scope", &name, &known);
-        }
-        scope
-    }
-
-    /// The variables that are set beside `blocked`.
-    fn variables(&mut self, value: &Node<'t>) -> Vec<Var> {
-        let mut vars = Vec::new();
-        let like = "such as [\"remaining\", \"retry_after\"]";
-        for (name, at) in self.reader.strings(value, "answer", like) {
-            match Var::from_word(&name) {
-                _ if name == "blocked" => {}
-                Some(var) if !vars.contains(&var) => vars.push(var),
-                Some(_) => {
-                    let what = format!("answer names '{name}' twice; once is enough");
-                    self.reader.at(at).wrong(what);
-                }
-                None => {
-                    let names: Vec<_> = Var::ALL.iter().map(|var| var.name().as_str()).collect();
-                    self.reader.at(at).unknown("a variable", &name, &names);
-                }
-            }
-        }
-        vars
-    }
-
-    /// Adds the variable `reserved` if a policy reserves cells: without it, no response could give
-    /// them back.
-    fn answer_reservations(
-        &mut self,
-        answers: &mut Answers,
-        at: Option<&Node<'t>>,
-        list: &[Policy],
-        places: &[usize],
-    ) {
-        let reserving = list.iter().zip(places).find(|(policy, _)| policy.reserves());
-        if let Some((policy, at)) = reserving.filter(|_| answers.scope != Scope::Transaction) {
-            let reserves = policy.settle().is_some_and(|it| it.cells > 0 || it.reserve.is_some());
-            let reserve = if reserves { "reserve" } else { "unsettled" };
-            self.reader.at(*at).wrong(format!(
-                "policy '{}' has {reserve}, and the variables of the scope {} are not those of \
-                 one request and its response; write scope = \"txn\"",
-                policy.name,
-                answers.scope.as_str()
-            ));
-        }
-        let what = "answer names 'reserved', and no policy has reserve; write reserve in a policy \
-                    with settle, or leave reserved out";
-        self.answer_early(answers, at, Var::Reserved, reserving.is_some(), what);
-    }
-
-    /// Adds a variable if it is needed, before all that a client can do without: the first
-    /// variables fit into every usual ACK. `what` is the mistake if it is named and not needed.
-    fn answer_early(
-        &mut self,
-        answers: &mut Answers,
-        at: Option<&Node<'t>>,
-        var: Var,
-        is_needed: bool,
-        what: &str,
-    ) {
-        let others = &mut answers.others;
-        if is_needed {
-            others.retain(|other| *other != var);
-            let delays = others.iter().take_while(|other| **other == Var::DelayMs).count();
-            others.insert(delays, var);
-        } else if others.contains(&var) && self.reader.is_content() {
-            // If a policy is wrong, it may be the one that needs it.
-            self.reader.at(at.map_or(0, |at| at.span().start)).wrong(what);
         }
     }
 
-    /// The policies with their trials, and where each of them stands. `has_store` is whether the
-    /// file has a `[store]`, which may be wrong.
-    fn policies(
-        &mut self,
-        value: Option<&Node<'t>>,
-        has_store: bool,
-        nat64: &Nat64,
-    ) -> (Vec<Policy>, Vec<usize>) {
-        let at = value.map_or(0, |value| value.span().start);
+    /// The policies with their trials.
+    fn policies(&mut self, value: Option<&Node<'t>>, for_all: &ForAll) -> PlacedPolicies {
         let table = value.and_then(|value| {
             let what = "policy must be a table of policies; write a header such as [policy.api] \
                         for each";
             self.reader.table(value, what)
         });
-        let is_empty = table.is_some_and(DeTable::is_empty);
-        if value.is_none() || is_empty {
-            self.reader.at(at).wrong(NO_POLICY);
+        if value.is_none() || table.is_some_and(DeTable::is_empty) {
+            let what = "there is no policy; write one, such as [policy.api] with limits = \
+                        [\"100/s burst 20\"]";
+            self.reader.at(value.map_or(0, |value| value.span().start)).wrong(what);
         }
         // In the order of the file, which a table does not keep.
-        let mut policies: Vec<_> = table.into_iter().flatten().collect();
-        policies.sort_by_key(|(name, _)| name.span().start);
-        let (mut list, mut places, mut trials) = (Vec::new(), Vec::new(), Vec::new());
-        for (name, value) in policies {
-            let (reader, sources) = (&mut self.reader, &mut self.sources);
-            let Some((policy, trial)) = policy(reader, sources, has_store, nat64, name, value)
-            else {
-                debug_assert!(!self.reader.is_content(), "a policy is lost without a mistake");
-                continue;
-            };
-            trials.extend(trial.map(|limits| (list.len(), limits)));
-            list.push(policy);
-            places.push(name.span().start);
+        let mut entries: Vec<_> = table.into_iter().flatten().collect();
+        entries.sort_by_key(|(name, _)| name.span().start);
+        let (mut policies, mut trials) = (PlacedPolicies::default(), Vec::new());
+        for (name, value) in entries {
+            let read = policy(&mut self.reader, &mut self.sources, for_all, name, value);
+            debug_assert!(read.is_some() || !self.reader.is_content(), "it is lost silently");
+            let Some((policy, trial)) = read else { continue };
+            trials.extend(trial.map(|limits| (policies.list.len(), limits)));
+            policies.add(policy, name.span().start);
         }
-        self.no_policy_hides_another(&list, &places);
-        settle::are_clear(&mut self.reader, &list, &places);
+        policies.none_hides_another(&mut self.reader);
+        policies.none_settles_for_another(&mut self.reader);
         for (place, limits) in trials {
-            list[place].trial = Some(list.len());
-            list.push(list[place].trial(limits));
-            places.push(places[place]);
+            let (trial, at) = (policies.list[place].trial(limits), policies.places[place]);
+            policies.list[place].trial = Some(policies.list.len());
+            policies.add(trial, at);
         }
-        (list, places)
-    }
-
-    /// The first policy that is for a message applies, so one without `when` must be the last, and
-    /// a value of an arg belongs to the first policy that names it.
-    fn no_policy_hides_another(&mut self, list: &[Policy], places: &[usize]) {
-        // The first policy for each message, and for each message and value of an arg.
-        let mut every: AHashMap<_, &Policy> = AHashMap::new();
-        let mut some: AHashMap<_, &Policy> = AHashMap::new();
-        for (policy, at) in list.iter().zip(places) {
-            let name = &policy.name;
-            if let Some(hiding) = every.get(&policy.message) {
-                let and_when = if policy.when.is_some() { "" } else { ", and give it a 'when'" };
-                self.reader.at(*at).wrong(format!(
-                    "policy '{name}' never applies, because policy '{}' above it is for the same \
-                     message; put '{name}' first{and_when}",
-                    hiding.name
-                ));
-                continue;
-            }
-            let Some(When { arg, values, .. }) = &policy.when else {
-                every.insert(&policy.message, policy);
-                continue;
-            };
-            // The policies that have some of the values already.
-            let (mut hiding, mut hidden) = (Vec::new(), Vec::new());
-            for value in values {
-                match some.entry((&policy.message, arg, value)) {
-                    Entry::Occupied(entry) => {
-                        let name = &entry.get().name;
-                        if !hiding.contains(&name) {
-                            hiding.push(name);
-                        }
-                        hidden.push(value);
-                    }
-                    Entry::Vacant(entry) => drop(entry.insert(policy)),
-                }
-            }
-            if hidden.is_empty() {
-                continue;
-            }
-            let above = match &hiding[..] {
-                [one] => format!("policy '{one}' above it has"),
-                several => format!("policies {} above it have", quoted(several)),
-            };
-            if hidden.len() == values.len() {
-                self.reader.at(*at).wrong(format!(
-                    "policy '{name}' never applies, because {above} all values of its 'when', for \
-                     the same message; leave the policy or those values out"
-                ));
-            } else {
-                let is_one = hidden.len() == 1;
-                let (noun, them) = if is_one { ("value", "it") } else { ("values", "them") };
-                self.reader.at(*at).warn(format!(
-                    "policy '{name}' never gets the {noun} {} of '{}', because {above} {them}, \
-                     for the same message; leave {them} out of one of the two",
-                    quoted(&hidden.iter().map(|value| words::text(value)).collect::<Vec<_>>()),
-                    words::text(arg)
-                ));
-            }
-        }
-    }
-
-    /// An ACK may have 815 bytes, so that it fits HAProxy's smallest buffers, and header fields
-    /// grow with the names in them.
-    fn answers_fit(&mut self, answers: &Answers, list: &[Policy], places: &[usize]) {
-        let has = |wanted: Var| answers.others.contains(&wanted);
-        let fields = has(Var::RateLimit) || has(Var::RateLimitPolicy);
-        let most = Limits::default().max_ack_size as usize;
-        let sizes = AnswerSizes::new(answers, list);
-        for (policy, at) in list.iter().zip(places) {
-            let bytes = sizes.longest(policy);
-            if (fields || has(Var::Headers)) && bytes > most {
-                let leave_out = match (has(Var::Headers), fields) {
-                    (false, _) => "ratelimit or ratelimit_policy",
-                    (true, false) => "headers",
-                    (true, true) => "ratelimit, ratelimit_policy or headers",
-                };
-                self.reader.at(*at).wrong(format!(
-                    "with the header fields of policy '{}' an answer may have {bytes} bytes, and \
-                     at most {most} are certain to fit into HAProxy's buffers; use shorter names \
-                     or fewer limits, or leave {leave_out} out of answer",
-                    policy.name
-                ));
-            }
-        }
+        policies
     }
 }
 
-/// Where policies have a bandwidth, which may be wrong.
-fn bandwidths(policies: Option<&Node<'_>>) -> Vec<usize> {
-    let policies = policies.and_then(|value| value.get_ref().as_table()).into_iter().flatten();
-    let settings = policies.filter_map(|(_, policy)| policy.get_ref().as_table()).flatten();
-    let bandwidths = settings.filter(|(name, _)| name.get_ref() == "bandwidth");
-    bandwidths.map(|(_, value)| value.span().start).collect()
+/// The advice for an entry that is no setting of the file, if there is some.
+fn misplaced(name: &str, value: &Node<'_>) -> Option<String> {
+    let is_nearly = |meant| strsim::damerau_levenshtein(meant, &name.to_ascii_lowercase()) <= 1;
+    match name {
+        _ if is_nearly("policy") || is_nearly("policies") => None,
+        _ if POLICY_TABLE.has(name) => Some(format!(
+            "'{name}' belongs to a policy; write it below a header such as [policy.api]"
+        )),
+        "rate" | "burst" => Some(format!(
+            "'{name}' belongs to a limit; write [policy.api], and below it limits = \"10/s burst \
+             20\""
+        )),
+        _ if value.get_ref().is_table() => Some(format!(
+            "'{name}' is not a setting of the file; for a policy write [policy.{name}]"
+        )),
+        _ => flag(name),
+    }
 }
 
-/// Names in quotes: "'a', 'b' and 2 more".
-fn quoted<T: fmt::Display>(names: &[T]) -> String {
-    const MOST: usize = 3;
-    let shown: Vec<_> = names.iter().take(MOST).map(|name| format!("'{name}'")).collect();
-    match (names.len().saturating_sub(MOST), &shown[..]) {
-        (0, [first @ .., last]) if !first.is_empty() => format!("{} and {last}", first.join(", ")),
-        (0, _) => shown.concat(),
-        (more, _) => format!("{} and {more} more", shown.join(", ")),
+/// Warns of a store that no policy uses, and of one that is strict where that does harm.
+fn store_is_used(
+    reader: &mut Reader<'_>,
+    at: usize,
+    store: Option<&StoreSettings>,
+    list: &[Policy],
+) {
+    let mut shared = list.iter().filter(|policy| policy.shared.is_some()).peekable();
+    if shared.peek().is_none() {
+        let what = "no policy uses the store, which passes on orders only; write shared = true \
+                    in those that are to count over all machines";
+        reader.at(at).warn(what);
+    }
+    let counts = |policy: &&Policy| policy.limits().any(|limit| limit.calendar().is_some());
+    if store.is_some_and(|store| store.base.strict)
+        && let Some(policy) = shared.find(counts)
+    {
+        reader.at(at).warn(format!(
+            "the store is strict, and policy '{}' counts in windows: when the store is used for \
+             the first time, and when it has lost its memory, all clients are blocked until the \
+             window ends; leave strict out if it does less harm that counts begin at 0 again then",
+            policy.name
+        ));
     }
 }

@@ -1,22 +1,20 @@
 //! The grammar of `limits`, the same for policies, overrides and lists.
 
+use crate::table_error;
 use gcra_table::{MAX_BURST, Quota, Rate, RateError};
-use gcra_text::table_error;
 use toml::de::{DeArray, DeValue};
 
 use crate::calendar::Calendar;
-use crate::file::key::{key_parts, not_an_arg};
-use crate::file::reader::{Entries, Node, Reader, list};
-use crate::file::settings::{self, NAME_RULE, is_name};
+use crate::file::entries::Entries;
+use crate::file::key::key_parts;
+use crate::file::names::{NAME_RULE, is_name};
+use crate::file::reader::{Node, Reader, list, quoted};
+use crate::file::settings::{LIMIT_TABLE, Own, POLICY_TABLE, Setting, of_limit as of};
 use crate::key_parts::KeyParts;
 use crate::limit::{Limit, LimitIdentity, LimitNumbers, LimitWords, MAX_LIMITS, Rule};
 use crate::limit_from_arg::{self, ByArg};
 use crate::policy::trial_name;
 use crate::rate_guess::Meant;
-
-const LIKE_RATE: &str = "such as \"10/s\"";
-
-const MAX_COUNT: u64 = 4_000_000_000;
 
 #[derive(Clone, Copy)]
 pub(crate) struct WrittenFor<'p> {
@@ -157,20 +155,9 @@ fn never_matters(limit: &Limit, other: &Limit) -> bool {
         && other.quota(None).emission_interval() >= limit.quota(None).emission_interval()
 }
 
-const SETTINGS: &[&str] = &[
-    "name",
-    "rate",
-    "burst",
-    "count",
-    "window",
-    "key",
-    "ipv4_prefix",
-    "ipv6_prefix",
-    "lowercase",
-    "arg",
-    "default",
-    "most",
-];
+/// The settings of a limit that has its numbers itself, and of one whose numbers messages say.
+const OWN_NUMBERS: [&str; 4] = ["rate", "burst", "count", "window"];
+const BY_ARG: [&str; 3] = ["arg", "default", "most"];
 
 /// `"10/s burst 20"`, `{ name = "hourly", rate = "1000/h", burst = 100 }` or `{ count = 10000,
 /// window = "day Europe/Berlin" }`. The position is the one in a list of several. These are two
@@ -182,60 +169,115 @@ fn limit<'t>(
     position: Option<usize>,
 ) -> Option<Vec<Limit>> {
     let at = value.span().start;
-    let (key, name, (rate, quota, no_burst)) = match value.get_ref() {
-        DeValue::String(text) => (None, None, in_a_string(reader, at, text)?),
+    match value.get_ref() {
+        DeValue::String(text) => {
+            let numbers = in_a_string(reader, at, text)?;
+            Some(vec![Names::new(policy.name, None, position).limit("", &numbers).by_key(None)])
+        }
         DeValue::Table(table) => {
-            let mut entries = Entries::new("a limit".to_owned(), SETTINGS, table);
-            let key = own_key(reader, policy, at, &mut entries);
-            let name = entries.take("name").and_then(|value| limit_name(reader, value));
-            if ["arg", "default", "most"].iter().any(|it| entries.get(it).is_some()) {
-                return limit_by_arg(reader, policy, at, entries, name, position, key);
-            }
-            let [rate, burst, count, window] =
-                ["rate", "burst", "count", "window"].map(|name| entries.take(name));
-            if count.is_some() || window.is_some() {
-                let counts = match rate.or(burst) {
-                    None => Some(counts(reader, at, count, window)?),
-                    Some(value) => {
-                        let (given, it, its) = match (rate, burst) {
-                            (Some(_), Some(_)) => ("rate and burst", "them", "their"),
-                            (Some(_), None) => ("rate", "it", "its"),
-                            (None, _) => ("burst", "it", "its"),
-                        };
-                        reader.on(value).refuse(format!(
-                            "a limit has a count in a window or a rate, not both; leave {given} \
-                             out, or write {it} as a limit of {its} own"
-                        ))
-                    }
-                };
-                reader.no_more_but(entries, of_the_policy);
-                let (count, calendar) = counts?;
-                let (label, own) = names(policy.name, name.as_deref(), position);
-                let identity = LimitIdentity::new(policy.name, &own);
-                return Some(vec![Limit::counting(label, identity, count, calendar)?.by_key(key)]);
-            }
-            if rate.is_none() {
-                let what = "the limit has no rate; write rate = \"10/s\", or count = 10000 and \
-                            window = \"day Europe/Berlin\"";
-                reader.at(at).wrong(what);
-            }
-            let rate = rate.and_then(|value| reader.string(value, "rate", LIKE_RATE));
-            let burst =
-                burst.and_then(|value| reader.number(value, "burst", 1..=MAX_BURST.into()));
-            reader.no_more_but(entries, of_the_policy);
-            (key, name, numbers(reader, at, &rate?, burst)?)
+            let entries = Entries::new("a limit", &LIMIT_TABLE, table);
+            let key = own_key(reader, policy, at, &entries);
+            let name = entries.get(&of::NAME).and_then(|value| limit_name(reader, value));
+            let names = Names::new(policy.name, name.as_deref(), position);
+            let limits = if BY_ARG.iter().any(|it| entries.place(it).is_some()) {
+                limit_by_arg(reader, policy, at, &entries, &names, key.as_ref())
+            } else if entries.get(&of::COUNT).or(entries.get(&of::WINDOW)).is_some() {
+                limit_in_windows(reader, at, &entries, &names).map(|limit| vec![limit])
+            } else {
+                limit_of_rate(reader, at, &entries, &names).map(|limit| vec![limit])
+            };
+            entries.no_others(reader, of_the_policy);
+            Some(limits?.into_iter().map(|limit| limit.by_key(key.clone())).collect())
         }
-        _ => {
-            return reader.at(at).refuse(
-                "a limit must be a string, such as \"10/s burst 20\", or a table, such as { name \
-                 = \"hourly\", rate = \"1000/h\", burst = 100 }",
-            );
-        }
-    };
-    let (label, own) = names(policy.name, name.as_deref(), position);
-    let mut limit = Limit::new(label, LimitIdentity::new(policy.name, &own), &rate, quota);
-    limit.words.bound = format!("{}{no_burst}", limit.words.bound).into();
-    Some(vec![limit.by_key(key)])
+        _ => reader.at(at).refuse(
+            "a limit must be a string, such as \"10/s burst 20\", or a table, such as { name \
+             = \"hourly\", rate = \"1000/h\", burst = 100 }",
+        ),
+    }
+}
+
+/// The names of a limit.
+struct Names<'p> {
+    policy: &'p str,
+    /// In header fields and logs.
+    label: String,
+    /// Without the policy: its own name or its position.
+    own: String,
+}
+
+impl<'p> Names<'p> {
+    fn new(policy: &'p str, name: Option<&str>, position: Option<usize>) -> Self {
+        let position = position.map(|position| position.to_string());
+        let own = name.map(str::to_owned).or(position);
+        let label =
+            own.as_ref().map_or_else(|| policy.to_owned(), |own| format!("{policy}.{own}"));
+        Self { policy, label, own: own.unwrap_or_else(|| "1".to_owned()) }
+    }
+
+    fn identity(&self, part: &str) -> LimitIdentity {
+        LimitIdentity::new(self.policy, &format!("{}{part}", self.own))
+    }
+
+    /// The limit with these names, `part` behind each.
+    fn limit(&self, part: &str, (rate, quota, no_burst): &WrittenRate) -> Limit {
+        let label = format!("{}{part}", self.label);
+        let mut limit = Limit::new(label, self.identity(part), rate, *quota);
+        limit.words.bound = format!("{}{no_burst}", limit.words.bound).into();
+        limit
+    }
+}
+
+/// `{ rate = "1000/h", burst = 100 }`.
+fn limit_of_rate<'t>(
+    reader: &mut Reader<'t>,
+    at: usize,
+    entries: &Entries<'_, 't>,
+    names: &Names<'_>,
+) -> Option<Limit> {
+    if entries.get(&of::RATE).is_none() {
+        let what = "the limit has no rate; write rate = \"10/s\", or count = 10000 and window = \
+                    \"day Europe/Berlin\"";
+        reader.at(at).wrong(what);
+    }
+    let rate = entries.read(reader, &of::RATE);
+    let burst = entries.read(reader, &of::BURST);
+    let at = entries.at(&of::RATE).unwrap_or(at);
+    Some(names.limit("", &numbers(reader, at, &rate?, burst.map(u64::from))?))
+}
+
+/// `{ count = 10000, window = "day Europe/Berlin" }`, of which one is there.
+fn limit_in_windows<'t>(
+    reader: &mut Reader<'t>,
+    at: usize,
+    entries: &Entries<'_, 't>,
+    names: &Names<'_>,
+) -> Option<Limit> {
+    let (rate, burst) = (entries.at(&of::RATE), entries.at(&of::BURST));
+    if let Some(at) = rate.or(burst) {
+        let (given, it, its) = match (rate, burst) {
+            (Some(_), Some(_)) => ("rate and burst", "them", "their"),
+            (Some(_), None) => ("rate", "it", "its"),
+            (None, _) => ("burst", "it", "its"),
+        };
+        return reader.at(at).refuse(format!(
+            "a limit has a count in a window or a rate, not both; leave {given} out, or write \
+             {it} as a limit of {its} own"
+        ));
+    }
+    if entries.get(&of::COUNT).is_none() {
+        reader.at(at).wrong("the limit has a window and no count; write count = 10000");
+    }
+    if entries.get(&of::WINDOW).is_none() {
+        let what = "the limit has a count and no window; write window = \"day Europe/Berlin\"";
+        reader.at(at).wrong(what);
+    }
+    let count = entries.read(reader, &of::COUNT);
+    let calendar = entries.get(&of::WINDOW).and_then(|value| {
+        let text = reader.string(value, "window", "such as \"day Europe/Berlin\"")?;
+        let meant = || Calendar::meant_by(&text).map(|meant| quoted(&meant));
+        Calendar::parse(&text).map_err(|what| reader.on(value).right(meant()).wrong(what)).ok()
+    });
+    Limit::counting(names.label.clone(), names.identity(""), count?, calendar?)
 }
 
 /// A rate with its quota, and what is to be said of the burst if none is written.
@@ -258,7 +300,11 @@ fn numbers(
         }
         Err(error) => error,
     };
-    let what = match (&error, Meant::by(rate)) {
+    let meant = Meant::by(rate);
+    // A rate alone takes the place of the value.
+    let right = meant.as_ref().filter(|meant| meant.burst.is_none());
+    let right = right.map(|meant| quoted(&meant.rate));
+    let what = match (&error, meant) {
         (RateError::Text { .. }, Some(Meant { rate: right, burst })) => {
             let burst = burst.map(|burst| format!(", burst = {burst}")).unwrap_or_default();
             format!("'{rate}' is not a rate; write rate = \"{right}\"{burst}")
@@ -266,15 +312,7 @@ fn numbers(
         _ if ["deny", "unlimited"].contains(&rate) => must_stand_alone(rate),
         _ => table_error::rate(&error),
     };
-    reader.at(at).refuse_text(rate, &what)
-}
-
-/// The name of a limit in header fields and logs, and what it is by itself: its own name or its
-/// position.
-fn names(policy: &str, name: Option<&str>, position: Option<usize>) -> (String, String) {
-    let own = name.map(str::to_owned).or_else(|| position.map(|position| position.to_string()));
-    let label = own.as_ref().map_or_else(|| policy.to_owned(), |own| format!("{policy}.{own}"));
-    (label, own.unwrap_or_else(|| "1".to_owned()))
+    reader.at(at).right(right).refuse_text(rate, &what)
 }
 
 /// The key of a limit, if it has one of its own: `key`, or the policy's key with other prefix
@@ -283,10 +321,12 @@ fn own_key<'t>(
     reader: &mut Reader<'t>,
     policy: WrittenFor<'_>,
     at: usize,
-    entries: &mut Entries<'_, 't>,
+    entries: &Entries<'_, 't>,
 ) -> Option<KeyParts> {
-    const PARTS: [&str; 4] = ["key", "ipv4_prefix", "ipv6_prefix", "lowercase"];
-    if PARTS.iter().all(|name| entries.get(name).is_none()) {
+    const GROUPS: [&str; 3] = ["ipv4_prefix", "ipv6_prefix", "lowercase"];
+    let groups = GROUPS.into_iter().filter_map(|name| Some((name, entries.place(name)?)));
+    let groups: Vec<_> = groups.collect();
+    if groups.is_empty() && entries.get(&of::KEY).is_none() {
         return None;
     }
     if policy.key.args.is_empty() {
@@ -296,12 +336,10 @@ fn own_key<'t>(
             policy.name
         ));
     }
-    let given = PARTS.map(|name| (name, entries.get(name)));
     let key = key_parts(reader, entries, &policy.key.nat64, Some(policy.key));
     if key.args.is_empty() && !policy.key.args.is_empty() {
-        for (name, value) in given.into_iter().skip(1) {
-            let Some(value) = value else { continue };
-            reader.on(value).warn(format!(
+        for (name, at) in groups {
+            reader.at(at).warn(format!(
                 "with key = [] all clients count together, so {name} does nothing; leave it out"
             ));
         }
@@ -311,7 +349,7 @@ fn own_key<'t>(
 
 /// A sentence about a setting in the table of a limit that belongs to its policy.
 fn of_the_policy<'t>(name: &str, _: &Node<'t>) -> Option<String> {
-    settings::SETTINGS.contains(&name).then(|| {
+    POLICY_TABLE.has(name).then(|| {
         format!("'{name}' belongs to the policy; write it below the header of the policy")
     })
 }
@@ -322,107 +360,120 @@ fn limit_by_arg<'t>(
     reader: &mut Reader<'t>,
     policy: WrittenFor<'_>,
     at: usize,
-    mut entries: Entries<'_, 't>,
-    name: Option<String>,
-    position: Option<usize>,
-    key: Option<KeyParts>,
+    entries: &Entries<'_, 't>,
+    names: &Names<'_>,
+    key: Option<&KeyParts>,
 ) -> Option<Vec<Limit>> {
+    let is_whole = has_all_of_by_arg(reader, at, entries)?;
+    let arg = arg_with_numbers(reader, policy, entries, key, is_whole);
+    let default = limit_in_an_entry(reader, entries, &of::DEFAULT);
+    let most = limit_in_an_entry(reader, entries, &of::MOST);
+    let (arg, default, most) = (arg?, default?, most?);
+    let (quota, most_quota) = (default.1, most.1);
+    if limit_from_arg::lowered(quota, most_quota) != Some(quota) {
+        let what = "the default is above 'most' in its rate or its burst; lower the default, or \
+                    raise most";
+        reader.at(entries.at(&of::DEFAULT).unwrap_or(at)).wrong(what);
+    }
+    let (mut limit, within) = (names.limit("", &default), names.limit(".most", &most));
+    limit.words = LimitWords {
+        text: format!("the limit in the arg '{arg}', or {}{}", limit.words.text, default.2).into(),
+        bound: format!("at most {}", within.words.text).into(),
+    }
+    .into();
+    limit.numbers = LimitNumbers::ByArg(ByArg::new(&arg, quota, most_quota).into());
+    Some(vec![limit, within])
+}
+
+/// Whether all settings of a limit by an arg are there. `None` if there are others, too.
+fn has_all_of_by_arg<'t>(
+    reader: &mut Reader<'t>,
+    at: usize,
+    entries: &Entries<'_, 't>,
+) -> Option<bool> {
     const RIGHT: &str =
         "write { arg = \"plan\", default = \"10/s burst 20\", most = \"1000/s burst 2000\" }";
-    let [arg, default, most] = ["arg", "default", "most"].map(|name| entries.take(name));
-    let others = ["rate", "burst", "count", "window"].map(|name| (name, entries.take(name)));
-    let others = others.into_iter().filter_map(|(name, value)| Some((name, value?)));
+    const WHAT: [&str; 3] = [
+        "'arg', the arg with its numbers",
+        "'default', a limit for messages without valid numbers",
+        "'most', the highest limit that a message can ask for",
+    ];
+    let others = OWN_NUMBERS.into_iter().filter_map(|name| Some((name, entries.place(name)?)));
     let (others, places): (Vec<_>, Vec<_>) = others.unzip();
-    reader.no_more_but(entries, of_the_policy);
-    if let Some(value) = places.first() {
+    if let Some(at) = places.first() {
         let (it, them) = (list(&others, "or"), if others.len() == 1 { "it" } else { "them" });
-        return reader.on(value).refuse(format!(
+        return reader.at(*at).refuse(format!(
             "a limit whose numbers are in an arg has no {it} of its own; leave {them} out, and \
              {RIGHT}"
         ));
     }
-    let missing = [
-        (arg, "'arg', the arg with its numbers"),
-        (default, "'default', a limit for messages without valid numbers"),
-        (most, "'most', the highest limit that a message can ask for"),
-    ];
-    let missing = missing.into_iter().filter(|(value, _)| value.is_none());
+    let missing = BY_ARG.iter().zip(WHAT).filter(|(name, _)| entries.place(name).is_none());
     let missing: Vec<_> = missing.map(|(_, what)| what).collect();
-    let is_whole = missing.is_empty();
-    if !is_whole {
+    if !missing.is_empty() {
         let what = missing.join("; and no ");
         reader.at(at).wrong(format!("the limit has no {what}; {RIGHT}"));
     }
-    let of_text = |reader: &mut Reader<'t>, name: &str, value: Option<&Node<'t>>| {
-        let value = value?;
-        let text = reader.string(value, name, "such as \"10/s burst 20\"")?;
-        let at = value.span().start;
-        if ["", "deny", "unlimited"].contains(&text.trim()) {
-            return reader.at(at).refuse(format!(
-                "{name} = \"{text}\" is not possible, because {name} is a limit itself; write \
-                 one, such as {name} = \"10/s burst 20\""
-            ));
-        }
-        in_a_string(reader, at, &text)
-    };
-    let arg_name = arg.and_then(|value| {
-        let name = reader.name(value, "arg", "the name of an arg")?;
-        if let Some(what) = not_an_arg(&name, "arg") {
-            reader.on(value).wrong(&what);
-        }
-        if is_whole && policy.key.args.is_empty() {
-            reader.on(value).wrong(format!(
-                "without a key, policy '{}' counts by all args, so each value of '{name}' would \
-                 have a bucket of its own; write the names of those that tell clients apart, such \
-                 as key = [\"ip\"]",
-                policy.name
-            ));
-        }
-        if [Some(policy.key), key.as_ref()].iter().flatten().any(|it| it.reads(name.as_bytes())) {
-            reader.on(value).wrong(format!(
-                "key and the arg of a limit both name '{name}', so each value would have a bucket \
-                 of its own; leave it out of key"
-            ));
-        }
-        Some(name)
-    });
-    let (fallback, highest) = (of_text(reader, "default", default), of_text(reader, "most", most));
-    let (arg_name, (rate, quota, no_burst)) = (arg_name?, fallback?);
-    let (most_rate, most_quota, no_burst_of_most) = highest?;
-    if limit_from_arg::lowered(quota, most_quota) != Some(quota) {
-        let what = "the default is above 'most' in its rate or its burst; lower the default, or \
-                    raise most";
-        reader.at(default.map_or(at, |value| value.span().start)).wrong(what);
-    }
-    let (label, own) = names(policy.name, name.as_deref(), position);
-    let identity = |own: &str| LimitIdentity::new(policy.name, own);
-    let (most_label, of_most) = (format!("{label}.most"), identity(&format!("{own}.most")));
-    let mut limit = Limit::new(label, identity(&own), &rate, quota);
-    let mut within = Limit::new(most_label, of_most, &most_rate, most_quota);
-    limit.words = LimitWords {
-        text: format!("the limit in the arg '{arg_name}', or {}{no_burst}", limit.words.text)
-            .into(),
-        bound: format!("at most {}", within.words.text).into(),
-    }
-    .into();
-    within.words.bound = format!("{}{no_burst_of_most}", within.words.bound).into();
-    limit.numbers = LimitNumbers::ByArg(ByArg::new(&arg_name, quota, most_quota).into());
-    Some(vec![limit.by_key(key.clone()), within.by_key(key)])
+    Some(missing.is_empty())
 }
 
-/// Notes a mistake where an arg has two meanings that do not go together: in the key of one of
-/// these limits, which are all of a policy, it is also the cost or the number of cells to reserve
-/// (`costs`: the setting, the arg, and where it stands), or the numbers of another limit.
+/// A limit that is the value of `default` or `most`.
+fn limit_in_an_entry<'t>(
+    reader: &mut Reader<'t>,
+    entries: &Entries<'_, 't>,
+    setting: &Setting<Own>,
+) -> Option<WrittenRate> {
+    let (value, name) = (entries.get(setting)?, setting.about.name);
+    let text = reader.string(value, name, "such as \"10/s burst 20\"")?;
+    if ["", "deny", "unlimited"].contains(&text.trim()) {
+        return reader.on(value).refuse(format!(
+            "{name} = \"{text}\" is not possible, because {name} is a limit itself; write one, \
+             such as {name} = \"10/s burst 20\""
+        ));
+    }
+    in_a_string(reader, value.span().start, &text)
+}
+
+/// The arg with the numbers of a limit, which must not be part of a key. `is_whole` is whether the
+/// limit has all its settings.
+fn arg_with_numbers<'t>(
+    reader: &mut Reader<'t>,
+    policy: WrittenFor<'_>,
+    entries: &Entries<'_, 't>,
+    key: Option<&KeyParts>,
+    is_whole: bool,
+) -> Option<String> {
+    let (at, name) = (entries.at(&of::ARG)?, entries.read(reader, &of::ARG)?);
+    if is_whole && policy.key.args.is_empty() {
+        reader.at(at).wrong(format!(
+            "without a key, policy '{}' counts by all args, so each value of '{name}' would have \
+             a bucket of its own; write the names of those that tell clients apart, such as key = \
+             [\"ip\"]",
+            policy.name
+        ));
+    }
+    if [Some(policy.key), key].iter().flatten().any(|it| it.reads(name.as_bytes())) {
+        reader.at(at).wrong(format!(
+            "key and the arg of a limit both name '{name}', so each value would have a bucket of \
+             its own; leave it out of key"
+        ));
+    }
+    Some(name)
+}
+
+/// Notes a mistake where an arg has two meanings that do not go together. `limits` are all limits
+/// of a policy. The arg is in the key of a limit, and is also the numbers of another limit, the
+/// cost, or the number of cells to reserve. `costs` has the setting, the arg, and where it stands.
 pub(crate) fn args_are_apart(
     reader: &mut Reader<'_>,
     at: usize,
     policy: &KeyParts,
     limits: &[&Limit],
-    costs: &[(&str, &[u8], usize)],
+    costs: [(&str, Option<&[u8]>, usize); 2],
 ) {
     let counts_by =
         |limit: &&&Limit, arg: &[u8]| limit.key.as_ref().is_some_and(|key| key.reads(arg));
-    for (setting, arg, at) in costs.iter().copied() {
+    for (setting, arg, at) in costs {
+        let Some(arg) = arg else { continue };
         let name = String::from_utf8_lossy(arg);
         let limit = limits.iter().find(|limit| counts_by(limit, arg));
         // Of the policy's key this was noted before.
@@ -459,28 +510,6 @@ pub(crate) fn args_are_apart(
     }
 }
 
-/// `count` and `window`, of which one is there.
-fn counts<'t>(
-    reader: &mut Reader<'t>,
-    at: usize,
-    count: Option<&Node<'t>>,
-    window: Option<&Node<'t>>,
-) -> Option<(u32, Calendar)> {
-    if count.is_none() {
-        reader.at(at).wrong("the limit has a window and no count; write count = 10000");
-    }
-    if window.is_none() {
-        let what = "the limit has a count and no window; write window = \"day Europe/Berlin\"";
-        reader.at(at).wrong(what);
-    }
-    let count = count.and_then(|value| reader.number(value, "count", 1..=MAX_COUNT));
-    let calendar = window.and_then(|value| {
-        let text = reader.string(value, "window", "such as \"day Europe/Berlin\"")?;
-        Calendar::parse(&text).map_err(|what| reader.on(value).wrong(&what)).ok()
-    });
-    Some((u32::try_from(count?).ok()?, calendar?))
-}
-
 fn must_stand_alone(word: &str) -> String {
     format!("'{word}' must stand alone; write limits = \"{word}\"")
 }
@@ -503,9 +532,12 @@ fn in_a_string(reader: &mut Reader<'_>, at: usize, text: &str) -> Option<Written
         }
         _ => {}
     }
-    let what = if let Some(Meant { rate, burst }) = Meant::by(text) {
+    let meant = Meant::by(text).map(|Meant { rate, burst }| {
         let burst = burst.map(|burst| format!(" burst {burst}")).unwrap_or_default();
-        format!("'{text}' is not a valid limit; write \"{rate}{burst}\"")
+        quoted(&format!("{rate}{burst}"))
+    });
+    let what = if let Some(meant) = &meant {
+        format!("'{text}' is not a valid limit; write {meant}")
     } else if text.contains(',') {
         format!(
             "'{text}' is not one limit; write a list with a string for each, such as [\"10/s \
@@ -525,7 +557,7 @@ fn in_a_string(reader: &mut Reader<'_>, at: usize, text: &str) -> Option<Written
             ),
         }
     };
-    reader.at(at).refuse_text(text, &what)
+    reader.at(at).right(meant).refuse_text(text, &what)
 }
 
 fn limit_name<'t>(reader: &mut Reader<'t>, value: &Node<'t>) -> Option<String> {

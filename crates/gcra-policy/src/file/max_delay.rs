@@ -5,13 +5,10 @@ use std::time::Duration;
 
 use gcra_table::Nanos;
 use gcra_text::duration;
-use spop_codec::Scope;
 
-use crate::file::reader::{Node, Reader};
+use crate::file::reader::{Node, Reader, meant_time};
+use crate::file::settings::LONGEST_DELAY;
 use crate::limit::Limit;
-
-/// The longest delay. HAProxy keeps a time in milliseconds in 31 bits, which is 24.8 days.
-const MOST: Duration = Duration::from_secs(24 * 86_400);
 
 /// `"2s"`.
 pub(crate) fn max_delay<'t>(reader: &mut Reader<'t>, value: &Node<'t>) -> Option<Nanos> {
@@ -24,7 +21,7 @@ pub(crate) fn max_delay<'t>(reader: &mut Reader<'t>, value: &Node<'t>) -> Option
             "with max_delay = \"{text}\" no request is delayed; leave it out, or write a time, \
              {LIKE}"
         ),
-        Some(delay) if delay > MOST => {
+        Some(delay) if delay > LONGEST_DELAY => {
             format!("'{text}' is longer than HAProxy can hold a request; write up to 24d, {LIKE}")
         }
         Some(delay) if !is_whole(&delay) => format!(
@@ -37,7 +34,8 @@ pub(crate) fn max_delay<'t>(reader: &mut Reader<'t>, value: &Node<'t>) -> Option
              to 24d, {LIKE}"
         ),
     };
-    reader.on(value).refuse(&what)
+    let meant = meant_time(&text, &(Duration::from_millis(1)..=LONGEST_DELAY));
+    reader.on(value).right(meant.filter(|_| delay.is_none())).refuse(&what)
 }
 
 /// Puts the longest delay into the quotas of a policy's rule, of its overrides and of its trial.
@@ -70,16 +68,5 @@ pub(crate) fn apply<'l>(
                 ));
             }
         }
-    }
-}
-
-/// Notes a mistake where requests can be delayed, and several of them have one variable together.
-pub(crate) fn check_scope(reader: &mut Reader<'_>, at: usize, scope: Scope) {
-    if matches!(scope, Scope::Process | Scope::Session) {
-        reader.at(at).wrong(format!(
-            "with scope = \"{}\" requests share one delay_ms, so that one could wait for the \
-             delay of another; for max_delay write scope = \"txn\"",
-            scope.as_str()
-        ));
     }
 }

@@ -7,12 +7,16 @@ use std::path::Path;
 use ahash::AHashMap;
 use gcra_text::count::Count;
 use gcra_text::network::VALUE;
+use gcra_text::sentence;
+use gcra_text::sentence::Sentence;
 use ipnet::IpNet;
 use toml::de::DeValue;
 
+use crate::file::entries::Entries;
 use crate::file::limits::{self, WrittenFor};
-use crate::file::reader::{Entries, EntryName, Node, Reader};
-use crate::file::settings::is_setting;
+use crate::file::reader::{EntryName, Node, Reader, quoted};
+use crate::file::settings::of_policy::{LISTS, OVERRIDES as SETTING};
+use crate::file::settings::{LIST_TABLE, is_setting, of_list};
 use crate::file::sources::{MAX_BYTES, Sources, read_text};
 use crate::key_parts::{KeyParts, is_address};
 use crate::limit::Rule;
@@ -32,7 +36,7 @@ pub(crate) fn overrides<'t>(
     reader: &mut Reader<'t>,
     sources: &mut Sources,
     policy: WrittenFor<'_>,
-    entries: &mut Entries<'_, 't>,
+    entries: &Entries<'_, 't>,
 ) -> Overrides {
     let mut collector = Collector {
         policy,
@@ -45,10 +49,10 @@ pub(crate) fn overrides<'t>(
         narrow: 0,
         first_narrow: None,
     };
-    if let Some(value) = entries.take("overrides") {
+    if let Some(value) = entries.get(&SETTING) {
         collector.overrides(reader, value);
     }
-    if let Some(value) = entries.take("lists") {
+    if let Some(value) = entries.get(&LISTS) {
         collector.lists(reader, sources, value);
     }
     collector.finish(reader)
@@ -203,7 +207,7 @@ impl Collector<'_> {
             let is_bare = name.span().len() == text.len();
             if let Some(dotted) = dotted(text, value).filter(|_| is_bare) {
                 let what = format!("the key '{dotted}' needs quotes; write \"{dotted}\"");
-                reader.at(at).wrong(what);
+                reader.at(at).right(Some(quoted(&dotted))).wrong(what);
                 continue;
             }
             if is_bare && is_setting(text) {
@@ -244,22 +248,20 @@ impl Collector<'_> {
                         it file and limits";
             return reader.on(value).wrong(what);
         };
-        for list in array.iter() {
-            let at = list.span().start;
-            let Some(table) = reader.table(list, "a list must be a table with file and limits")
+        for value in array.iter() {
+            let at = value.span().start;
+            let Some(table) = reader.table(value, "a list must be a table with file and limits")
             else {
                 continue;
             };
-            let mut entries = Entries::new("a list".to_owned(), &["file", "limits"], table);
-            let (file, rule) = (entries.take("file"), entries.take("limits"));
-            let is_complete = file.is_some() && rule.is_some();
-            let file = file.and_then(|value| {
-                let file = reader.string(value, "file", "such as \"partners.txt\"")?;
-                if file.is_empty() {
-                    return reader.on(value).refuse("file is empty; write the path of the list");
-                }
-                Some(file)
-            });
+            let entries = Entries::new("a list", &LIST_TABLE, table);
+            let file = entries.read(reader, &of_list::FILE);
+            if let Some("") = file.as_deref() {
+                let what = "file is empty; write the path of the list";
+                reader.at(entries.at(&of_list::FILE).unwrap_or(at)).wrong(what);
+            }
+            let file = file.filter(|file| !file.is_empty());
+            let rule = entries.get(&of_list::LIMITS);
             let rule = rule.and_then(|value| limits::rule(reader, self.policy, "limits", value));
             if let Some(file) = file {
                 // The mistakes of the file are named beside that of its limits.
@@ -277,13 +279,13 @@ impl Collector<'_> {
                     }
                 }
             }
-            if !is_complete {
+            if entries.get(&of_list::FILE).is_none() || entries.get(&of_list::LIMITS).is_none() {
                 reader.at(at).wrong(
                     "a list needs file and limits, such as file = \"partners.txt\" and limits = \
                      \"unlimited\"",
                 );
             }
-            reader.no_more_but(entries, |name, _| {
+            entries.no_others(reader, |name, _| {
                 is_setting(name).then(|| {
                     format!(
                         "'{name}' below [[policy.{}.lists]] is not a setting of a list; write it \
@@ -297,7 +299,7 @@ impl Collector<'_> {
 
     /// The text of a list: one entry a line.
     fn list(&mut self, reader: &mut Reader<'_>, at: usize, path: &Path, text: &str, place: u32) {
-        let (path, mut wrong, mut odd) = (path.display(), 0_usize, 0_usize);
+        let (file, path, mut wrong, mut odd) = (path, path.display(), 0_usize, 0_usize);
         for (number, entry) in entries(text) {
             let list = format_args!("the list {path}, line {number}: ");
             match self.list_key(entry) {
@@ -308,7 +310,7 @@ impl Collector<'_> {
                             odd += 1;
                             if odd <= MAX_REPORTED {
                                 reader.hide(entry);
-                                reader.at(at).warn(format!("{list}{what}"));
+                                reader.at(at).in_file(file, number).warn(format!("{list}{what}"));
                             }
                         }
                     }
@@ -320,7 +322,7 @@ impl Collector<'_> {
                     wrong += 1;
                     if wrong <= MAX_REPORTED {
                         reader.hide(entry);
-                        reader.at(at).wrong(format!("{list}{what}"));
+                        reader.at(at).in_file(file, number).wrong(format!("{list}{what}"));
                     }
                 }
             }
@@ -336,11 +338,11 @@ impl Collector<'_> {
         }
     }
 
-    fn list_key(&self, entry: &str) -> Result<OverrideKey, String> {
+    fn list_key(&self, entry: &str) -> Result<OverrideKey, Sentence> {
         // These begin a comment in other kinds of files. Here the line would be a value that no
         // client sends.
         if let Some(mark) = [";", "//"].into_iter().find(|mark| entry.starts_with(mark)) {
-            return Err(format!(
+            return Err(sentence!(
                 "'{entry}' begins with '{mark}'; write # before a comment, or str:{entry} for the \
                  text itself"
             ));
@@ -348,7 +350,7 @@ impl Collector<'_> {
         if let Some((address, _)) = entry.split_once('#')
             && let Ok(OverrideKey::Net(_)) = address.parse()
         {
-            return Err(format!(
+            return Err(sentence!(
                 "'{entry}' is not an address or network; write white space before the comment, \
                  {address} #..., or str:{entry} for the text itself"
             ));
@@ -356,7 +358,7 @@ impl Collector<'_> {
         self.key(entry)
     }
 
-    fn key(&self, text: &str) -> Result<OverrideKey, String> {
+    fn key(&self, text: &str) -> Result<OverrideKey, Sentence> {
         key(text, self.policy.key)
     }
 
@@ -447,7 +449,7 @@ pub(crate) fn not_as_text(text: &str, is_override: bool) -> Option<String> {
     })
 }
 
-fn key(text: &str, KeyParts { lowercase, nat64, .. }: &KeyParts) -> Result<OverrideKey, String> {
+fn key(text: &str, KeyParts { lowercase, nat64, .. }: &KeyParts) -> Result<OverrideKey, Sentence> {
     Ok(match text.parse()? {
         OverrideKey::Value(value) if *lowercase => {
             OverrideKey::Value(value.to_ascii_lowercase().into())

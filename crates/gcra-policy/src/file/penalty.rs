@@ -5,38 +5,37 @@ use std::time::Duration;
 use gcra_table::{Nanos, Quota};
 use gcra_text::duration::{self, Exact};
 
-use crate::file::reader::{Entries, Node, Reader};
+use crate::file::entries::Entries;
+use crate::file::reader::{Node, Reader, meant_time};
+use crate::file::settings::of_penalty::{CEILING, CELLS};
+use crate::file::settings::{MAX_CEILING_NS, PENALTY_TABLE};
 use crate::limit::Limit;
 use crate::policy::Penalty;
-
-const MAX_CEILING_NS: u64 = 30 * 86_400 * 1_000_000_000;
 
 /// `{ cells = 1, ceiling = "10m" }`.
 pub(crate) fn penalty<'t>(reader: &mut Reader<'t>, value: &Node<'t>) -> Option<Penalty> {
     let at = value.span().start;
     let table = reader
         .table(value, "penalty must be a table, such as { cells = 1, ceiling = \"10m\" }")?;
-    let mut entries = Entries::new("penalty".to_owned(), &["cells", "ceiling"], table);
-    let cells = match entries.take("cells") {
-        Some(value) => reader.number(value, "cells", 1..=u32::MAX.into()),
-        None => Some(1),
-    };
-    let ceiling_ns = match entries.take("ceiling") {
+    let entries = Entries::new("penalty", &PENALTY_TABLE, table);
+    let cells = entries.read_or_default(reader, &CELLS);
+    let ceiling_ns = match entries.get(&CEILING) {
         Some(value) => ceiling_ns(reader, value),
         None => reader.at(at).refuse(
             "penalty has no ceiling, so a client could stay blocked without end; write \
              ceiling = \"10m\"",
         ),
     };
-    reader.no_more(entries);
-    Some(Penalty { cells: u32::try_from(cells?).unwrap_or(u32::MAX), ceiling_ns: ceiling_ns? })
+    entries.no_others(reader, |_, _| None);
+    Some(Penalty { cells: cells?, ceiling_ns: ceiling_ns? })
 }
 
 fn ceiling_ns<'t>(reader: &mut Reader<'t>, value: &Node<'t>) -> Option<u64> {
     let text = reader.string(value, "ceiling", "such as \"10m\"")?;
-    let ns = duration::parse(&text).and_then(|ceiling| u64::try_from(ceiling.as_nanos()).ok());
+    let ns = duration::parse(&text).map(duration::nanoseconds);
     ns.filter(|ns| (1..=MAX_CEILING_NS).contains(ns)).or_else(|| {
-        reader.on(value).refuse(format!(
+        let range = Duration::from_nanos(1)..=Duration::from_nanos(MAX_CEILING_NS);
+        reader.on(value).right(meant_time(&text, &range)).refuse(format!(
             "'{text}' is not a valid time; write a whole number and a unit ({}), up to 30d, such \
              as \"10m\"",
             duration::UNITS_IN_WORDS

@@ -7,269 +7,249 @@ use gcra_text::duration::Short;
 use toml::Spanned;
 use toml::de::DeValue;
 
-use crate::bandwidth::Bandwidth;
-use crate::file::key::{key_parts, not_an_arg};
+use crate::client_names::NameSalt;
+use crate::file::entries::Entries;
+use crate::file::key::key_parts;
 use crate::file::limits::WrittenFor;
+use crate::file::max_delay::{self, max_delay};
+use crate::file::names::{NAME_RULE, is_name, not_a_message, not_an_arg};
 use crate::file::overrides::{not_as_text, overrides};
-use crate::file::reader::{Entries, EntryName, Node, Reader, scalar};
-use crate::file::settings::{NAME_RULE, SETTINGS, flag, is_name, is_nearly_a_setting};
-use crate::file::settle::SettleEntries;
+use crate::file::reader::{EntryName, Node, Reader, quoted, scalar};
+use crate::file::settings::{
+    APART, BANDWIDTH_TABLE, FILE_TABLE, LIST_TABLE, PENALTY_TABLE, POLICY_TABLE, Setting, flag,
+    is_nearly_a_setting, of_policy as of,
+};
+use crate::file::settle::{self, OfPolicy};
 use crate::file::sources::Sources;
-use crate::file::{bandwidth, limits, max_delay, penalty, settle, sharing, unasked};
-use crate::haproxy_report::{REPORT, is_report};
+use crate::file::{bandwidth, limits, penalty, sharing};
 use crate::key_parts::{KeyParts, Nat64};
 use crate::limit::{Limit, Rule};
-use crate::overrides::Overrides;
-use crate::policy::{Penalty, Policy, Price, When, trial_name};
-use crate::sharing::Sharing;
-use crate::unasked::Unasked;
+use crate::policy::{Policy, Price, When, trial_name};
 use crate::words;
+
+/// The settings of a file for all its policies.
+pub(crate) struct ForAll {
+    /// Whether the file has a `[store]`, which may be wrong.
+    pub has_store: bool,
+    pub nat64: Nat64,
+    pub name_salt: Option<NameSalt>,
+}
 
 /// A policy, and the limits of its trial if it has one.
 pub(crate) fn policy<'t>(
     reader: &mut Reader<'t>,
     sources: &mut Sources,
-    has_store: bool,
-    nat64: &Nat64,
+    for_all: &ForAll,
     name: &EntryName<'t>,
     value: &Node<'t>,
 ) -> Option<(Policy, Option<Vec<Limit>>)> {
-    let mut draft = Draft::read(reader, sources, has_store, nat64, name, value)?;
+    let at = name.span().start;
+    let name = &**name.get_ref();
+    if !is_name(name) {
+        let what = format!("'{name}' is not a valid name for a policy: {NAME_RULE}");
+        reader.at(at).wrong_text(name, &what);
+    }
+    let table = reader.table(value, &not_a_table(name, value))?;
+    let entries = &Entries::new(format!("policy '{name}'"), &POLICY_TABLE, table);
+    let mut draft = Draft::read(reader, entries, for_all, name, at);
+    draft.policy.overrides = overrides(reader, sources, draft.written_for(), entries);
+    are_apart(reader, entries, name);
+    entries.no_others(reader, |entry, value| misplaced(name, entry, value));
     draft.complete_quotas(reader);
     draft.finish(reader)
 }
 
-/// A policy whose entries were read. An entry that is wrong is missing, and was noted. A place is
-/// where the entry beside it stands.
-struct Draft<'n> {
-    name: &'n str,
+/// A policy whose entries were read. An entry that is wrong is missing, and was noted.
+struct Draft<'e, 'd, 't> {
+    entries: &'e Entries<'d, 't>,
+    /// Where the name of the policy stands.
     at: usize,
-    message: String,
-    when: Option<When>,
-    key: KeyParts,
-    rule: Option<Rule>,
-    cost: Option<(usize, Box<[u8]>)>,
-    unasked: Option<(usize, Unasked)>,
-    settle: Option<SettleEntries>,
-    observes: bool,
-    /// Where `observe` stands, which may be wrong.
-    observe_at: Option<usize>,
+    policy: Policy,
+    /// Whether the policy has its own rule, and not one in place of a wrong one.
+    rule_is_known: bool,
     trial: Option<Vec<Limit>>,
-    max_delay: Option<(usize, Nanos)>,
-    penalty: Option<(usize, Penalty)>,
-    bandwidth: Option<(usize, Bandwidth)>,
-    shared: Option<(usize, Sharing)>,
-    overrides: Overrides,
+    cost: Option<String>,
+    max_delay: Option<Nanos>,
 }
 
-impl<'n> Draft<'n> {
-    fn read<'t>(
+impl<'e, 'd, 't> Draft<'e, 'd, 't> {
+    fn read(
         reader: &mut Reader<'t>,
-        sources: &mut Sources,
-        has_store: bool,
-        nat64: &Nat64,
-        name: &'n EntryName<'t>,
-        value: &Node<'t>,
-    ) -> Option<Self> {
-        let at = name.span().start;
-        let name = &**name.get_ref();
-        if !is_name(name) {
-            let what = format!("'{name}' is not a valid name for a policy: {NAME_RULE}");
-            reader.at(at).wrong_text(name, &what);
-        }
-        let table = reader.table(value, &not_a_table(name, value))?;
-        let mut entries = Entries::new(format!("policy '{name}'"), SETTINGS, table);
-        let of_message = match entries.take("message") {
-            Some(value) => message(reader, value, "message").unwrap_or_else(|| name.to_owned()),
-            None => {
-                if is_report(name.as_bytes()) {
-                    reader.at(at).wrong(reserved());
-                }
-                name.to_owned()
-            }
-        };
-        let when = placed(entries.take("when"), |value| when(reader, value));
-        let key = key_parts(reader, &mut entries, nat64, None);
-        let of = WrittenFor { name, key: &key };
-        let rule = match entries.take("limits") {
-            Some(value) => limits::rule(reader, of, "limits", value),
+        entries: &'e Entries<'d, 't>,
+        for_all: &ForAll,
+        name: &str,
+        at: usize,
+    ) -> Self {
+        let message = message(reader, entries, name, at);
+        let when = entries.get(&of::WHEN).and_then(|value| when(reader, value));
+        let key = key_parts(reader, entries, &for_all.nat64, None);
+        let rule = match entries.get(&of::LIMITS) {
+            Some(value) => limits::rule(reader, WrittenFor { name, key: &key }, "limits", value),
             None => reader.at(at).refuse(format!(
                 "policy '{name}' has no limits; write limits = [\"100/s burst 20\"], or \"deny\" \
                  or \"unlimited\""
             )),
         };
-        if let Some((at, when)) = &when {
-            key_tells_clients_apart(reader, name, &key, when, *at);
+        if let (Some(at), Some(when)) = (entries.at(&of::WHEN), &when) {
+            key_tells_clients_apart(reader, name, &key, when, at);
         }
-        let cost = placed(entries.take("cost"), |value| cost(reader, value, &key));
-        let unasked = unasked::unasked(reader, &mut entries);
-        let settling = entries.take("settle");
-        let settling = settling.map(|value| (value, message(reader, value, "settle")));
-        let arg = cost.as_ref().map(|(_, arg)| words::text(arg));
-        let of_request = (&key, &*of_message);
-        let settle =
-            settle::settle(reader, &mut entries, name, of_request, arg.as_deref(), settling);
-        let observes = entries.take("mode").is_some_and(|value| observes(reader, value));
-        let observe = entries.take("observe");
-        let trial = observe.and_then(|value| {
+        let cost = cost(reader, entries, &key);
+        let of_policy = OfPolicy { name, message: &message, key: &key, cost: cost.as_deref() };
+        // The cost of a policy with `settle` is in the message of the response.
+        let price = match (settle::settle(reader, entries, of_policy), &cost) {
+            (Some(settle), _) => Price::Settled(settle.into()),
+            (None, Some(arg)) => Price::Cost(arg.as_bytes().into()),
+            (None, None) => Price::Cell,
+        };
+        let observes = entries.get(&of::MODE).is_some_and(|value| observes(reader, value));
+        let trial = entries.get(&of::OBSERVE).and_then(|value| {
             if observes {
                 reader.on(value).warn(format!(
                     "policy '{name}' blocks no request by its limits either, because of mode = \
                      \"observe\"; leave out mode when they are to block again"
                 ));
             }
-            limits::trial(reader, of, value)
+            limits::trial(reader, WrittenFor { name, key: &key }, value)
         });
-        let draft = Self {
-            name,
-            at,
-            message: of_message,
-            when: when.map(|(_, when)| when),
-            rule,
-            cost,
-            unasked,
-            settle,
+        let max_delay = entries.get(&of::MAX_DELAY).and_then(|it| max_delay(reader, it));
+        let rule_is_known = rule.is_some();
+        let policy = Policy {
+            message: Some(message.into_bytes().into()),
+            when,
+            price,
             observes,
-            observe_at: observe.map(|value| value.span().start),
-            trial,
-            max_delay: placed(entries.take("max_delay"), |it| max_delay::max_delay(reader, it)),
-            penalty: placed(entries.take("penalty"), |it| penalty::penalty(reader, it)),
-            bandwidth: placed(entries.take("bandwidth"), |it| bandwidth::bandwidth(reader, it)),
-            shared: sharing::sharing(reader, &mut entries, name, has_store),
-            overrides: overrides(reader, sources, of, &mut entries),
-            key,
+            penalty: entries.get(&of::PENALTY).and_then(|it| penalty::penalty(reader, it)),
+            bandwidth: entries.get(&of::BANDWIDTH).and_then(|it| bandwidth::bandwidth(reader, it)),
+            shared: sharing::sharing(reader, entries, name, for_all.has_store),
+            name_salt: for_all.name_salt,
+            ..Policy::new(name, key, rule.unwrap_or(Rule::Unlimited))
         };
-        reader.no_more_but(entries, |entry, value| misplaced(name, entry, value));
-        Some(draft)
+        Self { entries, at, policy, rule_is_known, trial, cost, max_delay }
     }
 
-    /// Takes out of the quotas what is kept in reserve, and puts into them what other settings let
-    /// clients owe. The delay comes first of these, because a penalty comes on top of what can be
-    /// delayed.
+    fn written_for(&self) -> WrittenFor<'_> {
+        WrittenFor { name: &self.policy.name, key: &self.policy.key }
+    }
+
+    /// Where a setting stands.
+    fn place<K>(&self, setting: &Setting<K>) -> usize {
+        self.entries.at(setting).unwrap_or(self.at)
+    }
+
+    /// Puts into the quotas the debts that other settings let clients have. The delay comes first,
+    /// because a penalty comes on top of the cells that can be delayed.
     fn complete_quotas(&mut self, reader: &mut Reader<'_>) {
-        let (name, rule_is_known) = (self.name, self.rule.is_some());
-        if let Some((at, unasked)) = self.unasked {
-            let others = [
-                ("when", self.when.is_some()),
-                ("settle", self.settle.is_some()),
-                ("max_delay", self.max_delay.is_some()),
-                ("bandwidth", self.bandwidth.is_some()),
-            ];
-            let of = WrittenFor { name, key: &self.key };
-            unasked::goes_with(reader, at, of, self.cost.is_some(), others, &self.overrides);
-            let denies = self.rule.iter().chain(&self.overrides.rules).any(|it| *it == Rule::Deny);
-            unasked::apply(reader, at, name, unasked, rule_is_known, denies, self.limits_mut());
+        let (name, rule_is_known) = (self.policy.name.clone(), self.rule_is_known);
+        if let Some(max_delay) = self.max_delay {
+            let at = self.place(&of::MAX_DELAY);
+            max_delay::apply(reader, at, &name, max_delay, rule_is_known, self.limits_mut());
         }
-        if let Some((at, max_delay)) = self.max_delay {
-            max_delay::apply(reader, at, name, max_delay, rule_is_known, self.limits_mut());
+        if let Some(penalty) = self.policy.penalty {
+            let at = self.place(&of::PENALTY);
+            penalty::apply(reader, at, &name, penalty, rule_is_known, self.policy.limits_mut());
         }
-        if let Some((at, penalty)) = self.penalty {
-            let rules = self.rule.iter_mut().chain(&mut self.overrides.rules);
-            let limits = rules.flat_map(Rule::limits_mut);
-            penalty::apply(reader, at, name, penalty, rule_is_known, limits);
-        }
-        if let Some(settle) = &self.settle {
-            let others = [
-                ("penalty", self.penalty.is_some()),
-                ("max_delay", self.max_delay.is_some()),
-                ("observe", self.observe_at.is_some()),
-            ];
-            settle::goes_alone(reader, settle.at, name, others);
-            if let Some(at) = settle.unsettled_at.filter(|_| self.shared.is_some()) {
+        if let Price::Settled(settle) = &self.policy.price {
+            if let Some(at) =
+                self.entries.at(&of::UNSETTLED).filter(|_| self.policy.shared.is_some())
+            {
                 reader.at(at).wrong(format!(
                     "policy '{name}' cannot have unsettled and shared, because the store does not \
                      know which requests are still unsettled; reserve more instead, or do not \
                      share it"
                 ));
             }
-            let rules = self.rule.iter_mut().chain(&mut self.overrides.rules);
-            settle::apply(reader, name, settle, rule_is_known, rules.flat_map(Rule::limits_mut));
+            let settle = settle.clone();
+            let limits = self.policy.limits_mut();
+            settle::apply(reader, self.entries, &name, &settle, rule_is_known, limits);
         }
-        if self.shared.is_some() {
+        if self.policy.shared.is_some() {
             sharing::apply(self.limits_mut().map(|(limit, _)| limit));
         }
     }
 
     /// All limits, each with the words that tell whose it is.
     fn limits_mut(&mut self) -> impl Iterator<Item = (&mut Limit, &'static str)> {
-        let own = self.rule.iter_mut().flat_map(Rule::limits_mut).map(|limit| (limit, ""));
-        let overrides = self.overrides.rules.iter_mut().flat_map(Rule::limits_mut);
+        let Policy { rule, overrides, .. } = &mut self.policy;
+        let own = rule.limits_mut().iter_mut().map(|limit| (limit, ""));
+        let overrides = overrides.rules.iter_mut().flat_map(Rule::limits_mut);
         let overrides = overrides.map(|limit| (limit, " of its overrides"));
         let trial = self.trial.iter_mut().flatten().map(|limit| (limit, " of its observe"));
         own.chain(overrides).chain(trial)
     }
 
-    /// Notes what does not fit together, and makes the policy.
-    fn finish(self, reader: &mut Reader<'_>) -> Option<(Policy, Option<Vec<Limit>>)> {
-        let (name, at) = (self.name, self.at);
-        let costs = self.cost.iter().map(|(at, arg)| ("cost", &**arg, *at));
-        let reserve = self.settle.as_ref();
-        let reserve = reserve
-            .and_then(|it| Some(("reserve", it.settle.reserve.as_deref()?, it.reserve_at?)));
-        let costs: Vec<_> = costs.chain(reserve).collect();
-        let rules = self.rule.iter().chain(&self.overrides.rules).flat_map(Rule::limits);
-        let all: Vec<_> = rules.chain(self.trial.iter().flatten()).collect();
-        limits::args_are_apart(reader, at, &self.key, &all, &costs);
+    /// Notes what does not fit together.
+    fn finish(mut self, reader: &mut Reader<'_>) -> Option<(Policy, Option<Vec<Limit>>)> {
+        let (at, trial) = (self.at, self.trial.as_deref().unwrap_or_default());
+        let all: Vec<_> = self.policy.limits().chain(trial).collect();
+        let settle = self.policy.settle();
+        let reserve = settle.and_then(|settle| settle.reserve.as_deref());
+        let costs = [
+            ("cost", self.cost.as_deref().map(str::as_bytes), self.place(&of::COST)),
+            ("reserve", reserve, self.place(&of::RESERVE)),
+        ];
+        limits::args_are_apart(reader, at, &self.policy.key, &all, costs);
         let at_once = self.max_delay.is_some()
-            || self.settle.is_some()
-            || self.bandwidth.is_some()
+            || settle.is_some()
+            || self.policy.bandwidth.is_some()
             || all.iter().any(|limit| limit.calendar().is_some());
-        let shared = self.shared.map(|(at, shared)| (at, Sharing { at_once, ..shared }));
-        // The cost of a policy with `settle` is in the message of the response.
-        let price = match (self.settle, self.cost) {
-            (Some(SettleEntries { settle, .. }), _) => Price::Settled(settle.into()),
-            (None, Some((_, arg))) => Price::Cost(arg),
-            (None, None) => Price::Cell,
-        };
-        let policy = Policy {
-            name: name.into(),
-            message: Some(self.message.into_bytes().into()),
-            when: self.when,
-            key: self.key,
-            price,
-            rule: self.rule?,
-            overrides: self.overrides,
-            observes: self.observes,
-            penalty: self.penalty.map(|(_, penalty)| penalty),
-            bandwidth: self.bandwidth.map(|(_, bandwidth)| bandwidth),
-            shared: shared.map(|(_, shared)| shared),
-            trial: None,
-            is_trial: false,
-        };
-        if let Some((at, _)) = self.bandwidth {
-            bandwidth::check(reader, at, &policy);
+        if let Some(shared) = &mut self.policy.shared {
+            shared.at_once = at_once;
         }
-        slots_are_enough(reader, at, &policy);
-        if let Some((at, _)) = shared {
-            sharing::check(reader, at, &policy, self.trial.as_deref().unwrap_or_default());
+        if !self.rule_is_known {
+            return None;
         }
-        let of_trial = trial_name(name);
+        let policy = &self.policy;
+        if policy.bandwidth.is_some() {
+            bandwidth::check(reader, self.place(&of::BANDWIDTH), policy);
+        }
+        slots_are_enough(reader, at, policy);
+        sharing::check(reader, self.place(&of::SHARED), policy, trial);
+        let (name, of_trial) = (&policy.name, trial_name(&policy.name));
         if policy.limits().any(|limit| *limit.record_name == of_trial) {
-            reader.at(self.observe_at.unwrap_or(at)).wrong(format!(
+            reader.at(self.place(&of::OBSERVE)).wrong(format!(
                 "a limit of policy '{name}' is called 'observe', and '{of_trial}' is the name \
                  of the trial; give the limit another name"
             ));
         }
-        Some((policy, self.trial))
+        Some((self.policy, self.trial))
     }
 }
 
-/// An entry, if it is there and right, and where it stands.
-fn placed<'v, 't, T>(
-    value: Option<&'v Node<'t>>,
-    read: impl FnOnce(&'v Node<'t>) -> Option<T>,
-) -> Option<(usize, T)> {
-    value.and_then(|value| Some((value.span().start, read(value)?)))
+/// The message that a policy is for: by default that of its name.
+fn message<'t>(
+    reader: &mut Reader<'t>,
+    entries: &Entries<'_, 't>,
+    name: &str,
+    at: usize,
+) -> String {
+    if let Some(what) = not_a_message(name, "message").filter(|_| is_name(name))
+        && entries.get(&of::MESSAGE).is_none()
+    {
+        reader.at(at).wrong(what);
+    }
+    entries.read(reader, &of::MESSAGE).unwrap_or_else(|| name.to_owned())
 }
 
 fn not_a_table(name: &str, value: &Node<'_>) -> String {
-    if SETTINGS.contains(&name) {
+    if POLICY_TABLE.has(name) {
         return format!(
             "'{name}' belongs to a policy, which has a name; write [policy.NAME] above it"
         );
     }
     let is = if value.get_ref().is_array() { "is a list" } else { "must be a table" };
     format!("policy.{name} {is}; write [policy.{name}], and below it limits = \"10/s burst 20\"")
+}
+
+/// Notes each two settings that a policy cannot have beside each other.
+fn are_apart(reader: &mut Reader<'_>, entries: &Entries<'_, '_>, policy: &str) {
+    for (setting, other, why) in APART {
+        if let (Some(at), Some(_)) = (entries.place(setting), entries.place(other)) {
+            reader.at(at).wrong(format!(
+                "policy '{policy}' cannot have {other} and {setting}, because {why}; leave one of \
+                 them out"
+            ));
+        }
+    }
 }
 
 /// Where an entry belongs that is no setting of a policy, if that is known.
@@ -281,20 +261,20 @@ fn misplaced(policy: &str, name: &str, value: &Node<'_>) -> Option<String> {
         "rate" | "burst" => {
             format!("'{name}' belongs to a limit; write limits = \"10/s burst 20\"")
         }
-        "answer" | "scope" | "nat64" => {
+        "name" => "a policy has its name in its header; leave 'name' out".to_owned(),
+        _ if FILE_TABLE.has(name) => {
             format!("'{name}' is for the whole file; write it above the first [policy.NAME]")
         }
-        "cells" | "ceiling" => format!(
-            "'{name}' belongs to a penalty; write penalty = {{ cells = 1, ceiling = \"10m\" }}"
-        ),
-        "full" | "least" => format!(
-            "'{name}' belongs to a bandwidth; write bandwidth = {{ full = \"10m\", least = \
-             \"50k\" }}"
-        ),
-        "file" => {
-            format!("'file' belongs to a list; write [[policy.{policy}.lists]] above it")
+        _ if PENALTY_TABLE.has(name) => {
+            format!("'{name}' belongs to a penalty; write penalty = {}", of::PENALTY.about.example)
         }
-        "name" => "a policy has its name in its header; leave 'name' out".to_owned(),
+        _ if BANDWIDTH_TABLE.has(name) => format!(
+            "'{name}' belongs to a bandwidth; write bandwidth = {}",
+            of::BANDWIDTH.about.example
+        ),
+        _ if LIST_TABLE.has(name) => {
+            format!("'{name}' belongs to a list; write [[policy.{policy}.lists]] above it")
+        }
         _ => return flag(name),
     })
 }
@@ -321,30 +301,6 @@ fn slots_are_enough(reader: &mut Reader<'_>, at: usize, policy: &Policy) {
     }
 }
 
-/// The name of a spoe-message, in the characters that HAProxy allows.
-fn message<'t>(reader: &mut Reader<'t>, value: &Node<'t>, setting: &str) -> Option<String> {
-    let name = reader.name(value, setting, "the name of a spoe-message")?;
-    let is_allowed = |c: char| c.is_ascii_alphanumeric() || "-_.:".contains(c);
-    if let Some(c) = name.chars().find(|c| !is_allowed(*c)) {
-        reader.on(value).wrong(format!(
-            "'{name}' is not the name of a spoe-message, because HAProxy allows no '{c}' in \
-             it; use letters, digits, '-', '_', '.' and ':'"
-        ));
-    }
-    if is_report(name.as_bytes()) {
-        reader.on(value).wrong(reserved());
-    }
-    Some(name)
-}
-
-/// Says that the name of a message is taken.
-fn reserved() -> String {
-    format!(
-        "in messages whose names begin with '{REPORT}' HAProxy says how many requests had no \
-         decision, so no policy can be for one; give the spoe-message another name"
-    )
-}
-
 /// `{ plan = "gold" }` or `{ plan = ["gold", "silver"] }`.
 fn when<'t>(reader: &mut Reader<'t>, value: &Node<'t>) -> Option<When> {
     const HOW: &str = "when must name one arg and its values, such as { plan = \"gold\" } or \
@@ -368,15 +324,15 @@ fn when<'t>(reader: &mut Reader<'t>, value: &Node<'t>) -> Option<When> {
         return reader.at(at).refuse(HOW);
     };
     if !values.iter().all(|value| value.is_str()) {
-        let quoted: Vec<_> = texts.iter().map(|text| format!("\"{text}\"")).collect();
-        let right = match &quoted[..] {
+        let each: Vec<_> = texts.iter().map(|text| quoted(text)).collect();
+        let right = match &each[..] {
             [one] => one.clone(),
             several => format!("[{}]", several.join(", ")),
         };
         let arg = arg.get_ref();
-        reader.at(at).wrong(format!(
-            "the values of '{arg}' in when must be strings; write {{ {arg} = {right} }}"
-        ));
+        let right = format!("{{ {arg} = {right} }}");
+        let what = format!("the values of '{arg}' in when must be strings; write {right}");
+        reader.at(at).right(Some(right)).wrong(what);
     }
     if let Some(what) = not_an_arg(arg.get_ref(), "when") {
         reader.at(at).wrong(&what);
@@ -415,31 +371,26 @@ fn key_tells_clients_apart(
     }
 }
 
-/// The name of the arg with the cost, which must not be part of the key.
-fn cost<'t>(reader: &mut Reader<'t>, value: &Node<'t>, key: &KeyParts) -> Option<Box<[u8]>> {
-    let cost = reader.name(value, "cost", "the name of an arg")?;
-    if let Some(what) = not_an_arg(&cost, "cost") {
-        reader.on(value).wrong(&what);
-    }
+/// The arg with the cost, which must not be part of the key.
+fn cost<'t>(reader: &mut Reader<'t>, entries: &Entries<'_, 't>, key: &KeyParts) -> Option<String> {
+    let (at, cost) = (entries.at(&of::COST)?, entries.read(reader, &of::COST)?);
     if key.reads(cost.as_bytes()) {
-        reader.on(value).wrong(format!(
+        reader.at(at).wrong(format!(
             "key and cost both name '{cost}', so each cost would have a bucket of its own; \
              leave it out of key"
         ));
     }
-    Some(cost.into_bytes().into())
+    Some(cost)
 }
 
 fn observes<'t>(reader: &mut Reader<'t>, value: &Node<'t>) -> bool {
-    let mode = reader.string(value, "mode", "\"enforce\" or \"observe\"");
-    match mode.as_deref() {
-        None | Some("enforce" | "observe") => {}
-        Some("dryrun" | "dry-run" | "dry_run" | "shadow" | "monitor" | "log" | "report") => {
-            let what = "to block no request, and only count those that would be blocked, \
-                        write mode = \"observe\"";
-            reader.on(value).wrong(what);
-        }
-        Some(other) => reader.on(value).unknown("a mode", other, &["enforce", "observe"]),
+    const MEANT: [&str; 7] =
+        ["dryrun", "dry-run", "dry_run", "shadow", "monitor", "log", "report"];
+    if value.get_ref().as_str().is_some_and(|mode| MEANT.contains(&mode)) {
+        let what = "to block no request, and only count those that would be blocked, write mode = \
+                    \"observe\"";
+        reader.on(value).wrong(what);
+        return false;
     }
-    mode.is_some_and(|mode| mode == "observe")
+    of::MODE.read(reader, value) == Some("observe")
 }

@@ -1,18 +1,20 @@
-//! A reader of TOML entries: it takes typed values out of tables and notes every mistake and every
-//! warning with its line. It knows nothing about policies.
+//! A reader of a TOML file: it notes every mistake and every warning with its line. It knows no
+//! setting.
 
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashSet};
 use std::ops::RangeInclusive;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use gcra_text::config_note::ConfigNote;
 use gcra_text::count::Count;
-use gcra_text::duration::{self, Exact};
+use gcra_text::duration;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::file::secrets::{self, Readers};
+use crate::overrides::OVERRIDES;
 
 /// The most mistakes that are reported, and the most warnings. Of further ones only the number is.
 pub(crate) const MAX_REPORTED: usize = 100;
@@ -33,7 +35,7 @@ struct SourceText<'t> {
 }
 
 /// The mistakes and warnings in one file.
-pub struct Reader<'t> {
+pub(crate) struct Reader<'t> {
     of: SourceText<'t>,
     /// Where the lines of the text begin.
     lines: Vec<usize>,
@@ -43,10 +45,20 @@ pub struct Reader<'t> {
     warnings: Notes,
 }
 
+/// A mistake or a warning.
+struct Note {
+    line: usize,
+    /// The byte that it is about.
+    at: usize,
+    what: String,
+    right: Option<String>,
+    elsewhere: Option<(PathBuf, usize)>,
+}
+
 #[derive(Default)]
 struct Notes {
-    /// With their lines: at least those of the first lines.
-    kept: Vec<(usize, String)>,
+    /// At least those of the first lines.
+    kept: Vec<Note>,
     found: usize,
     /// How many mistakes or warnings there are beyond the sentences: some sentences are about
     /// several.
@@ -54,10 +66,8 @@ struct Notes {
 }
 
 impl Notes {
-    fn add(&mut self, line: usize, what: &str) {
-        // A sentence repeats text of the file, which must not move a terminal's cursor.
-        let shown = |c: char| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c };
-        self.kept.push((line, what.chars().map(shown).collect()));
+    fn add(&mut self, note: Note) {
+        self.kept.push(note);
         self.found += 1;
         // They come in no order, and not all are kept.
         if self.kept.len() >= 2 * MAX_REPORTED {
@@ -67,7 +77,7 @@ impl Notes {
 
     /// Those of the first lines, and in each line in the order in which they were found.
     fn cut(&mut self) {
-        self.kept.sort_by_key(|(line, _)| *line);
+        self.kept.sort_by_key(|note| note.line);
         self.kept.truncate(MAX_REPORTED);
     }
 
@@ -76,14 +86,13 @@ impl Notes {
     fn finish(
         mut self,
         of: &SourceText<'_>,
+        document: Option<&DeTable<'_>>,
         kind: &str,
-        one: &'static str,
-        several: &'static str,
-    ) -> Vec<String> {
+        [one, several]: [&'static str; 2],
+    ) -> Vec<ConfigNote> {
         self.cut();
         let more = self.found - self.kept.len();
-        let path = of.path.display();
-        let about: BTreeSet<_> = self.kept.iter().map(|(line, _)| *line).collect();
+        let about: BTreeSet<_> = self.kept.iter().map(|note| note.line).collect();
         let mut secrets = match about.is_empty() {
             true => HashSet::new(),
             false => secrets::in_lines(of.text, |line| about.contains(&line), of.readers),
@@ -91,39 +100,25 @@ impl Notes {
         if of.readers == Readers::OfLog {
             secrets.extend(of.hidden.iter().map(String::as_str));
         }
-        let reported = self
-            .kept
-            .iter()
-            .map(|(line, what)| format!("{path}:{line}: {kind}{}", secrets::cut(what, &secrets)));
-        let rest = format!("{path}: and {}", Count(more, one, several));
-        reported.chain((more > 0).then_some(rest)).collect()
-    }
-}
-
-/// The entries of a table, which are taken out one after another. Entries that are left at the end
-/// have no meaning.
-pub struct Entries<'d, 't> {
-    what: String,
-    known: &'static [&'static str],
-    left: Vec<(&'d EntryName<'t>, &'d Node<'t>)>,
-}
-
-impl<'d, 't> Entries<'d, 't> {
-    /// The entries of `table`, which is `what` in messages and may have the `known` keys.
-    pub fn new(what: String, known: &'static [&'static str], table: &'d DeTable<'t>) -> Self {
-        Self { what, known, left: table.iter().collect() }
-    }
-
-    /// An entry, which stays.
-    pub fn get(&self, name: &str) -> Option<&'d Node<'t>> {
-        self.left.iter().find(|(key, _)| key.get_ref() == name).map(|(_, value)| *value)
-    }
-
-    /// Takes an entry out. Those that are never taken out are mistakes.
-    pub fn take(&mut self, name: &str) -> Option<&'d Node<'t>> {
-        debug_assert!(self.known.contains(&name));
-        let at = self.left.iter().position(|(key, _)| key.get_ref() == name)?;
-        Some(self.left.swap_remove(at).1)
+        // It repeats text of the file, which must not move a terminal's cursor.
+        let shown = |c: char| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c };
+        let told = |text: &str| {
+            let text: String = text.chars().map(shown).collect();
+            secrets::cut(&text, &secrets)
+        };
+        let reported = self.kept.into_iter().map(|Note { line, at, what, right, elsewhere }| {
+            let mut note = ConfigNote::new(of.path, Some(line), kind, &told(&what));
+            let setting = document.and_then(|document| setting_at(document, at));
+            note.setting = setting.as_deref().map(told);
+            note.right = right.filter(|right| told(right) == *right);
+            if let Some((file, line)) = elsewhere {
+                (note.file, note.line) = (Some(file), Some(line));
+            }
+            note
+        });
+        let rest = format!("and {}", Count(more, one, several));
+        let rest = (more > 0).then(|| ConfigNote::new(of.path, None, "", &rest));
+        reported.chain(rest).collect()
     }
 }
 
@@ -180,12 +175,12 @@ impl<'t> Reader<'t> {
         }
     }
 
-    /// For what is said about the byte at `at`.
+    /// For sentences about the byte at `at`.
     pub(crate) fn at(&mut self, at: usize) -> Spot<'_, 't> {
-        Spot { reader: self, at }
+        Spot { reader: self, at, right: None, elsewhere: None }
     }
 
-    /// For what is said about a value or the name of one.
+    /// For sentences about a value, or about its name.
     pub(crate) fn on<T>(&mut self, node: &Spanned<T>) -> Spot<'_, 't> {
         self.at(node.span().start)
     }
@@ -196,11 +191,17 @@ impl<'t> Reader<'t> {
 
     /// The warnings, by line: `FILE:LINE: warning: what is probably not meant`. If there are
     /// mistakes, they are the error, without the `warning: `.
-    pub(crate) fn finish(self) -> Result<Vec<String>, Vec<String>> {
+    /// `document` is there if the file is TOML: the names of the settings are in it.
+    pub(crate) fn finish(
+        self,
+        document: Option<&DeTable<'_>>,
+    ) -> Result<Vec<ConfigNote>, Vec<ConfigNote>> {
         if self.is_content() {
-            Ok(self.warnings.finish(&self.of, "warning: ", "more warning", "more warnings"))
+            let nouns = ["more warning", "more warnings"];
+            Ok(self.warnings.finish(&self.of, document, "warning: ", nouns))
         } else {
-            Err(self.mistakes.finish(&self.of, "", "more mistake", "more mistakes"))
+            let nouns = ["more mistake", "more mistakes"];
+            Err(self.mistakes.finish(&self.of, document, "", nouns))
         }
     }
 
@@ -227,102 +228,38 @@ impl<'t> Reader<'t> {
         }
         Some(text)
     }
-
-    pub(crate) fn boolean(&mut self, value: &Node<'t>, name: &str) -> Option<bool> {
-        let what = || format!("{name} must be true or false, without quotes");
-        value.get_ref().as_bool().or_else(|| self.on(value).refuse(what()))
-    }
-
-    pub(crate) fn number(
-        &mut self,
-        value: &Node<'t>,
-        name: &str,
-        range: RangeInclusive<u64>,
-    ) -> Option<u64> {
-        let integer = value.get_ref().as_integer();
-        let number = integer.and_then(|it| u64::from_str_radix(it.as_str(), it.radix()).ok());
-        number.filter(|number| range.contains(number)).or_else(|| {
-            self.on(value).refuse(format!(
-                "{name} must be a whole number from {} to {}, without quotes",
-                range.start(),
-                range.end()
-            ))
-        })
-    }
-
-    /// A time in this range, such as `like`.
-    pub(crate) fn time(
-        &mut self,
-        value: &Node<'t>,
-        name: &str,
-        range: RangeInclusive<Duration>,
-        like: &str,
-    ) -> Option<Duration> {
-        let text = self.string(value, name, &format!("such as \"{like}\""))?;
-        duration::parse(&text).filter(|time| range.contains(time)).or_else(|| {
-            let (least, most) = (Exact(*range.start()), Exact(*range.end()));
-            self.on(value).refuse(format!(
-                "'{text}' in {name} is not a time from {least} to {most}; write a whole number \
-                 and a unit ({}), such as \"{like}\"",
-                duration::UNITS_IN_WORDS
-            ))
-        })
-    }
-
-    /// The strings of a list, and where each stands. `like` says what to write.
-    pub(crate) fn strings(
-        &mut self,
-        value: &Node<'t>,
-        name: &str,
-        like: &str,
-    ) -> Vec<(String, usize)> {
-        let placed =
-            |text: &Node<'t>| Some((text.get_ref().as_str()?.to_owned(), text.span().start));
-        let array = value.get_ref().as_array();
-        let texts = array.and_then(|array| array.iter().map(placed).collect());
-        texts.unwrap_or_else(|| {
-            let right = match meant_strings(value.get_ref()) {
-                Some(right) => format!("; write {name} = {right}"),
-                None => format!(", {like}"),
-            };
-            self.on(value).wrong(format!("{name} must be a list of strings{right}"));
-            Vec::new()
-        })
-    }
-
-    /// Each entry that was not taken out is a mistake.
-    pub(crate) fn no_more(&mut self, entries: Entries<'_, 't>) {
-        self.no_more_but(entries, |_, _| None);
-    }
-
-    /// As [`no_more`](Self::no_more), with a sentence of its own for some entries.
-    pub(crate) fn no_more_but(
-        &mut self,
-        entries: Entries<'_, 't>,
-        sentence: impl Fn(&str, &Node<'t>) -> Option<String>,
-    ) {
-        for (key, value) in &entries.left {
-            let kind = format!("a setting of {}", entries.what);
-            match sentence(key.get_ref(), value) {
-                Some(what) => self.on(key).wrong(what),
-                None => self.on(key).unknown(&kind, key.get_ref(), entries.known),
-            }
-        }
-    }
 }
 
 /// A place in the file, about which one thing is said.
 pub(crate) struct Spot<'r, 't> {
     reader: &'r mut Reader<'t>,
     at: usize,
+    right: Option<String>,
+    elsewhere: Option<(PathBuf, usize)>,
 }
 
 impl Spot<'_, '_> {
+    /// What was meant and is right there, for programs: a name or a value, as TOML text. `None` if
+    /// that is not known: an example is no answer.
+    pub(crate) fn right(self, right: Option<String>) -> Self {
+        Self { right, ..self }
+    }
+
+    /// The mistake is in this line of another file, which the sentence names, too.
+    pub(crate) fn in_file(self, file: &Path, line: usize) -> Self {
+        Self { elsewhere: Some((file.to_owned(), line)), ..self }
+    }
+
     pub(crate) fn wrong(self, what: impl AsRef<str>) {
-        let line = self.reader.line(self.at);
-        if !self.reader.left_out.contains(&line) {
-            self.reader.mistakes.add(line, what.as_ref());
+        if !self.reader.left_out.contains(&self.reader.line(self.at)) {
+            self.reader.mistakes.add(self.note(what));
         }
+    }
+
+    fn note(&self, what: impl AsRef<str>) -> Note {
+        let (line, what) = (self.reader.line(self.at), what.as_ref().to_owned());
+        let (right, elsewhere) = (self.right.clone(), self.elsewhere.clone());
+        Note { line, at: self.at, what, right, elsewhere }
     }
 
     /// Notes a mistake because of which there is no value.
@@ -346,12 +283,20 @@ impl Spot<'_, '_> {
         None
     }
 
-    /// Notes a name without a meaning, and the known name that was probably meant.
-    pub(crate) fn unknown(self, kind: &str, name: &str, known: &[&str]) {
+    /// Notes a name without a meaning, and the known name that was probably meant, which `in_toml`
+    /// writes.
+    pub(crate) fn unknown(
+        mut self,
+        kind: &str,
+        name: &str,
+        known: &[&str],
+        in_toml: fn(&str) -> String,
+    ) {
         let nearest =
             known.iter().map(|known| (strsim::damerau_levenshtein(known, name), known)).min();
         let right = match nearest {
             Some((distance, nearest)) if distance <= 1 + name.len() / 4 => {
+                self = self.right(Some(in_toml(nearest)));
                 format!("did you mean '{nearest}'?")
             }
             _ => format!("use one of {}", known.join(", ")),
@@ -361,7 +306,7 @@ impl Spot<'_, '_> {
 
     /// Notes something that is allowed, and probably not meant.
     pub(crate) fn warn(self, what: impl AsRef<str>) {
-        self.reader.warnings.add(self.reader.line(self.at), what.as_ref());
+        self.reader.warnings.add(self.note(what));
     }
 
     /// Notes in one sentence `count` warnings, of which there is at least one.
@@ -369,6 +314,28 @@ impl Spot<'_, '_> {
         self.reader.warnings.beyond += count.saturating_sub(1);
         self.warn(what);
     }
+}
+
+/// The setting that the byte at `at` belongs to, behind the names of its tables.
+fn setting_at(table: &DeTable<'_>, at: usize) -> Option<String> {
+    table.iter().find_map(|(name, value)| {
+        let inner = match value.get_ref() {
+            DeValue::Table(table) => setting_at(table, at),
+            DeValue::Array(array) => array.iter().find_map(|value| match value.get_ref() {
+                DeValue::Table(table) => setting_at(table, at),
+                _ => None,
+            }),
+            _ => None,
+        };
+        let is_here = || name.span().contains(&at) || value.span().contains(&at);
+        match inner {
+            // Names of overrides are values of a key.
+            Some(inner) if name.get_ref() != OVERRIDES => {
+                Some(format!("{}.{inner}", name.get_ref()))
+            }
+            _ => (inner.is_some() || is_here()).then(|| name.get_ref().to_string()),
+        }
+    })
 }
 
 /// Words in a sentence: "rate", "rate or burst", "rate, burst or count".
@@ -379,16 +346,25 @@ pub(crate) fn list(words: &[&str], or: &str) -> String {
     }
 }
 
+/// A word as a string of TOML.
+pub(crate) fn quoted(word: &str) -> String {
+    format!("\"{}\"", word.replace('\\', "\\\\").replace('"', "\\\""))
+}
+
+/// The time in this range that was probably meant, as TOML has it: `"10m"` by `10 M`.
+pub(crate) fn meant_time(text: &str, range: &RangeInclusive<Duration>) -> Option<String> {
+    let meant = text.split_whitespace().collect::<String>().to_ascii_lowercase();
+    let time = duration::parse(&meant).filter(|time| range.contains(time));
+    time.map(|_| quoted(&meant))
+}
+
 /// The list of strings that a value was probably meant to be.
-fn meant_strings(value: &DeValue<'_>) -> Option<String> {
+pub(crate) fn meant_strings(value: &DeValue<'_>) -> Option<Vec<String>> {
     let texts = match value {
         DeValue::Array(array) => array.iter().map(|value| scalar(value.get_ref())).collect(),
         value => scalar(value).map(|text| vec![text]),
     };
-    let texts: Vec<String> = texts?;
-    let are_words = !texts.is_empty() && texts.iter().all(|text| !text.is_empty());
-    let texts: Vec<_> = texts.iter().map(|text| format!("\"{text}\"")).collect();
-    are_words.then(|| format!("[{}]", texts.join(", ")))
+    texts.filter(|texts: &Vec<_>| !texts.is_empty())
 }
 
 /// A value that could have been meant as a string, as it is written.

@@ -7,7 +7,8 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use crate::file::settings::{FILE_SETTINGS, SETTINGS, is_name};
+use crate::file::names::is_name;
+use crate::file::settings::{FILE_TABLE, POLICY_TABLE, is_setting};
 use crate::overrides::OVERRIDES;
 
 /// Who reads the sentences about a file.
@@ -126,7 +127,7 @@ fn below(header: &str) -> Below {
     match (parts.next(), parts.next(), parts.next()) {
         (Some("policy"), Some(_), None) => Below::Policy,
         (Some("store"), None, None) => Below::Others,
-        (Some("policy"), Some(_), Some(of)) if of != OVERRIDES && SETTINGS.contains(&of) => {
+        (Some("policy"), Some(_), Some(of)) if of != OVERRIDES && POLICY_TABLE.has(of) => {
             Below::Others
         }
         _ => Below::Values,
@@ -143,7 +144,7 @@ fn has_name_of_policy(header: &str) -> bool {
 fn is_nearly_a_setting(key: &str) -> bool {
     /// More bytes than any setting has, also with mistakes. To compare a long text takes long.
     const LONGEST: usize = 24;
-    let mut known = SETTINGS.iter().chain(FILE_SETTINGS);
+    let mut known = POLICY_TABLE.names().chain(FILE_TABLE.names());
     key.len() <= LONGEST
         && known.any(|known| strsim::damerau_levenshtein(known, key) <= 1 + known.len() / 4)
 }
@@ -164,7 +165,8 @@ fn is_harmless(word: &str) -> bool {
         || is_count
         || is_rate()
         || is_dotted()
-        || [SETTINGS, FILE_SETTINGS, KNOWN].iter().any(|known| known.contains(&word))
+        || is_setting(word)
+        || KNOWN.contains(&word)
         || word.parse::<IpAddr>().is_ok()
         || word.parse::<IpNet>().is_ok()
 }

@@ -1,79 +1,57 @@
 //! The grammar of `shared`, `without_store` and `open_for`, and whether limits can be shared.
 
-use std::ops::RangeInclusive;
-use std::time::Duration;
-
 use gcra_lease::MOST_CELLS;
 use gcra_table::Nanos;
 
-use crate::file::reader::{Entries, Node, Reader};
+use crate::file::entries::Entries;
+use crate::file::reader::Reader;
+use crate::file::settings::of_policy::{OPEN_FOR, SHARED, WITHOUT_STORE};
 use crate::limit::Limit;
 use crate::policy::Policy;
-use crate::sharing::{Sharing, WORDS, WithoutStore, in_whole_cells, lent};
+use crate::sharing::{Sharing, WithoutStore, in_whole_cells, lent};
 
-/// How long a policy may be open without the store.
-const OPEN_FOR: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(3_600);
-
-pub(crate) const SETTINGS: [&str; 3] = ["shared", "without_store", "open_for"];
-
-/// Takes the settings of the policy with this name. Returns how it is shared, if it is, and where
-/// that stands.
+/// Reads the settings of the policy with this name: how it is shared, if it is.
 pub(crate) fn sharing<'t>(
     reader: &mut Reader<'t>,
-    entries: &mut Entries<'_, 't>,
+    entries: &Entries<'_, 't>,
     policy: &str,
     has_store: bool,
-) -> Option<(usize, Sharing)> {
-    let [shared, without, open_for] = SETTINGS.map(|name| entries.take(name));
-    let is_shared = shared.map(|value| (value.span().start, reader.boolean(value, "shared")));
-    let at = match is_shared {
-        Some((at, Some(true))) => at,
-        Some((_, Some(false))) | None => {
-            let needs = [("without_store", without), ("open_for", open_for)];
-            for (name, value) in needs.into_iter().filter_map(|(name, it)| Some((name, it?))) {
-                let what = format!("{name} has no effect without shared = true; leave it out");
-                reader.on(value).wrong(what);
-            }
-            return None;
+) -> Option<Sharing> {
+    let is_shared = entries.read(reader, &SHARED);
+    let at = entries.at(&SHARED);
+    if is_shared == Some(false) || at.is_none() {
+        for name in ["without_store", "open_for"] {
+            let Some(at) = entries.place(name) else { continue };
+            let what = format!("{name} has no effect without shared = true; leave it out");
+            reader.at(at).wrong(what);
         }
-        Some((_, None)) => {
-            // It is wrong, and may have been meant.
-            let _ = without.map(|value| word(reader, value));
-            let _ = open_for.map(|value| reader.time(value, "open_for", OPEN_FOR, "10s"));
-            return None;
-        }
-    };
-    if !has_store {
+        return None;
+    }
+    let word = entries.read(reader, &WITHOUT_STORE);
+    if is_shared.is_none() {
+        // It is wrong, and may have been meant.
+        let _ = entries.read(reader, &OPEN_FOR);
+        return None;
+    }
+    if let Some(at) = at.filter(|_| !has_store) {
         reader.at(at).wrong(format!(
             "policy '{policy}' is shared, and the file has no store; write [store], and below it \
              url = \"redis://HOST:PORT\""
         ));
     }
-    let written = without.map(|value| word(reader, value));
-    let mut without_store = written.flatten().unwrap_or_default();
-    match (&mut without_store, open_for) {
-        (WithoutStore::Open { for_ }, Some(value)) => {
-            *for_ = reader.time(value, "open_for", OPEN_FOR, "10s").unwrap_or(*for_);
+    let mut without_store = word.and_then(WithoutStore::of_word).unwrap_or_default();
+    match (&mut without_store, entries.at(&OPEN_FOR)) {
+        (WithoutStore::Open { for_ }, Some(_)) => {
+            *for_ = entries.read(reader, &OPEN_FOR).unwrap_or(*for_);
         }
         // If the word is wrong, "open" may have been meant.
-        (_, Some(value)) if written != Some(None) => {
+        (_, Some(at)) if word.is_some() || entries.get(&WITHOUT_STORE).is_none() => {
             let what = "open_for has no effect without without_store = \"open\"; leave it out";
-            reader.on(value).wrong(what);
+            reader.at(at).wrong(what);
         }
         _ => {}
     }
-    Some((at, Sharing { without_store, at_once: false }))
-}
-
-fn word<'t>(reader: &mut Reader<'t>, value: &Node<'t>) -> Option<WithoutStore> {
-    let like = "\"share\", \"closed\" or \"open\"";
-    let word = reader.string(value, "without_store", like)?;
-    let found = WithoutStore::of_word(&word);
-    if found.is_none() {
-        let at = value.span().start;
-        reader.at(at).unknown("a way to do without the store", &word, &WORDS);
-    }
-    found
+    Some(Sharing { without_store, at_once: false })
 }
 
 /// Lets the limits of a shared policy, its overrides and its trial owe whole cells.

@@ -1,37 +1,22 @@
-//! The grammar of `[store]`, and the state of the files that it names.
+//! The grammar of `[store]`, the state of the files that it names, and salts.
 
 use std::io::Read as _;
 use std::ops::RangeInclusive;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use gcra_store::{Certificate, Password};
+use gcra_text::config_note::ConfigNote;
 use toml::de::DeValue;
 
-use crate::file::reader::{Entries, Node, Reader};
+use crate::file::entries::Entries;
+use crate::file::reader::{Node, Reader};
+use crate::file::settings::{NonEmpty, Own, POLICY_TABLE, STORE_TABLE, Setting, of_store as of};
 use crate::file::sources::{self, Sources};
-use crate::store::{StoreSettings, StoreUrl, VARIABLE_RULE, WAITS, is_variable};
+use crate::store::{StoreSettings, StoreUrl, VARIABLE_RULE, is_variable};
 
 /// How many bytes a salt has, so that it cannot be guessed.
 const SALTS: RangeInclusive<usize> = 16..=4096;
-
-/// The most replicas of a server that can be asked for.
-const MOST_REPLICAS: u64 = 100;
-
-const SETTINGS: &[&str] = &[
-    "url",
-    "password_file",
-    "password_env",
-    "sentinel_password_file",
-    "sentinel_password_env",
-    "ca",
-    "certificate",
-    "certificate_key",
-    "wait",
-    "strict",
-    "least_replicas",
-    "salt_file",
-];
 
 pub(crate) fn store<'t>(
     reader: &mut Reader<'t>,
@@ -41,64 +26,28 @@ pub(crate) fn store<'t>(
     let at = value.span().start;
     let what = "store must be a table; write [store], and below it url = \"redis://HOST:PORT\"";
     let table = reader.table(value, what)?;
-    let mut entries = Entries::new("the store".to_owned(), SETTINGS, table);
-    let url = entries.take("url");
-    if url.is_none() {
+    let entries = Entries::new("the store", &STORE_TABLE, table);
+    if entries.get(&of::URL).is_none() {
         reader.at(at).wrong("the store has no address; write url = \"redis://HOST:PORT\"");
     }
-    let url = url.and_then(|value| self::url(reader, value));
-    let password = password(reader, sources, &mut entries, ["password_file", "password_env"]);
-    let of_sentinels = ["sentinel_password_file", "sentinel_password_env"];
-    let sentinel = of_sentinels.iter().find_map(|name| entries.get(name));
-    if let (Some(value), Some(url)) = (sentinel, &url)
-        && !url.url.has_sentinels()
-    {
-        let what = "the store has no sentinels that need a password; write a url that begins with \
-                    redis+sentinel://, or leave it out";
-        reader.on(value).wrong(what);
-    }
-    let sentinel_password = self::password(reader, sources, &mut entries, of_sentinels);
-    let pair = ["certificate", "certificate_key"];
-    if let [Some(value), None] | [None, Some(value)] = pair.map(|name| entries.get(name)) {
-        let what = "certificate and certificate_key belong together; write both";
-        reader.on(value).wrong(what);
-    }
-    let mut tls_file = |name: &'static str, content: Content| {
-        let value = entries.take(name)?;
-        let file = reader.name(value, name, "the name of a file (PEM)")?;
-        let path = sources.path(&file);
-        // It is said once about the two that belong together.
-        if name != pair[1] && url.as_ref().is_some_and(|url| !url.url.has_tls()) {
-            reader.on(value).wrong(format!(
-                "{name} has no effect without TLS; write a url that begins with rediss://, or \
-                 leave {name} out"
-            ));
-        } else if let Some(remark) = content.remark(&path) {
-            reader.hide_unless_there(&file, &path);
-            reader.on(value).warn(&remark);
-        }
-        Some(path)
-    };
-    let ca = tls_file("ca", Content::Certificates);
-    let chain = tls_file(pair[0], Content::Certificates);
-    let key = tls_file(pair[1], Content::Key);
-    let certificate = chain.zip(key).map(|(chain, key)| Certificate { chain, key });
-    let wait = entries.take("wait");
-    let wait = wait.and_then(|value| reader.time(value, "wait", WAITS, "20ms"));
-    let strict = entries.take("strict").and_then(|value| reader.boolean(value, "strict"));
-    let least_replicas = entries
-        .take("least_replicas")
-        .and_then(|value| reader.number(value, "least_replicas", 0..=MOST_REPLICAS));
-    let salt = entries.take("salt_file").and_then(|value| salt(reader, sources, value));
-    reader.no_more_but(entries, |name, _| misplaced(name));
+    let url = entries.get(&of::URL).and_then(|value| self::url(reader, value));
+    let mut file = PathReader { reader, sources, entries: &entries, url: url.as_ref() };
+    let password = file.password(&of::PASSWORD_FILE, &of::PASSWORD_ENV);
+    let sentinel_password = file.sentinel_password();
+    let authorities = file.of_tls(&of::CA, Content::Certificates);
+    let certificate = file.certificate();
+    let wait = entries.read(reader, &of::WAIT);
+    let strict = entries.read(reader, &of::STRICT);
+    let least_replicas = entries.read(reader, &of::LEAST_REPLICAS);
+    let salt = salt(reader, sources, &entries, &of::SALT_FILE);
+    entries.no_others(reader, |name, _| misplaced(name));
     let mut settings = StoreSettings::new(url?).with_wait(wait);
     settings.salt = salt.unwrap_or_default();
     let config = &mut settings.base;
     config.password = password.unwrap_or_default();
     config.sentinel_password = sentinel_password.unwrap_or_default();
-    (config.certificate, config.authorities) = (certificate, ca);
+    (config.certificate, config.authorities) = (certificate, authorities);
     config.strict = strict.unwrap_or(config.strict);
-    let least_replicas = least_replicas.and_then(|least| u32::try_from(least).ok());
     config.least_replicas = least_replicas.unwrap_or(config.least_replicas);
     if let Some(remark) = settings.remark_about_user() {
         reader.at(at).warn(&remark);
@@ -120,7 +69,7 @@ fn misplaced(name: &str) -> Option<String> {
         "user" | "username" | "host" | "port" | "database" => format!(
             "'{name}' is part of the address; write url = \"redis://USER@HOST:PORT/DATABASE\""
         ),
-        "shared" | "without_store" | "open_for" => {
+        _ if POLICY_TABLE.has(name) => {
             format!("'{name}' belongs to a policy; write it below its header")
         }
         _ => return None,
@@ -128,45 +77,107 @@ fn misplaced(name: &str) -> Option<String> {
 }
 
 fn url<'t>(reader: &mut Reader<'t>, value: &Node<'t>) -> Option<StoreUrl> {
-    let text = reader.string(value, "url", "such as \"redis://store.example\"")?;
+    let text = of::URL.read(reader, value)?;
     StoreUrl::parse(&text).map_err(|what| reader.on(value).wrong(&what)).ok()
 }
 
-/// A password: the settings that name its file and its variable.
-fn password<'t>(
-    reader: &mut Reader<'t>,
-    sources: &Sources,
-    entries: &mut Entries<'_, 't>,
-    [in_file, in_variable]: [&'static str; 2],
-) -> Option<Password> {
-    let (file, variable) = (entries.take(in_file), entries.take(in_variable));
-    if let (Some(_), Some(variable)) = (file, variable) {
-        let what = format!("{in_file} and {in_variable} cannot be given together; leave one out");
-        reader.on(variable).wrong(what);
-    }
-    if let Some(value) = file {
-        let file = reader.name(value, in_file, "the name of a file")?;
-        let path = sources.path(&file);
-        if let Some(remark) = Content::Password.remark(&path) {
-            reader.hide_unless_there(&file, &path);
-            reader.on(value).warn(&remark);
+/// Reads the settings that name a file of the store, and looks at the file.
+struct PathReader<'r, 'd, 't> {
+    reader: &'r mut Reader<'t>,
+    sources: &'r Sources,
+    entries: &'r Entries<'d, 't>,
+    url: Option<&'r StoreUrl>,
+}
+
+impl PathReader<'_, '_, '_> {
+    /// A password, of which one setting names the file, or another one the variable.
+    fn password(
+        &mut self,
+        in_file: &Setting<NonEmpty>,
+        in_variable: &Setting<Own>,
+    ) -> Option<Password> {
+        let (value, variable) = (self.entries.get(in_file), self.entries.get(in_variable));
+        let (file_name, name) = (in_file.about.name, in_variable.about.name);
+        if let (Some(_), Some(variable)) = (value, variable) {
+            let what = format!("{file_name} and {name} cannot be given together; leave one out");
+            self.reader.on(variable).wrong(what);
         }
-        return Some(Password::File(path));
-    }
-    let value = variable?;
-    match value.get_ref() {
-        DeValue::String(name) if is_variable(name) => Some(Password::Variable(name.to_string())),
-        _ => {
-            let what = format!("{in_variable} is not the name of a variable; {VARIABLE_RULE}");
-            reader.on(value).refuse(what)
+        if let Some(value) = value {
+            let file = in_file.read(self.reader, value)?;
+            let at = value.span().start;
+            return Some(Password::File(self.file(at, &file, Content::Password)));
         }
+        let value = variable?;
+        match value.get_ref() {
+            DeValue::String(name) if is_variable(name) => {
+                Some(Password::Variable(name.to_string()))
+            }
+            _ => {
+                let what = format!("{name} is not the name of a variable; {VARIABLE_RULE}");
+                self.reader.on(value).refuse(what)
+            }
+        }
+    }
+
+    fn sentinel_password(&mut self) -> Option<Password> {
+        let at = self.entries.at(&of::SENTINEL_PASSWORD_FILE);
+        if let Some(at) = at.or(self.entries.at(&of::SENTINEL_PASSWORD_ENV))
+            && self.url.is_some_and(|url| !url.url.has_sentinels())
+        {
+            let what = "the store has no sentinels that need a password; write a url that begins \
+                        with redis+sentinel://, or leave it out";
+            self.reader.at(at).wrong(what);
+        }
+        self.password(&of::SENTINEL_PASSWORD_FILE, &of::SENTINEL_PASSWORD_ENV)
+    }
+
+    fn certificate(&mut self) -> Option<Certificate> {
+        let pair = [self.entries.at(&of::CERTIFICATE), self.entries.at(&of::CERTIFICATE_KEY)];
+        if let [Some(at), None] | [None, Some(at)] = pair {
+            let what = "certificate and certificate_key belong together; write both";
+            self.reader.at(at).wrong(what);
+        }
+        let chain = self.of_tls(&of::CERTIFICATE, Content::Certificates);
+        // That it has no effect without TLS is said once about the two that belong together.
+        let key = self.entries.read(self.reader, &of::CERTIFICATE_KEY);
+        let key = key.zip(self.entries.at(&of::CERTIFICATE_KEY));
+        let key = key.map(|(file, at)| self.file(at, &file, Content::Key));
+        chain.zip(key).map(|(chain, key)| Certificate { chain, key })
+    }
+
+    /// A file that has an effect with TLS only.
+    fn of_tls(&mut self, setting: &Setting<NonEmpty>, content: Content) -> Option<PathBuf> {
+        let (at, path) = (self.entries.at(setting)?, self.entries.read(self.reader, setting)?);
+        if self.url.is_some_and(|url| !url.url.has_tls()) {
+            let name = setting.about.name;
+            self.reader.at(at).wrong(format!(
+                "{name} has no effect without TLS; write a url that begins with rediss://, or \
+                 leave {name} out"
+            ));
+            return Some(self.sources.path(&path));
+        }
+        Some(self.file(at, &path, content))
+    }
+
+    /// The path of a file, after a look at it.
+    fn file(&mut self, at: usize, file: &str, content: Content) -> PathBuf {
+        let path = self.sources.path(file);
+        if let Some(remark) = content.remark(&path) {
+            self.reader.hide_unless_there(file, &path);
+            self.reader.at(at).warn(&remark);
+        }
+        path
     }
 }
 
 /// The bytes of a salt file, without line ends and blanks behind them.
-fn salt<'t>(reader: &mut Reader<'t>, sources: &mut Sources, value: &Node<'t>) -> Option<Vec<u8>> {
-    let at = value.span().start;
-    let file = reader.name(value, "salt_file", "the name of a file of random bytes")?;
+pub(crate) fn salt<'t>(
+    reader: &mut Reader<'t>,
+    sources: &mut Sources,
+    entries: &Entries<'_, 't>,
+    setting: &Setting<NonEmpty>,
+) -> Option<Vec<u8>> {
+    let (at, file) = (entries.at(setting)?, entries.read(reader, setting)?);
     let (path, bytes) = sources.read_bytes(&file, *SALTS.end());
     let shown = path.display();
     let salt = bytes
@@ -184,6 +195,9 @@ fn salt<'t>(reader: &mut Reader<'t>, sources: &mut Sources, value: &Node<'t>) ->
              them; 'openssl rand -hex 32' makes one, and all machines need the same"
         ));
     }
+    if let Some(remark) = Content::Salt.remark(&path) {
+        reader.at(at).warn(&remark);
+    }
     Some(salt)
 }
 
@@ -192,6 +206,7 @@ enum Content {
     Password,
     Certificates,
     Key,
+    Salt,
 }
 
 impl Content {
@@ -200,6 +215,7 @@ impl Content {
             Self::Password => "password",
             Self::Certificates => "certificate",
             Self::Key => "key",
+            Self::Salt => "salt",
         }
     }
 
@@ -230,14 +246,15 @@ impl Content {
 
 impl StoreSettings {
     /// The remarks about the files that it names, a sentence each.
-    pub fn remarks(&self) -> Vec<String> {
+    pub fn remarks(&self) -> Vec<ConfigNote> {
         let password = match &self.base.password {
             Password::File(path) => Content::Password.remark(path),
             _ => None,
         };
         let authorities = self.base.authorities.as_ref();
         let authorities = authorities.and_then(|path| Content::Certificates.remark(path));
-        password.into_iter().chain(authorities).chain(self.remark_about_user()).collect()
+        let all = password.into_iter().chain(authorities).chain(self.remark_about_user());
+        all.map(ConfigNote::from).collect()
     }
 
     /// That the user has no password, if that is so.

@@ -29,15 +29,26 @@ pub(crate) fn in_words(
         return Some(Mistake { sentence, is_understood: false });
     }
     let line = line.trim();
-    let sentence = match message.split(',').next().unwrap_or("") {
-        "duplicate key" if looks_back => return understood(defined_twice(text, span)?),
+    match message.split(',').next().unwrap_or("") {
+        "duplicate key" if looks_back => understood(defined_twice(text, span)?),
         "duplicate key" => {
-            return understood("this is defined twice; keep only one of the two".to_owned());
+            understood("this is defined twice; keep only one of the two".to_owned())
         }
         "string values must be quoted"
         | "invalid float"
         | "invalid boolean"
-        | "invalid integer" => return understood(bare_value(value(text, at))),
+        | "invalid integer" => understood(bare_value(value(text, at))),
+        of => Some(Mistake {
+            sentence: not_understood(of, &message, line, text, at),
+            is_understood: false,
+        }),
+    }
+}
+
+/// Says what is wrong in a line of which not everything was understood. `of` is the first part of
+/// the library's message.
+fn not_understood(of: &str, message: &str, line: &str, text: &str, at: usize) -> String {
+    match of {
         "invalid unquoted key" if line.starts_with('[') => header(line),
         "invalid unquoted key" => bare_key(key(text, at)),
         "key with no value" if line.ends_with(']') && !line.contains(['[', '=']) => {
@@ -85,9 +96,8 @@ pub(crate) fn in_words(
             let name = line.split(['.', '=']).next().unwrap_or(line).trim();
             format!("'{name}' is defined twice; keep only one of the two")
         }
-        message => format!("this is not valid TOML: {message}"),
-    };
-    Some(Mistake { sentence, is_understood: false })
+        of => format!("this is not valid TOML: {of}"),
+    }
 }
 
 const HAPROXY_SECTIONS: [&str; 8] = [

@@ -28,7 +28,7 @@ pub(crate) struct Bin {
     pub clients: u64,
 }
 
-/// The bounds of bins within a decade: each bin begins at one of them.
+/// The bounds of bins within a decade: each bin begins at a bound.
 const BEGINS: [u32; 7] = [10, 15, 20, 30, 40, 50, 70];
 
 /// The clients by the requests of their busiest period, in bins that grow with it; none after the

@@ -203,7 +203,7 @@ fn suspects(clients: &[FollowedClient], chosen: &[Chosen]) -> Vec<Suspect> {
         .collect()
 }
 
-/// Sentences about what does not follow from this log.
+/// Sentences about conclusions that do not follow from this log.
 fn cannot_tell(
     collected: &Collector,
     touched: &PerLimit<u64>,

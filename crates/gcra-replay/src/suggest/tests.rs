@@ -264,8 +264,8 @@ fn what_cannot_be_told_is_said() {
     }
 }
 
-/// Ten quiet clients and a machine: the target is none of them, and what it costs to keep the
-/// machine out is said as well.
+/// Ten quiet clients and a machine: the target is to touch no client. The price of keeping the
+/// machine out is named as well.
 #[test]
 fn a_smaller_limit_that_touches_one_client_is_named() {
     let mut requests: Vec<(u64, i64)> = Vec::new();
@@ -303,7 +303,7 @@ fn a_client_takes_at_most_a_kilobyte() {
 }
 
 fn in_words(found: &Suggestions, width: usize) -> String {
-    let mut page = Page { text: String::new(), width };
+    let mut page = Page::new(Some(width));
     found.write(&mut page);
     page.text
 }

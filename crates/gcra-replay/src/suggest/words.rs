@@ -48,7 +48,11 @@ impl Suggestions {
         }
         if !self.peaks.is_empty() {
             page.blank();
-            page.line("  Clients by the requests of their busiest second");
+            page.item(
+                "  ",
+                "Clients by the requests of their busiest second (twice as many clients make a \
+                 bar one step longer)",
+            );
             bars(&self.peaks, page);
         }
         if !self.suspects.is_empty() {

@@ -5,7 +5,7 @@ use crate::config::{Config, Password, Place};
 
 /// The permissions that a user of the store needs, in the words of `ACL SETUSER`.
 pub const PERMISSIONS: &str = "resetkeys ~{gcra:* resetchannels -@all +eval +evalsha +get +set \
-                               +time +role +wait +asking +cluster|slots +select";
+                               +strlen +time +role +wait +asking +cluster|slots +select";
 
 /// Advice about a fault of a store with this configuration, as the end of a sentence; empty if
 /// there is no advice.

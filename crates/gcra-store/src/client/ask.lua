@@ -1,6 +1,6 @@
 -- One ask for one bucket.
 --
--- Answers with nothing if the ask is ignored, and otherwise with what script.rs reads.
+-- Answers with nothing if the ask is ignored, and otherwise with the values that script.rs reads.
 
 local burst, ceiling, cell, scale, longest, host, number, fresh, spent, debt, owes, holds, want,
     least, validity = struct.unpack('<I4I4ddI4c8dBI4I4I4I4I4I4I4', ARGV[1])

@@ -31,7 +31,7 @@ pub(crate) struct Bound {
     first: OnceLock<Box<[u8]>>,
 }
 
-/// How many bytes of what is read first are kept, at most.
+/// How many of the bytes that are read first are kept, at most.
 const FIRST: usize = 128;
 
 impl Bound {

@@ -14,8 +14,8 @@ pub(crate) const TAGS: u16 = 1024;
 
 /// Names buckets.
 ///
-/// A name is `{gcra:NNN}:2:POLICY.LIMIT:HASH`. The 2 is the layout of what is kept there: a record
-/// for each of the numbers that the limit has had, or that requests say, so hosts with different
+/// A name is `{gcra:NNN}:2:POLICY.LIMIT:HASH`. The 2 is the layout of the value: a record for each
+/// of the numbers that the limit has had, or that requests say. So hosts with different
 /// configurations never meet on one record. The hash has 128 bits, and nothing of the key can be
 /// read from it without the salt. NNN is the hash modulo 1024.
 ///
@@ -37,6 +37,17 @@ impl Names {
         Self { salted }
     }
 
+    /// 32 bytes for a purpose other than a name of a bucket, which depend on the salt.
+    pub(crate) fn digest(&self, purpose: &[u8]) -> [u8; 32] {
+        let mut hash = self.salted.clone();
+        // In the bytes of a bucket, the name of a limit stands before this one.
+        hash.update(&[0xff]);
+        hash.update(purpose);
+        let mut digest = [0; 32];
+        digest.copy_from_slice(hash.finish().as_ref());
+        digest
+    }
+
     /// The bucket of a key. `limit_name` says of which limit in which policy (`api.second`); it is
     /// written into the name as it is.
     pub fn bucket(
@@ -53,7 +64,7 @@ impl Names {
         hash.update(key);
         let hash = hash.finish();
         let hash = hash.as_ref().first_chunk().map_or(0, |half| u128::from_be_bytes(*half));
-        Bucket { limit_name, hash, limit, changed: None, before: Vec::new() }
+        Bucket { limit_name, hash, limit, changed: None }
     }
 }
 
@@ -71,8 +82,6 @@ pub struct Bucket {
     limit: SharedLimit,
     /// When the limit got its numbers, and what is owed at most because of others.
     changed: Option<(Instant, Units)>,
-    /// The names under which the same client was found before.
-    before: Vec<String>,
 }
 
 impl Bucket {
@@ -81,18 +90,6 @@ impl Bucket {
     #[must_use]
     pub fn with_change(self, at: Instant, most: Units) -> Self {
         Self { changed: Some((at, most)), ..self }
-    }
-
-    /// The same bucket, for a client that was found by another key before the change. Its debt
-    /// there counts as well. Servers of a cluster can look there only if the names have the same
-    /// tag.
-    #[must_use]
-    pub fn moved_from(mut self, before: &Self) -> Self {
-        let name = before.name();
-        if name != self.name() && !self.before.contains(&name) {
-            self.before.push(name);
-        }
-        self
     }
 
     /// A bucket that no request has, and an ask that finds out whether the server does what it is
@@ -165,14 +162,6 @@ impl Bucket {
         }
     }
 
-    /// The names under which the same client was found before, as far as a store can look there:
-    /// a cluster at those with the same tag.
-    pub(crate) fn before(&self, is_cluster: bool) -> impl Iterator<Item = &str> + Clone {
-        let tag = tag_text(self.tag());
-        let names = self.before.iter().map(String::as_str);
-        names.filter(move |name| !is_cluster || name.starts_with(&tag))
-    }
-
     pub(crate) fn epoch(&self) -> String {
         format!("{}:epoch", tag_text(self.tag()))
     }
@@ -229,22 +218,6 @@ mod tests {
         assert_eq!(different(&other_numbers, Bucket::name), 1, "the records lie side by side");
         let all: Vec<_> = other_keys.into_iter().chain(other_numbers).collect();
         assert_eq!(different(&all, |bucket| bucket.mark().to_string()), 8);
-    }
-
-    #[test]
-    fn a_cluster_looks_only_where_the_tag_is_the_same() {
-        let names = Names::new(b"");
-        let bucket = names.bucket("api", b"1", limit(20));
-        let before = |key: &[u8]| bucket.clone().moved_from(&names.bucket("api", key, limit(10)));
-        assert_eq!(before(b"1").before(false).count(), 0, "it is the same place");
-        assert_eq!(before(b"2").moved_from(&names.bucket("api", b"2", limit(5))).before.len(), 1);
-        let looks = |is_cluster| {
-            (0..4 * u32::from(TAGS))
-                .filter(|key| before(&key.to_le_bytes()).before(is_cluster).count() == 1)
-                .count()
-        };
-        assert_eq!(looks(false), 4 * usize::from(TAGS));
-        assert!((1..20).contains(&looks(true)));
     }
 
     /// A file that changes the count must not forget what was used.

@@ -1,10 +1,16 @@
 -- One charge to one bucket, made at once.
 --
--- ARGV[1] has in it, behind the numbers: the number of the charge, 0 to take, 1 to charge more, and
--- 2 to give back; how many cells; how many a request needs; what drains while it waits, in units;
--- when the window of a count begins and ends, in s since 1970; and when the cells were taken that a
--- denied request gives back, or 0.
--- Answers with what script.rs reads.
+-- ARGV[1] has in it, behind the numbers:
+--
+-- * the number of the charge;
+-- * 0 to take, 1 to charge more, and 2 to give back;
+-- * how many cells;
+-- * how many cells a request needs;
+-- * the units that drain while it waits;
+-- * when the window of a count begins, and when it ends, in s since 1970;
+-- * when the cells were taken that a denied request gives back, or 0.
+--
+-- Answers with the values that script.rs reads.
 
 local burst, ceiling, cell, scale, longest, number, kind, cells, needs, drains, begin, ends,
     taken_at = struct.unpack('<I4I4ddI4dBI4I4dddd', ARGV[1])
@@ -15,7 +21,7 @@ local owed, soonest, lent, noted, noted_host, leases, last_used =
 local allowed, charged, beyond = true, 0, 0
 if kind == 0 then
     needs = math.max(cells, needs)
-    -- What is lent does not drain while the request waits.
+    -- Lent cells do not drain while the request waits.
     local all_lent = lent * cell + lent_by_others()
     local most = burst * cell + (all_lent == 0 and drains or 0)
     allowed = needs == 0 or (needs <= burst and owed + all_lent + needs * cell <= most)
@@ -28,8 +34,8 @@ elseif kind == 1 then
     owed = owed + charged * cell
     beyond = math.min(math.ceil(math.max(owed - burst * cell, 0) / cell), charged)
 else
-    -- What was charged under other numbers is not given back here. How much there was that a full
-    -- window could not hold is not known.
+    -- Cells that were charged under other numbers are not given back here. The number of cells
+    -- that a full window could not hold is not known.
     local before, back = own_owed, cells * cell
     if taken_at > 0 and scale > 0 then
         back = last_used < taken_at and 0 or math.max(back - (last_used - taken_at) * scale, 0)

@@ -388,7 +388,7 @@ impl Clock {
     }
 }
 
-/// The replicas that follow a primary, by what it says.
+/// The replicas that follow a primary, as the primary says.
 async fn replicas_of(connection: &mut Connection, within: Duration) -> Vec<Address> {
     let role = connection.send_one(&["ROLE"], LONG_ANSWER, within).await.unwrap_or(Value::Nil);
     let replicas = parts(&role).get(2).map_or(&[][..], parts);

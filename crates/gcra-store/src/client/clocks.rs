@@ -14,8 +14,8 @@ const TOLD_EVERY: Micros = Micros::from_millis(60_000);
 /// No server has replied yet.
 const NONE: u16 = u16::MAX;
 
-/// The last times on the clocks of servers, also of those that are lost, started again, or have no
-/// keys any more: whether a key's clock leaps does not depend on which server has the key.
+/// The last times on the clocks of servers. Servers that are lost, started again, or without keys
+/// are kept, too: a leap of a key's clock does not depend on which server has the key.
 pub(crate) struct Clocks {
     servers: Vec<Server>,
     /// For each tag the place of the server that replied last.
@@ -40,9 +40,9 @@ impl Clocks {
         Self { servers: Vec::new(), by_tag: vec![NONE; usize::from(TAGS)].into() }
     }
 
-    /// Notes what the clock of a server said in a reply about a key with this tag, to what was
-    /// sent at `sent` and answered at `received`. Some: the clock that decides about the key is
-    /// another one than before by more than 20 ms, and by more than clocks drift.
+    /// Notes what the clock of a server said in a reply about a key with this tag. The question
+    /// was sent at `sent`, and the reply came at `received`. Some: the clock that decides about
+    /// the key differs from the clock before by more than 20 ms, and by more than clocks drift.
     pub(crate) fn note(
         &mut self,
         address: &Address,

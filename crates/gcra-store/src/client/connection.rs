@@ -26,8 +26,8 @@ use crate::config::{Address, Certificate, Config, Password};
 pub(crate) const ANSWER: usize = 1 << 10;
 
 /// The most bytes of a long answer: the map of a cluster with 10,000 ranges of slots, or a record
-/// with the leases of 10,000 hosts and the one under its earlier numbers.
-pub(crate) const LONG_ANSWER: usize = 2 << 20;
+/// with the leases of 10,000 hosts and the one under its earlier numbers, or all orders.
+pub(crate) const LONG_ANSWER: usize = 4 << 20;
 
 /// A connection. When the last copy of it is dropped, it is closed, and what is under way on it
 /// fails at once.
@@ -208,7 +208,16 @@ impl Connection {
         commands: &Pipeline,
         within: Duration,
     ) -> Result<Vec<Value>, Fault> {
-        without_faults(self.exchange(commands, LONG_ANSWER, Instant::now() + within).await?)
+        without_faults(self.answers_for_long(commands, within).await?)
+    }
+
+    /// The same with the answers that are errors.
+    pub(crate) async fn answers_for_long(
+        &mut self,
+        commands: &Pipeline,
+        within: Duration,
+    ) -> Result<Vec<Value>, Fault> {
+        self.exchange(commands, LONG_ANSWER, Instant::now() + within).await
     }
 
     /// Sends a command of these words, and returns its answer, which has at most this many bytes,

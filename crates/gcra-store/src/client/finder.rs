@@ -2,6 +2,7 @@
 //! records of which tag.
 
 use core::time::Duration;
+use std::io;
 use std::sync::{Arc, LazyLock};
 
 use futures_util::StreamExt as _;
@@ -10,6 +11,7 @@ use futures_util::stream::FuturesUnordered;
 use redis::{Pipeline, Value};
 use tokio::time::{Instant, sleep};
 
+use crate::client::advice::advice;
 use crate::client::bucket::{TAGS, tag_text};
 use crate::client::connection::{
     ANSWER, Connection, Connector, LONG_ANSWER, fault_of, parts, text,
@@ -17,9 +19,10 @@ use crate::client::connection::{
 use crate::client::fault::{Fault, in_words};
 use crate::client::script::{self, By};
 use crate::client::sentinels::{Answers, Found, Sentinels, found};
-use crate::config::{Address, Place};
+use crate::config::{Address, Config, Place};
 
-/// Looks for servers, again and again. It moves into each look and comes back with what it found.
+/// Looks for servers, again and again. It moves into each look and comes back with the servers
+/// that it found.
 pub(crate) struct Finder {
     connector: Arc<Connector>,
     /// The node of a cluster to ask first.
@@ -44,7 +47,7 @@ pub(crate) struct Seen {
     /// Why the sentinels or the cluster could not tell where the servers are. The map is then
     /// what was known before.
     pub(crate) fault: Option<Fault>,
-    /// What the sentinels have said, if there are any.
+    /// The answers of the sentinels, if there are any.
     pub(crate) sentinels: Answers,
 }
 
@@ -255,6 +258,34 @@ impl Finder {
     }
 }
 
+/// Looks once for the server that has the keys of a tag, such as `name`. Returns its address, a
+/// connection and the number of its replicas. The error is a sentence without a full stop.
+pub(crate) async fn server_of(
+    connector: &Arc<Connector>,
+    tag: u16,
+    name: &str,
+) -> io::Result<(Address, Connection, u32)> {
+    let config = &connector.config;
+    let seen = Finder::new(connector.clone()).look(&[]).await.map_err(|fault| {
+        let advice = advice(&fault, config);
+        io::Error::other(format!(
+            "it is not known where the servers of the store are: {fault}{advice}"
+        ))
+    })?;
+    let place = seen.map.owners.get(usize::from(tag)).map_or(0, |&place| place.into());
+    let server = seen.map.servers.get(place).zip(seen.servers.into_iter().nth(place));
+    let none = || io::Error::other(format!("no server of the cluster has the key {name}"));
+    let (Found { address, .. }, state) = server.ok_or_else(none)?;
+    let (connection, replicas) = state.map_err(|fault| unusable(config, address, &fault))?;
+    Ok((address.clone(), connection, replicas))
+}
+
+/// Says that a server cannot be used.
+pub(crate) fn unusable(config: &Config, address: &Address, fault: &Fault) -> io::Error {
+    let advice = advice(fault, config);
+    io::Error::other(format!("the store at {address} cannot be used: {fault}{advice}"))
+}
+
 /// The address with which an element of a list begins.
 pub(crate) fn address_in(element: &Value) -> Option<Address> {
     let [host, port, ..] = parts(element) else { return None };
@@ -353,8 +384,8 @@ fn map_of(slots: &Value, asked: &Address) -> Option<Map> {
 static SLOTS: LazyLock<Box<[i64]>> =
     LazyLock::new(|| (0..TAGS).map(|tag| slot_of(tag).into()).collect());
 
-/// The slot of a cluster in which a tag lies: CRC-16/XMODEM of what stands between the braces,
-/// modulo 16384 (Redis cluster specification, "Key distribution model").
+/// The slot of a cluster in which a tag lies: CRC-16/XMODEM of the text between the braces, modulo
+/// 16384 (Redis cluster specification, "Key distribution model").
 pub(crate) fn slot_of(tag: u16) -> u16 {
     let text = tag_text(tag);
     let inner = text.trim_matches(['{', '}']);

@@ -23,7 +23,7 @@ pub struct AskAnswer {
 pub enum AskOutcome {
     /// The store's reply, confirmed if the store is durable: for `Holding::reply`.
     Reply(AskReply),
-    /// The store has seen this ask or a later one of this host before: for `Holding::void`.
+    /// The store has seen this ask, or a later ask of the host, before: for `Holding::void`.
     Ignored,
     /// There is no reply that may be used; the store may have taken the ask: for `Holding::void`.
     Void,

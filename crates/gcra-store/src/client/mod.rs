@@ -1,5 +1,7 @@
 //! The client of a store, and the scripts that the store runs.
 
+// ADR 38: The redis crate carries bytes, and the asks are our own.
+
 mod advice;
 mod bounded;
 mod bucket;
@@ -10,6 +12,7 @@ mod fault;
 mod finder;
 mod lines;
 mod message;
+mod orders;
 mod password;
 pub mod script;
 mod sentinels;
@@ -23,6 +26,10 @@ pub use bucket::{Bucket, Names};
 pub use check::{Finding, Kind, check};
 pub use fault::Fault;
 pub use message::{AskAnswer, AskOutcome, NotCharged};
+pub use orders::{
+    LONGEST_WORDS, MOST_SHARED_ENDS, MOST_SHARED_ORDERS, NewOrder, ORDERS_SOURCE, OrderExchange,
+    OrderId, SharedOrder,
+};
 pub use shared::{FOUND_WITHIN, Health, ServerHealth, StoreCounters};
 pub use standing::Standing;
 pub use store::{Asker, Away, Charging, Line, Store};

@@ -1,18 +1,20 @@
--- What both scripts begin with: opening the record of a bucket, and keeping it. ask.lua or
+-- The first part of both scripts: opening the record of a bucket, and keeping it. ask.lua or
 -- charge.lua stands below. The types Record and Records of the crate gcra-lease say the same in
 -- Rust, and a test compares the two; the reasons are there.
 --
--- KEYS  1: the records of the bucket. If the store is strict, 2: the epoch. Then those of the same
---       client under the keys that it had before.
--- ARGV  1: the numbers, and the ask or charge. 2: how many ms the records are kept, at least.
---       3: how many µs ago the limit got these numbers, and the units that are owed at most
---       because of others. 4: 1 if the store is strict, else 0.
+-- * KEYS[1]: the records of the bucket.
+-- * KEYS[2], if the store is strict: the epoch.
+-- * ARGV[1]: the numbers, and the ask or charge.
+-- * ARGV[2]: the shortest time for which the records are kept, in ms.
+-- * ARGV[3]: how many µs ago the limit got these numbers, and the most units that are owed because
+--   of others.
+-- * ARGV[4]: 1 if the store is strict, else 0.
 --
 -- Each of the numbers under which something is owed has a record. It is these numbers, as ARGV[1]
 -- has them, the number of leases, a header, and a lease for each host. The record that was used
--- last comes first. Times are in whole µs, and what is owed is in units, of which `scale` (a power
--- of two) are one µs. All of them stay below 2^53, so doubles are exact. Lua's own text of a
--- number has only 14 digits, so none is made.
+-- last comes first. Times are in whole µs. Debts are in units, of which `scale` (a power of two)
+-- are one µs. All of them stay below 2^53, so doubles are exact. Lua's own text of a number has
+-- only 14 digits, so none is made.
 --
 -- For a count in a window, `scale` is 0, so nothing drains, and `cell` is 1. Its name has the
 -- window in it, so there is one record, whatever the count is.
@@ -20,9 +22,9 @@
 local now = redis.call('TIME')
 now = now[1] * 1000000 + now[2]
 
--- Advances a record to now. Returns what is owed, the soonest expiry (or a time before it), the
--- cells of all leases, until when a denial is noted and whose it is, the leases, and when it was
--- last used before or the last lease expired.
+-- Advances a record to now. Returns the debt, the soonest expiry (or a time before it), the cells
+-- of all leases, and until when a denial is noted and whose it is. Then it returns the leases, and
+-- when the record was last used before or the last lease expired.
 local function settle(record, burst, ceiling, cell, scale, longest)
     -- The most that is owed, and the most without penalties.
     local most, full = ceiling * cell + longest * scale, burst * cell + longest * scale
@@ -75,8 +77,8 @@ end
 
 -- The numbers of this call; the other records, as they are kept, and for how many ms.
 local numbers, others, others_ms = string.sub(ARGV[1], 1, 28), '', 0
--- What is owed under these numbers, and at least because of others: without what they have lent,
--- and with it.
+-- The debt under these numbers, and the least debt because of other numbers: without the cells
+-- that are lent under them, and with these cells.
 local own_owed, carried, carried_with_lent = 0, 0, 0
 
 -- A record as it is kept.
@@ -95,9 +97,9 @@ local function each_record(records, found)
     end
 end
 
--- What there is of the bucket under these numbers, with what is owed under others. If the store
--- is strict and does not know the bucket, `supposed` may have been owed at the epoch, or before
--- the window began at `begin` (in s since 1970).
+-- Returns the bucket under these numbers, with the debts under others. If the store is strict and
+-- does not know the bucket, `supposed` may have been owed at the epoch, or before the window began
+-- at `begin` (in s since 1970).
 local function open(burst, ceiling, cell, scale, longest, supposed, begin)
     local ago, most = struct.unpack('<dd', ARGV[3])
     local is_strict = ARGV[4] == '1'
@@ -131,14 +133,6 @@ local function open(burst, ceiling, cell, scale, longest, supposed, begin)
             end
         end)
     end
-    local kept_others, kept_others_ms = others, others_ms
-    for i = is_strict and 3 or 2, #KEYS do
-        local before = redis.call('GET', KEYS[i])
-        if before then
-            each_record(before, other)
-        end
-    end
-    others, others_ms = kept_others, kept_others_ms
 
     local soonest, lent, noted, noted_host, leases = math.huge, 0, 0, string.rep('\0', 8), ''
     local last_used = now
@@ -162,13 +156,13 @@ local function open(burst, ceiling, cell, scale, longest, supposed, begin)
     return math.max(own_owed, carried), soonest, lent, noted, noted_host, leases, last_used
 end
 
--- What counts besides what is owed, because cells are lent under other numbers.
+-- The units that count besides the debt, because cells are lent under other numbers.
 local function lent_by_others()
     return math.max(carried_with_lent - math.max(own_owed, carried), 0)
 end
 
--- Keeps the records for so many ms, and until all is drained that requests wait for, and 10 s.
--- What counts because of other records is written down only if something was charged or granted.
+-- Keeps the records for so many ms, and until all is drained that requests wait for, and 10 s. A
+-- debt because of other records is written down only if cells were charged or granted.
 local function keep(ms, scale, owed, soonest, lent, noted, noted_host, leases, granted)
     if owed == math.max(own_owed, carried) and granted == 0 then
         owed = own_owed

@@ -27,7 +27,7 @@ pub(crate) enum Script {
 static ASK_HASH: LazyLock<String> = LazyLock::new(|| hash_of(ASK_SOURCE));
 static CHARGE_HASH: LazyLock<String> = LazyLock::new(|| hash_of(CHARGE_SOURCE));
 
-fn hash_of(source: &str) -> String {
+pub(crate) fn hash_of(source: &str) -> String {
     redis::Script::new(source).get_hash().to_owned()
 }
 
@@ -111,13 +111,9 @@ fn call(script: Script, by: By, bucket: &Bucket, kind: StoreKind, numbers: &[u8]
         By::Hash => command.arg("EVALSHA").arg(hash.as_str()),
         By::Text => command.arg("EVAL").arg(source),
     };
-    let before = bucket.before(kind.is_cluster);
-    command.arg(1 + usize::from(kind.is_strict) + before.clone().count()).arg(bucket.name());
+    command.arg(1 + usize::from(kind.is_strict)).arg(bucket.name());
     if kind.is_strict {
         command.arg(bucket.epoch());
-    }
-    for name in before {
-        command.arg(name);
     }
     command.arg(numbers);
     command.arg(bucket.limit().keeps_record().0.div_ceil(1_000));
@@ -166,7 +162,7 @@ pub fn reply(bytes: &[u8]) -> Result<Option<AskReply>, NotAReply> {
     if rest.is_empty() { Ok(Some(reply)) } else { Err(NotAReply) }
 }
 
-/// Reads what the script for a charge answers: the number of the charge, and what came of it.
+/// Reads what the script for a charge answers: the number of the charge, and its outcome.
 ///
 /// # Errors
 ///
@@ -267,7 +263,7 @@ fn numbers(limit: &SharedLimit) -> Vec<u8> {
 
 /// A whole number below 2^53 as the script reads it.
 #[expect(clippy::cast_precision_loss, reason = "below 2^53 nothing is lost")]
-fn double(number: u64) -> [u8; 8] {
+pub(crate) fn double(number: u64) -> [u8; 8] {
     (number as f64).to_le_bytes()
 }
 
@@ -276,7 +272,7 @@ fn double(number: u64) -> [u8; 8] {
     clippy::cast_sign_loss,
     reason = "the range was looked at, and `as` saturates"
 )]
-fn whole(bytes: &mut &[u8]) -> Result<u64, NotAReply> {
+pub(crate) fn whole(bytes: &mut &[u8]) -> Result<u64, NotAReply> {
     let number = f64::from_le_bytes(take(bytes)?);
     if (0.0..9_007_199_254_740_992.0).contains(&number) {
         Ok(number as u64)
@@ -285,7 +281,7 @@ fn whole(bytes: &mut &[u8]) -> Result<u64, NotAReply> {
     }
 }
 
-fn take<const N: usize>(bytes: &mut &[u8]) -> Result<[u8; N], NotAReply> {
+pub(crate) fn take<const N: usize>(bytes: &mut &[u8]) -> Result<[u8; N], NotAReply> {
     let (first, rest) = bytes.split_first_chunk::<N>().ok_or(NotAReply)?;
     *bytes = rest;
     Ok(*first)

@@ -2,10 +2,12 @@
 //! confirm what it writes.
 //!
 //! One sentinel can be cut off from the others, or have an old or a wrong view. So an address
-//! counts only if more than half of the sentinels name it: then no other address counts anywhere,
+//! counts only if more than half of the sentinels name it. Then no other address counts anywhere,
 //! and no replica is promoted without the vote of a sentinel that names the primary. A replica
 //! must confirm all changes until it cannot be promoted any more. The leader of the sentinels
 //! chooses by its own view, so a replica counts while a single sentinel would promote it.
+
+// ADR 53: More than half of the sentinels must agree.
 
 use std::sync::Arc;
 
@@ -20,7 +22,7 @@ use crate::config::{Address, Place};
 #[cfg(test)]
 mod simulation;
 
-/// What one sentinel says.
+/// The answer of one sentinel.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Said {
     pub(crate) primary: Address,
@@ -63,7 +65,7 @@ impl Found {
     }
 }
 
-/// What more than half of `all` sentinels say together, if these have answered.
+/// The primary that more than half of `all` sentinels name, if these have answered.
 pub(crate) fn agreed<'s>(
     said: impl Iterator<Item = &'s Said> + Clone,
     all: usize,
@@ -90,8 +92,8 @@ pub(crate) fn agreed<'s>(
     Some(Found { address: address.clone(), replicas, given_up })
 }
 
-/// The sentinels of a store. Each is asked by a task of its own, so that one that does not answer
-/// holds up none of the others.
+/// The sentinels of a store. A task of its own asks each sentinel, so a sentinel that does not
+/// answer does not hold up the others.
 pub(crate) struct Sentinels {
     connector: Arc<Connector>,
     name: String,
@@ -110,7 +112,7 @@ struct Sentinel {
 /// The answer of one sentinel, and the connection for the next time.
 type Asked = Result<(Connection, Said), Fault>;
 
-/// What each sentinel says, or why it says nothing.
+/// The answer of each sentinel, or why it gives none.
 pub(crate) type Answers = Vec<(Address, Result<Said, Fault>)>;
 
 impl Sentinels {
@@ -244,9 +246,9 @@ fn is_down(fields: &Value) -> bool {
     field(fields, "flags").is_some_and(|flags| flags.split(',').any(|it| downs.contains(&it)))
 }
 
-/// Whether a sentinel would promote this replica, if its primary has been down for so many ms:
-/// not if its link was down for ten times as long as the sentinel waits before it calls a server
-/// down (`sentinelSelectSlave` of Valkey).
+/// Whether a sentinel would promote this replica, if its primary has been down for so many ms. A
+/// sentinel waits for some time before it calls a server down. It does not promote a replica whose
+/// link was down for ten times as long (`sentinelSelectSlave` of Valkey).
 fn fitness(fields: &Value, primary_down: i64) -> Fitness {
     let most = number(fields, "down-after-milliseconds").map(|after| after.saturating_mul(10));
     let most = most.map_or(i64::MAX, |most| most.saturating_add(primary_down));

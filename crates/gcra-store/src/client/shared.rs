@@ -9,9 +9,9 @@ use gcra_lease::Micros;
 
 use crate::client::fault::Fault;
 
-/// A server that is there for so long without a break is found by every host that looks for it
-/// with [`look_every`](crate::Config::look_every) of half a second: a new attempt to reach it is
-/// made every 62 ms, whether the one before has ended or not.
+/// How long a server must be there without a break so that every host finds it. The host looks for
+/// it with [`look_every`](crate::Config::look_every) of half a second: a new attempt begins every
+/// 62 ms, whether the one before has ended or not.
 pub const FOUND_WITHIN: Duration = Duration::from_millis(150);
 
 /// The state that the threads and the task share.

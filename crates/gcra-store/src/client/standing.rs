@@ -6,11 +6,10 @@ use std::sync::Arc;
 use gcra_lease::{Micros, Record, SharedLimit, StoreTime, Units};
 use redis::{Pipeline, Value};
 
-use crate::client::advice::advice;
 use crate::client::bucket::Bucket;
 use crate::client::connection::Connector;
 use crate::client::fault::Fault;
-use crate::client::finder::{Finder, add_wait, confirmed};
+use crate::client::finder::{add_wait, confirmed, server_of, unusable};
 use crate::client::script::{self, NotAReply, StoreKind};
 use crate::config::Config;
 
@@ -38,18 +37,18 @@ impl Standing {
     ///
     /// # Errors
     ///
-    /// The store cannot be used, or what it has is not a record. The error says so in a sentence
+    /// The store cannot be used, or its value is not a record. The error says so in a sentence
     /// without a full stop at the end.
     pub async fn read(config: Config, bucket: &Bucket) -> io::Result<Option<Self>> {
         look(config, bucket, false).await
     }
 
-    /// Connects once, and makes the store forget what a bucket owes and what is lent of it, under
-    /// whatever numbers. Returns what it knew.
+    /// Connects once, and makes the store forget the debt and the leases of a bucket, under all
+    /// numbers. Returns what the store knew.
     ///
-    /// Hosts do not learn of that. They can still spend what they hold until their leases would
-    /// have expired, so the key may get as many cells more; and a host that was told to come back
-    /// later blocks the key until then.
+    /// Hosts do not learn of that. They can still spend the cells that they hold until their
+    /// leases would have expired, so the key may get as many cells more. A host that was told to
+    /// come back later blocks the key until then.
     ///
     /// The bucket is emptied and not deleted, and it stays for as long as it is needed. Otherwise
     /// a strict store that lost its memory would suppose a full burst again.
@@ -77,31 +76,14 @@ impl Standing {
 async fn look(config: Config, bucket: &Bucket, clear: bool) -> io::Result<Option<Standing>> {
     let connector = Arc::new(Connector::new(config)?);
     let config = &connector.config;
-    let seen = Finder::new(connector.clone()).look(&[]).await.map_err(|fault| {
-        let advice = advice(&fault, config);
-        io::Error::other(format!(
-            "it is not known where the servers of the store are: {fault}{advice}"
-        ))
-    })?;
-    let place = seen.map.owners.get(usize::from(bucket.tag())).map_or(0, |&place| place.into());
-    let server = seen.map.servers.get(place).zip(seen.servers.into_iter().nth(place));
-    let (found, state) = server.ok_or_else(|| {
-        io::Error::other(format!("no server of the cluster has the key {}", bucket.name()))
-    })?;
-    let address = &found.address;
-    let failed = |fault: Fault| {
-        let advice = advice(&fault, config);
-        io::Error::other(format!("the store at {address} cannot be used: {fault}{advice}"))
-    };
-    let (mut connection, replicas) = state.map_err(failed)?;
+    let (address, mut connection, replicas) =
+        server_of(&connector, bucket.tag(), &bucket.name()).await?;
+    let failed = |fault: Fault| unusable(config, &address, &fault);
 
     let mut commands = Pipeline::new();
     commands.cmd("TIME");
     commands.cmd("GET").arg(bucket.name());
     let kind = config.kind();
-    for name in bucket.before(kind.is_cluster) {
-        commands.cmd("GET").arg(name);
-    }
     if kind.is_strict {
         commands.cmd("GET").arg(bucket.epoch());
     }
@@ -115,11 +97,7 @@ async fn look(config: Config, bucket: &Bucket, clear: bool) -> io::Result<Option
         let now = answers.first().ok_or(NotAReply).and_then(time).unwrap_or_default();
         let mut commands = Pipeline::new();
         let kept_for = Record::new(now).kept_for(bucket.limit()).0.div_ceil(1_000);
-        let name = bucket.name();
-        // Debts under names from before would be found again.
-        for name in bucket.before(kind.is_cluster).chain([name.as_str()]) {
-            commands.cmd("SET").arg(name).arg("").arg("PX").arg(kept_for);
-        }
+        commands.cmd("SET").arg(bucket.name()).arg("").arg("PX").arg(kept_for);
         add_wait(&mut commands, replicas, config.timeout);
         let answers = connection.send(&commands, config.connect_timeout).await.map_err(failed)?;
         confirmed(answers.last(), replicas).map_err(failed)?;
@@ -142,10 +120,7 @@ fn record_of(
         _ => Err(NotAReply),
     };
     let limit = bucket.limit();
-    let read = |bytes: Option<&[u8]>| bytes.map(|bytes| script::records(bytes, limit)).transpose();
-    let kept = read(get()?)?;
-    let before = bucket.before(kind.is_cluster).map(|_| read(get()?));
-    let before: Vec<_> = before.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect();
+    let kept = get()?.map(|bytes| script::records(bytes, limit)).transpose()?;
     let epoch = if kind.is_strict { get()?.map(script::epoch).transpose()? } else { None };
     let is_known = kept.is_some() || epoch.is_some();
     let begin = || match epoch {
@@ -153,7 +128,7 @@ fn record_of(
         None => Record::new(now),
     };
     let of = (limit, &bucket.change());
-    let record = kept.unwrap_or_default().look(of, now, &before, begin);
+    let record = kept.unwrap_or_default().look(of, now, begin);
     Ok((is_known || record.owed() > Units::ZERO).then_some(record))
 }
 

@@ -27,8 +27,8 @@ pub struct Store {
 }
 
 impl Store {
-    /// Begins to use a store. The future is to be spawned on a runtime of tokio with I/O and time;
-    /// it ends when all copies and lines of the store are dropped and what was asked is answered.
+    /// Begins to use a store. The future is to be spawned on a runtime of tokio with I/O and time.
+    /// It ends when all copies and lines of the store are dropped and all asks are answered.
     ///
     /// # Errors
     ///
@@ -76,7 +76,7 @@ impl Store {
 
     /// Whether the server of a part cannot be used.
     pub fn is_part_away(&self, part: usize) -> bool {
-        // With what was written before.
+        // Acquire: with all that was written before.
         !self.shared.parts.get(part).is_some_and(|part| part.usable.load(Ordering::Acquire))
     }
 
@@ -269,7 +269,7 @@ impl Charging {
         }
     }
 
-    /// Waits for what comes of it. If the future is dropped, nothing is lost.
+    /// Waits for the outcome. If the future is dropped, nothing is lost.
     ///
     /// # Errors
     ///

@@ -783,7 +783,7 @@ const fn answers(reply: &AskReply, ask: &Ask) -> bool {
     reply.number.0 == ask.number.0 && reply.kept <= ask.holds && reply.granted <= ask.want
 }
 
-/// Whether this can have come of this charge.
+/// Whether this charge can have had this outcome.
 fn is_of(charged: &Charged, charge: &Charge) -> bool {
     let (allowed, cells, beyond_burst) = (charged.allowed, charged.cells, charged.beyond_burst);
     match *charge {
@@ -795,7 +795,7 @@ fn is_of(charged: &Charged, charge: &Charge) -> bool {
     }
 }
 
-/// Answers that do not belong to what was asked: nothing that comes later can be relied upon.
+/// The answers do not belong to the questions, so later answers cannot be relied upon.
 fn not_a_reply() -> Reaction {
     Reaction::Close(Fault::not_a_reply())
 }

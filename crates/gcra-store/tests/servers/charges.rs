@@ -1,4 +1,4 @@
-//! Charges that are made at once: how they travel, and what comes of one whose reply is lost.
+//! Charges that are made at once: how they travel, and the outcome if a reply is lost.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -43,7 +43,7 @@ async fn outcome(mut charging: Charging) -> Result<Charged, NotCharged> {
     timeout(PATIENCE, charging.outcome()).await.expect("an outcome")
 }
 
-/// Charges, and waits for what comes of it.
+/// Charges, and waits for the outcome.
 async fn charge(host: &Host, bucket: &Bucket, charge: Charge) -> Result<Charged, NotCharged> {
     match begin(host, bucket, charge) {
         Ok(charging) => outcome(charging).await,
@@ -487,8 +487,8 @@ async fn after_a_failover_what_was_charged_is_known() {
     assert!(cells(after) > cells(before), "{after:?} {before:?}");
 }
 
-/// A server that answers a charge with an error has made nothing of it; which of these are sent
-/// again is in the tests above.
+/// A server that answers a charge with an error has charged nothing. The tests above say which of
+/// these charges are sent again.
 #[tokio::test]
 async fn an_error_is_no_reply() {
     for error in ["-ERR x\r\n", "-OOM x\r\n", "-READONLY x\r\n"] {

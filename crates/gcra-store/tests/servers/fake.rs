@@ -8,8 +8,9 @@ use std::thread;
 
 use redis::{Parser, Value};
 
-/// Answers each command, its words with spaces between them, with what `answer` returns for it and
-/// the server's port. Returns the port, and the bytes that could be sent so far.
+/// Answers each command with the bytes that `answer` returns for it and for the server's port. The
+/// words of the command have spaces between them. Returns the port, and the bytes that could be
+/// sent so far.
 ///
 /// Like a real server it tells commands apart, of which one read may bring several or a part, and
 /// serves a connection while others are open.

@@ -127,7 +127,7 @@ impl Host {
         answers
     }
 
-    /// Asks for one cell, and waits for what comes of it.
+    /// Asks for one cell, and waits for the outcome.
     pub async fn ask(&mut self, key: &str) -> AskOutcome {
         match self.submit(&[key]) {
             Ok(()) => self.answers(1).await[0].outcome,

@@ -16,6 +16,7 @@ mod failing;
 mod fake;
 mod flooding;
 mod host;
+mod orders;
 mod policed;
 mod replicas;
 mod same_as_the_model;

@@ -19,7 +19,7 @@ use tokio::runtime::Runtime;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::support::{
-    Server, add_replicas, cluster, cluster_url, needs, replica_of, sentinel_of, valkey, wait_until,
+    Server, cluster_url, cluster_with_replicas, needs, replica_of, sentinel_of, valkey, wait_until,
 };
 
 const HOSTS: u64 = 3;
@@ -104,7 +104,7 @@ async fn host(run: Arc<Run>, seed: u64) -> Vec<u64> {
                     let asked = under_way.remove(&answer.sent.ask.number.0);
                     let (asked_by, at) = asked.expect("an answer to an ask that was answered");
                     slowest = slowest.max(at.elapsed());
-                    // An answer to what this host was before is none.
+                    // An answer to the host that this one was before does not count.
                     if asked_by != id {
                         continue;
                     }
@@ -237,7 +237,7 @@ fn strict_while_sentinels_promote_one_replica_after_the_other() {
     let mut servers = [first, second];
     let mut primary = 0;
     let mut config = config(&format!("redis+sentinel://{}/store", sentinel.address()));
-    // Otherwise the new primary goes on alone, and what it grants is lost with it.
+    // Otherwise the new primary goes on alone, and the cells that it grants are lost with it.
     config.least_replicas = 1;
     strict_under(config, limit(), |random| {
         let other = 1 - primary;
@@ -270,9 +270,8 @@ fn strict_while_sentinels_promote_one_replica_after_the_other() {
 #[ignore = "six servers take a while: make store-faults"]
 fn strict_while_a_cluster_promotes_one_replica_after_the_other() {
     needs!(valkey());
-    let primaries = cluster(3);
+    let (primaries, replicas) = cluster_with_replicas(3);
     let url = cluster_url(&primaries);
-    let replicas = add_replicas(&primaries);
     // {gcra:...} of the key that the hosts ask for.
     let name = Names::new(b"").bucket("p.l", b"key", limit()).name();
     let slot = primaries[0].say(&["CLUSTER", "KEYSLOT", &name]);

@@ -163,7 +163,7 @@ impl Group {
     }
 }
 
-/// Whichever sentinel is named first.
+/// The order of the sentinels does not matter.
 #[tokio::test]
 async fn a_sentinel_that_does_not_know_the_password_is_overruled() {
     needs!(valkey());

@@ -142,9 +142,9 @@ fn any_count() -> impl Strategy<Value = SharedLimit> {
     })
 }
 
-/// The burst, the ceiling, a cell and the longest validity; when it was changed, what was owed,
-/// the cells of all leases; and of each lease the host, the cells, the expiry and the number of
-/// the last ask.
+/// The burst, the ceiling, a cell and the longest validity; then when the record was changed, the
+/// debt, and the cells of all leases. Of each lease: the host, the cells, the expiry and the
+/// number of the last ask.
 type Content = ([u64; 4], u64, u64, u32, Vec<(u64, u32, u64, u64)>);
 
 /// The records as they lie in the store.
@@ -201,7 +201,6 @@ struct Compared<'a> {
     kind: StoreKind,
     records: Records,
     /// The records of the client under a key from before.
-    elsewhere: Vec<Records>,
     now: StoreTime,
     numbers: [u64; 8],
 }
@@ -214,7 +213,6 @@ impl<'a> Compared<'a> {
             buckets: limits.iter().map(bucket).collect(),
             kind: StoreKind::default(),
             records: Records::default(),
-            elsewhere: Vec::new(),
             now: START,
             numbers: [0; 8],
         }
@@ -241,7 +239,7 @@ impl<'a> Compared<'a> {
                 most: Units(limit.cells(cells).0.min(1 << 50)),
             });
             self.now = StoreTime(self.now.0.saturating_add_signed(step.passes));
-            let (now, records, elsewhere) = (self.now, &mut self.records, &self.elsewhere);
+            let (now, records) = (self.now, &mut self.records);
             let (command, source, said) = match &step.what {
                 What::Ask(ask, number) => {
                     let last = &mut self.numbers[usize::try_from(ask.host.0 & 7).unwrap()];
@@ -249,13 +247,13 @@ impl<'a> Compared<'a> {
                     let ask = Ask { number: AskNumber(*last), ..*ask };
                     let begin = || begin(&limit, now, None);
                     let of = (&limit, &change);
-                    let said = Said::Reply(records.ask(of, now, elsewhere, begin, &ask));
+                    let said = Said::Reply(records.ask(of, now, begin, &ask));
                     (script::command(bucket, &ask, self.kind, text), &sources[0], said)
                 }
                 What::Charge(charge) => {
                     let begin = || begin(&limit, now, Some(charge));
                     let of = (&limit, &change);
-                    let charged = records.charge_at_once(of, now, elsewhere, begin, charge);
+                    let charged = records.charge_at_once(of, now, begin, charge);
                     let said = Said::Charged(place, charged);
                     let command = script::charge_command(bucket, place, charge, self.kind, text);
                     (command, &sources[1], said)
@@ -340,29 +338,6 @@ fn the_script_says_the_same_as_the_model() {
         });
         println!("{}: {asked} asks and charges", program.display());
     }
-}
-
-#[test]
-fn what_is_owed_under_a_key_from_before_counts() {
-    needs!(valkey());
-    let server = Server::start(&[]);
-    let mut connection = connect(&server);
-    let mut key = 0_u64;
-    let steps = || prop::collection::vec(any_step(), 1..20);
-    let rates = || prop::collection::vec(any_rate(), 1..3);
-    check(cases(40), (rates(), rates(), steps(), steps()), |(earlier, limits, first, then)| {
-        key += 2;
-        let mut before = Compared::new(&mut connection, &key.to_le_bytes(), &earlier);
-        before.run(&first, new_record);
-        let Compared { buckets, records, now, .. } = before;
-        let mut compared = Compared::new(&mut connection, &(key + 1).to_le_bytes(), &limits);
-        compared.now = now;
-        compared.elsewhere = vec![records];
-        for bucket in &mut compared.buckets {
-            *bucket = bucket.clone().moved_from(&buckets[0]);
-        }
-        compared.run(&then, new_record);
-    });
 }
 
 #[test]

@@ -89,16 +89,6 @@ async fn a_bucket_with_earlier_numbers_is_read_and_cleared() {
     assert_eq!(standing(&config, &after).await, Some([0, 0, 0, 10]));
     assert_eq!(standing(&config, &before).await, Some([0, 0, 0, 20]));
     assert_eq!(ask(&mut host, &after, 1, 10, 0).await, 10);
-
-    // Clients are grouped by another key.
-    let before = bucket("other", slow(20));
-    ask(&mut host, &before, 1, 4, 5).await;
-    let moved = bucket("new", limit).moved_from(&before);
-    assert_eq!(standing(&config, &moved).await, None);
-    let moved = moved.with_change(Instant::now(), limit.cells(limit.burst()));
-    assert_eq!(standing(&config, &moved).await, Some([9, 0, 0, 1]));
-    Standing::clear(config.clone(), &moved).await.unwrap();
-    assert_eq!(ask(&mut host, &moved, 1, 10, 0).await, 10);
 }
 
 #[tokio::test]

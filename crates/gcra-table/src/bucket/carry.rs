@@ -15,8 +15,10 @@
 //!    counted.
 //!
 //! A process killed at any of these points leaves the debt in the sealed slot, and the next
-//! resizer carries it. In all cases the key's TAT in the new table is never below the sealed one
-//! as long as the key owes anything by it, and it never goes back.
+//! resizer carries it. While the key owes anything by the sealed TAT, its TAT in the new table is
+//! never below the sealed one. It also never goes back.
+
+// ADR 22: A resize seals slots.
 
 use crate::bucket::Bucket;
 use crate::bucket::context::Context;

@@ -14,6 +14,8 @@
 //! were charged and perhaps never answered. In all cases the exchange and the decision agree on
 //! the TAT: no cell is allowed without being charged.
 
+// ADR 18: A slot is 128 bits and changes whole.
+
 use crate::bucket::context::{Context, Moved};
 use crate::bucket::look::SeenSlots;
 use crate::bucket::opening::Opening;
@@ -165,8 +167,8 @@ impl Bucket<'_> {
     /// it could have had; but it was never allowed more than without it. False if it was too late,
     /// and the cells stay charged.
     ///
-    /// It would be wrong to subtract `cost` from what the bucket holds by now: our cells may have
-    /// drained meanwhile, and then the cells of another process would be given back.
+    /// It would be wrong to subtract `cost` from the TAT that the bucket has by now. Our cells may
+    /// have drained meanwhile, and then the cells of another process would be given back.
     pub(crate) fn refund(&self, charged_tat: Time, cost: Nanos) -> bool {
         let charged = self.confirmed(charged_tat);
         let before = self.confirmed(charged_tat.saturating_sub(cost));

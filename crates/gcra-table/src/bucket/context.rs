@@ -1,6 +1,8 @@
 //! The context of the operations on a bucket, besides its slots: the clock, the counters, and
 //! whether the table is being moved.
 
+// ADR 20: A bucket is opened at a fresh reading of the clock.
+
 use core::sync::atomic::{AtomicU32, Ordering as MemoryOrdering};
 
 use crate::bucket::Bucket;

@@ -7,19 +7,22 @@
 //! **Cells that are given back were charged, and count once.** Let the cells that are charged less
 //! those that are given back be the *net* cells. Each exchange moves the TAT by the cells that it
 //! charges or gives back, and time pays off at most t / T cells in a time t. So in any time t the
-//! net cells are what the key owes at the end, less what it owes at the beginning, and what was
-//! paid off: at most `burst + t / T`, as long as no cell was charged beyond the burst.
+//! net cells are the sum of two amounts. One is the debt at the end less the debt at the
+//! beginning, and the other is the debt that was paid off. This sum is at most `burst + t / T` if
+//! no cell was charged beyond the burst.
 //!
 //! It is another thing to take back a charge on which no other was built (`Bucket::refund`): that
 //! is as if the charge had never been. Cells that are given back later may have kept others away
 //! meanwhile, and the time in which they were paid off has passed.
 //!
 //! **While the table is resized** the bucket may be sealed, and not opened in the successor yet.
-//! Then it is opened there with what is left of the sealed TAT. If that bucket drains and its slot
-//! is taken before the resize is complete, the sealed TAT may come back. Then nothing was given
-//! back: that is too strict, and never too generous.
+//! Then it is opened there with the rest of the sealed TAT. If that bucket drains and its slot is
+//! taken before the resize is complete, the sealed TAT may come back. Then nothing was given back:
+//! that is too strict, and never too generous.
 //!
 //! A process killed before the exchange has given nothing back; after it, all.
+
+// ADR 52: A denied request gives back what has not drained.
 
 use core::cell::Cell;
 

@@ -1,5 +1,8 @@
 //! The eight slots that may hold a key, as a process has seen them.
 
+// ADR 18: A slot is 128 bits and changes whole.
+// ADR 27: Of reclaimable slots the oldest is taken.
+
 use core::cmp;
 
 use crate::bucket::ticket::is_stale;
@@ -62,9 +65,10 @@ impl SeenSlots {
         self.sealed != 0
     }
 
-    /// The position of the slot to reclaim, if one can be: in the line that has more such slots,
-    /// so that both fill evenly, the one with the smallest TAT, so that a key that comes back soon
-    /// still finds its own. If both lines have equally many, the smallest TAT of both decides.
+    /// The position of the slot to reclaim, if a slot can be reclaimed. It is in the line that has
+    /// more such slots, so that both lines fill evenly. In this line it has the smallest TAT, so
+    /// that a key that comes back soon still finds its own slot. If both lines have equally many,
+    /// the smallest TAT of both decides.
     #[inline]
     pub(crate) fn reclaimable(&self, now: Time) -> Option<usize> {
         let mut best: [Option<(Time, usize)>; 2] = [None; 2];
@@ -89,8 +93,9 @@ impl SeenSlots {
     /// The position of the bucket that owes the smallest part of its own limit, of any key; `None`
     /// if all slots are announcements. Of equal parts the smallest TAT decides.
     ///
-    /// A slot knows its limit within the factor of a class (`class.rs`): the bucket that is chosen
-    /// owes less than one and a half times the part of any other; twice, if one is a count.
+    /// A slot knows its limit within the factor of a class (`class.rs`). So the chosen bucket owes
+    /// less than one and a half times the part of any other bucket, or less than twice that if one
+    /// is a count.
     #[cold]
     pub(crate) fn least_owing(&self, now: Time) -> Option<usize> {
         let owing = self.words.iter().enumerate().filter_map(|(position, word)| {

@@ -7,9 +7,9 @@
 //!    twice.
 //! 2. *Look*: a sequentially consistent fence, and then a load of all eight slots.
 //! 3. *Confirm*: exchange the announcement, that very word, for {K, now + n * T}. This is allowed
-//!    only if the announcement was seen before the fence, if the look after it showed no confirmed
-//!    K, and only for the announcement of K in the lowest position, after every other one of K was
-//!    removed.
+//!    only if the announcement was seen before the fence, and the look after the fence showed no
+//!    confirmed K. It is allowed only for the announcement of K in the lowest position, after
+//!    every other announcement of K was removed.
 //!
 //! An announcement belongs to no process. Any process that needs K confirms the lowest one, its
 //! own or not, for its own cells. Its author then finds that its word is gone and starts over, as
@@ -44,18 +44,24 @@
 //! # A key's TAT never goes back
 //!
 //! A bucket may be reclaimed and opened again. The TAT of a new bucket is counted from a reading
-//! of the clock that was taken after the look. An older reading would not do: the process may have
-//! been stopped since it took it, while the bucket drained and was reclaimed, so that the look
-//! misses it. Each cell moves the TAT on by T, and a cell conforms only if the TAT is within τ of
-//! its now; so of the cells with clock readings in an interval of length t, at most `burst + t /
-//! T` are allowed. Three operations take a TAT back on purpose: a refund, which undoes a charge on
-//! which no other was built; giving cells back later (`give_back.rs`); and a reset.
+//! of the clock that was taken after the look. An older reading would not do. The process may have
+//! been stopped since it took the reading, while the bucket drained and was reclaimed. Then the
+//! look misses the bucket. Each cell moves the TAT on by T, and a cell conforms only if the TAT is
+//! within τ of its now. So of the cells with clock readings in an interval of length t, at most
+//! `burst + t / T` are allowed. Three operations take a TAT back on purpose: a refund, giving
+//! cells back later (`give_back.rs`), and a reset. A refund undoes a charge on which no other
+//! charge was built.
 //!
 //! # A table too small
 //!
 //! If all eight slots are live, the confirmed one that owes the smallest part of its own limit is
 //! taken (`class.rs`), because a key that is being denied owes about the whole. Its key starts
 //! over with a full burst. This is the one way in which too much is allowed, and it is counted.
+
+// ADR 19: An announcement belongs to no process.
+// ADR 20: A bucket is opened at a fresh reading of the clock.
+// ADR 26: When the table is full, the smallest part of a limit is evicted.
+// ADR 27: Of reclaimable slots the oldest is taken.
 
 use crate::bucket::context::Context;
 use crate::bucket::look::{SeenSlots, is_reclaimable};
@@ -78,8 +84,9 @@ pub(crate) enum Opening<D> {
 }
 
 impl Bucket<'_> {
-    /// Opens the bucket that a first look did not find, with the TAT that `first_tat` gives for a
-    /// reading of the clock from after the last look; or does not open it, if that decides so.
+    /// Opens the bucket that a first look did not find. It gets the TAT that `first_tat` gives for
+    /// a reading of the clock from after the last look. If `first_tat` gives a decision instead,
+    /// the bucket is not opened.
     #[inline]
     pub(crate) fn open<C: Fn() -> Time, D>(
         &self,
@@ -181,8 +188,8 @@ impl Bucket<'_> {
         Some((position, announced))
     }
 
-    /// Removes this key's announcements that were seen, except the one at `keep`. False if one of
-    /// them has changed since.
+    /// Removes this key's announcements that were seen, except the one at `keep`. False if such an
+    /// announcement has changed since.
     #[inline]
     fn remove_announcements(&self, look: &SeenSlots, keep: Option<usize>) -> bool {
         if broken(Mutation::KeepOthers) {

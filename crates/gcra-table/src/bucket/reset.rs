@@ -18,6 +18,8 @@
 //!
 //! In both cases the key stays reset.
 
+// ADR 18: A slot is 128 bits and changes whole.
+
 use crate::bucket::context::{Context, Moved};
 use crate::bucket::{Bucket, MAX_ATTEMPTS};
 use crate::mutation::{Mutation, broken};

@@ -16,6 +16,8 @@
 //!
 //! In all cases a cell that was charged here counts in the successor, and none counts twice.
 
+// ADR 22: A resize seals slots.
+
 use crate::bucket::Bucket;
 use crate::mutation::{Mutation, broken};
 use crate::slot::{Slot, Word};

@@ -1,5 +1,7 @@
 //! Tickets: what tells one announcement of a bucket from every other.
 
+// ADR 19: An announcement belongs to no process.
+
 use core::sync::atomic::{AtomicU32, Ordering};
 
 #[cfg(gcra_model)]
@@ -16,11 +18,12 @@ const PENDING_MS: u32 = 10;
 ///
 /// A ticket has 18 bits of time in milliseconds, 16 bits that name the attachment, and 28 bits
 /// that count. A repeated ticket does harm only to a process that has seen the first one and was
-/// stopped between its look and its exchange. Meanwhile the attachment would have to announce a
-/// multiple of 268 million keys to the very number, the last one for the same key in the same
-/// slot, and in the same millisecond of 275 s (or by a thread of it that was stopped as long,
-/// between reading the clock and announcing). Or two attachments would have to live at once that
-/// are 65 536 apart *and* agree in millisecond and count.
+/// stopped between its look and its exchange. Meanwhile the attachment would have to announce
+/// exactly a multiple of 268 million keys. The last announcement would have to be for the same key
+/// in the same slot, and in the same millisecond of 275 s. Instead of the same millisecond, a
+/// thread of the attachment may have been stopped for as long, between reading the clock and
+/// announcing. Or two attachments would have to live at once that are 65 536 apart *and* agree in
+/// millisecond and count.
 #[derive(Debug)]
 pub(crate) struct Announcer {
     attachment: u16,

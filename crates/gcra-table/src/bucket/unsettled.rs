@@ -1,9 +1,9 @@
 //! The cells that the requests of a client cost if no response settles them.
 //!
 //! A client has two buckets for them, one for terms with an even number and one for those with an
-//! odd one. In the place of the TAT each has an expiry, a sum of cells, and the term in which they
-//! were added, as far as five bits tell it. So whose cells these are, how many, and since when,
-//! change together, in one exchange:
+//! odd one. In the place of the TAT each has an expiry, a sum of cells, and the term in which the
+//! cells were added. Five bits tell the term. So the sum and the term change together, in one
+//! exchange:
 //!
 //! * a request *adds* its cells in the term in which it came;
 //! * its response *removes* them, if the bucket still has that term;
@@ -14,14 +14,17 @@
 //! that moment, one finds the word changed, and looks again.
 //!
 //! **Nobody is charged too early.** A term whose number differs by two or more is over for at
-//! least a whole term. Five bits tell 32 terms of one bucket apart, half of them as earlier: so
-//! after 32 terms without a request, and 32 more, old cells look as if they were new or from the
-//! future. Then they are not taken yet, and a request that adds to them gives them its own term.
+//! least a whole term. Five bits tell 32 terms of one bucket apart, and half of these terms count
+//! as earlier. So 32 terms after the last request, and for 32 terms more, old cells look as if
+//! they were new or from the future. Then they are not taken yet, and a request that adds to them
+//! gives them its own term.
 //!
 //! A process killed between the taking and the charge has forgiven these cells. While the table is
-//! resized, a bucket is opened in the successor with what the sealed one had (`give_back.rs` has
-//! the argument). If that bucket is evicted before the resize is complete, the sealed cells come
-//! back: too strict, and never too generous.
+//! resized, a bucket is opened in the successor with the cells of the sealed bucket
+//! (`give_back.rs` has the argument). If that bucket is evicted before the resize is complete, the
+//! sealed cells come back: too strict, and never too generous.
+
+// ADR 51: What no response settles is charged with a later request.
 
 use core::cell::Cell;
 use core::time::Duration;
@@ -41,7 +44,7 @@ use crate::used::Used;
 pub(crate) const TERM_BITS: u32 = 5;
 const TERMS: u64 = 1 << TERM_BITS;
 
-/// The most cells of a client that are kept for one term. What is above that is forgiven.
+/// The most cells of a client that are kept for one term. Cells above that are forgiven.
 pub const MOST_UNSETTLED: u32 = (1 << 28) - 1;
 
 /// A stretch of the wall clock: a multiple of its length after 1970 and what follows. Cells are

@@ -11,8 +11,8 @@
 //!
 //! *The slot comes free by itself.* To everything else in the table the word is a TAT, which is
 //! [`KEPT`](crate::KEPT) after the end of the window. From then on it may be reclaimed, and a resize no longer
-//! carries it. Only a table that is full looks closer (`Class::part_owed`): it compares how much
-//! of the count is used with what other buckets owe.
+//! carries it. Only a table that is full looks closer (`Class::part_owed`): it compares the used
+//! part of the count with the debts of other buckets.
 //!
 //! # At most the count in each window
 //!
@@ -23,17 +23,18 @@
 //! the look would have found it; unless it was evicted, which is counted, or reset.
 //!
 //! Each process works out the end of the window, by the table's clock, from a reading of the
-//! table's clock and a reading of the wall clock after that. (In this order, a process that is
-//! stopped between the two takes the end for earlier than it is.) If the wall clock is set back by
-//! d, the same window ends d later. So the argument holds as long as the wall clock is set back by
-//! no more than [`KEPT`](crate::KEPT) in all while the window lasts. A count also makes the expiry
-//! later where the window ends later now, so that a key that is used now and then is safe in any
-//! case.
+//! table's clock and a reading of the wall clock after that. In this order, a process that is
+//! stopped between the two readings takes the end for earlier than it is. If the wall clock is set
+//! back by d, the same window ends d later. So the argument holds while the wall clock is set back
+//! by no more than [`KEPT`](crate::KEPT) in all during the window. If the window ends later now, a
+//! count also makes the expiry later. So a key that is used now and then is safe in any case.
 //!
 //! # What a process killed there leaves behind
 //!
 //! The same as after the opening of any bucket (`opening.rs`); else a cell that was counted, and
 //! perhaps never answered.
+
+// ADR 42: A calendar window is a bucket of its own.
 
 use crate::bucket::context::{Context, Moved};
 use crate::bucket::opening::Opening;
@@ -358,8 +359,8 @@ mod tests {
             assert!(counted.unwrap().is_allowed());
         }
         // As if the process that resizes the table was stopped here.
-        let file = open::inspect(&path).unwrap();
-        open::create_successor(&path, &file, Slots::new(256).unwrap()).unwrap();
+        let file = open::inspect(&path.as_path().into()).unwrap();
+        open::create_successor(&path.as_path().into(), &file, Slots::new(256).unwrap()).unwrap();
         drop(file);
         table.shared().successor.store(1, std::sync::atomic::Ordering::Release);
         assert!(table.each_slot().all(|slot| seal(slot).sealed_tat().is_some()));

@@ -55,8 +55,8 @@ impl<const WORDS: usize> Checked<WORDS> {
         (check == checksum.of(&words)).then_some(words)
     }
 
-    /// Writes the words in the place of what is there. False when another process did so at the
-    /// same time; then there is nothing, or what the other process wrote.
+    /// Writes the words in the place of the earlier ones. False when another process wrote at the
+    /// same time; then there is nothing, or the words of the other process.
     pub(crate) fn write(&self, checksum: Checksum, words: [u64; WORDS]) -> bool {
         let seen = self.check.load(Ordering::Relaxed);
         if self

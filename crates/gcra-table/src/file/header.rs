@@ -9,21 +9,21 @@ use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
 use crate::counters::Counters;
-use crate::file::exemptions::{EXEMPTIONS, ExemptionEntry};
 use crate::file::heard::Heard;
 use crate::file::open_error::OpenErrorKind;
+use crate::file::orders::{MOST_ORDERS, OrderEntry};
 use crate::file::profile::ProfileEntry;
-use crate::file::register::{ENTRIES, Entry};
+use crate::file::said::{ENTRIES, Entry};
 use crate::hash::SipHasher;
 
 /// The header's size; the lines begin after it.
-pub(crate) const HEADER_BYTES: usize = 0x40000;
+pub(crate) const HEADER_BYTES: usize = 0x60000;
 
 /// Where in the first page the fields that change lie.
 pub(crate) const SHARED_AT: usize = 1024;
 
 /// The meaning of every byte of the file. Changed together with docs/internals/TABLE.md.
-pub(crate) const LAYOUT: u32 = 5;
+pub(crate) const LAYOUT: u32 = 7;
 
 const MAGIC: [u8; 8] = *b"GCRAtabl";
 pub(crate) const FIXED_BYTES: usize = 128;
@@ -134,17 +134,17 @@ fn hash_check(key: &[u8; 16]) -> u64 {
 /// Where in the header the [profiles](crate::file::profile) of the processes lie.
 pub(crate) const PROFILES_AT: usize = 0x1000;
 
-/// Where in the header the [exemptions](crate::file::exemptions) lie.
-pub(crate) const EXEMPTIONS_AT: usize = 0x9000;
-
 /// Where in the header the counts lie that processes have [heard](crate::file::heard) of.
 pub(crate) const HEARD_AT: usize = 0xd000;
 
-/// Where in the header the [register](crate::file::register) of limits lies.
-pub(crate) const REGISTER_AT: usize = 0x10000;
+/// Where in the header the quotas lie that messages have [said](crate::file::said).
+pub(crate) const SAID_AT: usize = 0x10000;
 
 /// Where in the header the entries of the processes lie.
 pub(crate) const PROCESSES_AT: usize = 0x20000;
+
+/// Where in the header the [orders](crate::file::orders) lie.
+pub(crate) const ORDERS_AT: usize = 0x40000;
 
 /// How many processes can be listed. Others work as well, without being listed.
 pub(crate) const PROCESSES: usize = 512;
@@ -208,16 +208,16 @@ pub(crate) struct ProcessEntry {
 // The proofs in `region.rs` rely on these.
 const _: () = assert!(SHARED_AT + size_of::<Shared>() <= PROFILES_AT);
 const _: () = assert!(SHARED_AT.is_multiple_of(align_of::<Shared>()) && FIXED_BYTES <= SHARED_AT);
-const _: () = assert!(PROFILES_AT + size_of::<[ProfileEntry; PROCESSES]>() <= EXEMPTIONS_AT);
+const _: () = assert!(PROFILES_AT + size_of::<[ProfileEntry; PROCESSES]>() <= HEARD_AT);
 const _: () = assert!(PROFILES_AT.is_multiple_of(align_of::<ProfileEntry>()));
-const _: () = assert!(EXEMPTIONS_AT + size_of::<[ExemptionEntry; EXEMPTIONS]>() <= HEARD_AT);
-const _: () = assert!(EXEMPTIONS_AT.is_multiple_of(align_of::<ExemptionEntry>()));
-const _: () = assert!(HEARD_AT + size_of::<Heard>() <= REGISTER_AT);
+const _: () = assert!(HEARD_AT + size_of::<Heard>() <= SAID_AT);
 const _: () = assert!(HEARD_AT.is_multiple_of(align_of::<Heard>()));
-const _: () = assert!(REGISTER_AT + size_of::<[Entry; ENTRIES]>() <= PROCESSES_AT);
-const _: () = assert!(REGISTER_AT.is_multiple_of(align_of::<Entry>()));
-const _: () = assert!(PROCESSES_AT + size_of::<[ProcessEntry; PROCESSES]>() <= HEADER_BYTES);
+const _: () = assert!(SAID_AT + size_of::<[Entry; ENTRIES]>() <= PROCESSES_AT);
+const _: () = assert!(SAID_AT.is_multiple_of(align_of::<Entry>()));
+const _: () = assert!(PROCESSES_AT + size_of::<[ProcessEntry; PROCESSES]>() <= ORDERS_AT);
 const _: () = assert!(PROCESSES_AT.is_multiple_of(align_of::<ProcessEntry>()));
+const _: () = assert!(ORDERS_AT + size_of::<[OrderEntry; MOST_ORDERS]>() <= HEADER_BYTES);
+const _: () = assert!(ORDERS_AT.is_multiple_of(align_of::<OrderEntry>()));
 // Every field is where docs/internals/TABLE.md says.
 const _: () = assert!(SHARED_AT + offset_of!(Shared, complete) == 1048);
 const _: () = assert!(SHARED_AT + offset_of!(Shared, inherited) == 1056);

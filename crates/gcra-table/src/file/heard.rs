@@ -1,8 +1,8 @@
-//! Counts that others keep, as far as the processes of the table have heard of them.
+//! Counts that others keep, as the processes of the table have heard them.
 //!
 //! A *source* counts events of several kinds, and tells any process of the table how many there
-//! were since it began. The table keeps the highest count that any of them was told, so each event
-//! is new to exactly one process, in whatever order the counts arrive.
+//! were since it began. The table keeps the highest count that any process was told. So each event
+//! is new to exactly one process, and the order in which the counts arrive does not matter.
 //!
 //! When the table is resized, each count is sealed and then carried over. A process that finds a
 //! sealed one carries it over itself, before it goes on in the other table.
@@ -147,7 +147,7 @@ const fn tag(source: u64) -> u64 {
     source >> 33 | 1
 }
 
-/// The count in this word, if it is one of this source.
+/// The count in this word, if the word belongs to this source.
 #[expect(clippy::cast_possible_truncation, reason = "the lower half is the count")]
 const fn count_of(word: u64, source: u64) -> u32 {
     if (word & !SEALED) >> 32 == tag(source) { word as u32 } else { 0 }

@@ -1,10 +1,12 @@
 //! Opening a table file, and making one.
 
-use std::fs::{self, File};
+// ADR 29: The table file is linked into place.
+
+use std::fs::File;
 use std::io;
 use std::mem::offset_of;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, fchown};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
@@ -14,7 +16,7 @@ use crate::clock;
 use crate::file::header::{FIXED_BYTES, HEADER_BYTES, Header, SHARED_AT, Shared};
 use crate::file::open_error::{OpenError, OpenErrorKind};
 use crate::file::{
-    self, FileId, LOCK_PAUSE, Role, failed, lock, must_allow_files_of, must_be_of_user,
+    self, FileId, FilePath, LOCK_PAUSE, Role, failed, lock, must_allow_files_of, must_be_of_user,
     must_be_private, open, read_at, try_lock, write_at,
 };
 use crate::slots::Slots;
@@ -45,8 +47,8 @@ impl TableFile {
         let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
     }
 
-    /// Refuses a file to which buckets are still being carried: part of what its keys owe is still
-    /// in the table before it.
+    /// Refuses a file to which buckets are still being carried: a part of the debts of its keys is
+    /// still in the table before it.
     fn must_be_finished(&self) -> Result<(), OpenErrorKind> {
         let mut complete = [0; 4];
         let at = SHARED_AT + offset_of!(Shared, complete);
@@ -75,7 +77,7 @@ const LOCK_ATTEMPTS: u32 = 10;
 /// Opens the table at `path`, or makes it with `slots` slots. Without `slots`, a table that exists
 /// may have any size.
 pub(crate) fn open_or_create(
-    path: &Path,
+    path: &FilePath,
     slots: Option<Slots>,
 ) -> Result<(TableFile, Opened), OpenError> {
     let error = |kind| OpenError::new(path, kind);
@@ -103,29 +105,29 @@ pub(crate) fn open_or_create(
 }
 
 /// Opens a table that exists, to look at it or to change single keys.
-pub(crate) fn inspect(path: &Path) -> Result<TableFile, OpenError> {
+pub(crate) fn inspect(path: &FilePath) -> Result<TableFile, OpenError> {
     attach(path, Role::Inspector).map_err(|kind| OpenError::new(path, kind))
 }
 
 /// Where the successor of the table at `path` lies until it is complete.
-pub(crate) fn successor_path(path: &Path) -> PathBuf {
+pub(crate) fn successor_path(path: &FilePath) -> FilePath {
     path.with_added_extension("next")
 }
 
 /// Opens the table that took over from the one at `path`, which is the file `old_id` with the
 /// header `old`.
 ///
-/// Its path is [`successor_path`], or `path` itself once all was carried over. (By then it may
-/// have a successor of its own at the first path, which is not ours.) Until it is complete it has
-/// no clock of its own: its base is that of `old`.
+/// Its path is [`successor_path`], or `path` itself once all was carried over. By then it may have
+/// a successor of its own at the first path, and that file is not ours. Until the successor is
+/// complete it has no clock of its own: its base is that of `old`.
 pub(crate) fn open_successor(
-    path: &Path,
+    path: &FilePath,
     old_id: FileId,
     old: &Header,
     role: Role,
 ) -> Result<TableFile, OpenError> {
     let take_over =
-        |path: &Path, wanted: fn(u64, u64) -> bool| -> Result<TableFile, OpenErrorKind> {
+        |path: &FilePath, wanted: fn(u64, u64) -> bool| -> Result<TableFile, OpenErrorKind> {
             let mut next = examine(open(path)?, role)?;
             let is_next = wanted(old.generation, next.header.generation) && next.id != old_id;
             if !is_next || next.header.hash_key != old.hash_key {
@@ -153,7 +155,7 @@ pub(crate) fn open_successor(
 /// Makes the file that is to take over from `old`, which the caller keeps locked. A file that an
 /// interrupted call has left, and that no process uses yet, is replaced.
 pub(crate) fn create_successor(
-    path: &Path,
+    path: &FilePath,
     old: &TableFile,
     slots: Slots,
 ) -> Result<(), OpenError> {
@@ -164,7 +166,7 @@ pub(crate) fn create_successor(
     }
     match open(&next).and_then(|file| examine(file, Role::Inspector)) {
         Ok(left) if left.header.follows(&old.header) && left.must_be_finished().is_err() => {
-            fs::remove_file(&next).map_err(failed("remove it")).map_err(error)?;
+            next.remove().map_err(failed("remove it")).map_err(error)?;
         }
         Ok(_) => return Err(error(OpenErrorKind::SuccessorTaken)),
         Err(OpenErrorKind::Missing) => {}
@@ -175,7 +177,7 @@ pub(crate) fn create_successor(
 
 /// Opens the successor of `old`, which the caller keeps locked, to carry buckets over to it: until
 /// the returned value is dropped no other process can do so.
-pub(crate) fn hold_successor(path: &Path, old: &TableFile) -> Result<TableFile, OpenError> {
+pub(crate) fn hold_successor(path: &FilePath, old: &TableFile) -> Result<TableFile, OpenError> {
     let next_path = successor_path(path);
     let error = |kind| match kind {
         OpenErrorKind::Missing | OpenErrorKind::Unlinked => no_successor(path),
@@ -195,19 +197,37 @@ pub(crate) fn hold_successor(path: &Path, old: &TableFile) -> Result<TableFile, 
 
 /// The number of slots to which a resize of this table was interrupted: its successor is there,
 /// and no process holds it.
-pub(crate) fn interrupted_resize(path: &Path, old: &Header) -> Option<Slots> {
+pub(crate) fn interrupted_resize(path: &FilePath, old: &Header) -> Option<Slots> {
     let next = open(&successor_path(path)).ok()?;
     let next = examine(next, Role::Inspector).ok().filter(|next| next.header.follows(old))?;
+    (is_left(&next) && next.must_be_finished().is_err()).then_some(next.slots)
+}
+
+/// Whether the file `id` with this header has taken over from the table at `path`, and the process
+/// that should give it the name is gone.
+pub(crate) fn is_left_without_name(
+    path: &FilePath,
+    id: FileId,
+    header: &Header,
+    role: Role,
+) -> bool {
+    let next = open(&successor_path(path)).and_then(|file| examine(file, role));
+    // In this order: it has the name before its lock is released.
+    next.is_ok_and(|next| next.id == id && is_left(&next))
+        && is_about_to_be_renamed(path, id, header, role)
+}
+
+/// Whether no process resizes a table into this file.
+fn is_left(next: &TableFile) -> bool {
     // A resize that has just begun takes the lock a moment after it has announced the file.
-    for attempt in 0..LOCK_ATTEMPTS {
+    (0..LOCK_ATTEMPTS).all(|attempt| {
         if attempt > 0 {
             thread::sleep(LOCK_PAUSE);
         }
-        // Dropping `next` unlocks it.
-        rustix::fs::flock(&next.file, FlockOperation::NonBlockingLockShared).ok()?;
-        let _ = rustix::fs::flock(&next.file, FlockOperation::Unlock);
-    }
-    next.must_be_finished().is_err().then_some(next.slots)
+        // Dropping the file unlocks it.
+        let locked = rustix::fs::flock(&next.file, FlockOperation::NonBlockingLockShared);
+        locked.and_then(|()| rustix::fs::flock(&next.file, FlockOperation::Unlock)).is_ok()
+    })
 }
 
 /// The error of a table that was being resized, and whose successor is gone.
@@ -221,20 +241,18 @@ pub(crate) fn no_successor(path: &Path) -> OpenError {
 /// A process that makes or renames a successor holds the lock of the table that has the name. So
 /// while both files have their names under that lock, no other resize can replace them.
 pub(crate) fn put_in_place(
-    path: &Path,
+    path: &FilePath,
     old: &mut TableFile,
     next: &TableFile,
 ) -> Result<(), OpenError> {
     let error = |kind| OpenError::new(path, kind);
     lock(&old.file).map_err(error)?;
     let next_path = successor_path(path);
-    let is_at = |path: &Path, id: FileId| FileId::at(path).is_ok_and(|found| found == id);
+    let is_at = |path: &FilePath, id: FileId| FileId::at(path).is_ok_and(|found| found == id);
     if !is_at(path, old.id) || !is_at(&next_path, next.id) {
         return Err(error(OpenErrorKind::Displaced));
     }
-    fs::rename(&next_path, path)
-        .map_err(failed("put its successor in its place"))
-        .map_err(error)?;
+    next_path.rename(path).map_err(failed("put its successor in its place")).map_err(error)?;
     old.unlock();
     // A process that takes no locks could have come in between.
     if is_at(path, next.id) { Ok(()) } else { Err(error(OpenErrorKind::Displaced)) }
@@ -243,7 +261,7 @@ pub(crate) fn put_in_place(
 /// Whether the file `id` with this header is the complete successor of the table at `path`, which
 /// has not been given its name yet.
 pub(crate) fn is_about_to_be_renamed(
-    path: &Path,
+    path: &FilePath,
     id: FileId,
     header: &Header,
     role: Role,
@@ -257,7 +275,7 @@ pub(crate) fn is_about_to_be_renamed(
 /// Writes down in the table at `path`, if it belongs to this user, that a process uses another
 /// file which had this name before. It does not matter if that fails: the process knows it as
 /// well.
-pub(crate) fn mark_strangers(path: &Path) {
+pub(crate) fn mark_strangers(path: &FilePath) {
     let table = open(path).and_then(|file| examine(file, Role::Decider));
     let _ = table.and_then(|table| {
         must_allow_files_of(HEADER_BYTES as u64)?;
@@ -266,7 +284,7 @@ pub(crate) fn mark_strangers(path: &Path) {
     });
 }
 
-fn attach(path: &Path, role: Role) -> Result<TableFile, OpenErrorKind> {
+fn attach(path: &FilePath, role: Role) -> Result<TableFile, OpenErrorKind> {
     for _ in 0..ATTEMPTS {
         let file = open(path)?;
         // Before the lock: a process that resizes holds the lock of a file that is not finished.
@@ -276,7 +294,7 @@ fn attach(path: &Path, role: Role) -> Result<TableFile, OpenErrorKind> {
             Err(OpenErrorKind::Unlinked) => continue,
             outcome => outcome?,
         }
-        lock(&file)?;
+        path.lock(&file)?;
         let mut table = match examine(file, role) {
             Err(OpenErrorKind::Unlinked) => continue,
             outcome => outcome?,
@@ -289,7 +307,7 @@ fn attach(path: &Path, role: Role) -> Result<TableFile, OpenErrorKind> {
 }
 
 /// Makes a table: a new one, or one that takes over from `old`.
-fn create(path: &Path, slots: Slots, old: Option<&TableFile>) -> Result<(), OpenErrorKind> {
+fn create(path: &FilePath, slots: Slots, old: Option<&TableFile>) -> Result<(), OpenErrorKind> {
     file::make(path, HEADER_BYTES as u64 + slots.bytes(), |file| fill(file, slots, old))
 }
 
@@ -426,7 +444,7 @@ fn is_alive(file: &File, now: Option<u64>, last_ns: u64) -> Result<bool, OpenErr
 
 /// Writes the clock of the table before it into the header of a successor that is complete, so
 /// that from now on it has a clock of its own.
-pub(crate) fn adopt_clock(path: &Path, next: &TableFile) -> Result<(), OpenError> {
+pub(crate) fn adopt_clock(path: &FilePath, next: &TableFile) -> Result<(), OpenError> {
     must_allow_files_of(HEADER_BYTES as u64)
         .and_then(|()| {
             next.file.write_all_at(&next.header.to_bytes(), 0).map_err(failed("write its header"))

@@ -8,7 +8,6 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use crate::file::checked::{Checked, Checksum};
 use crate::hash::SipHasher;
-use crate::time::Time;
 
 /// The profile that a process gives of itself: see [`Table::introduce`](crate::Table::introduce).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -18,26 +17,25 @@ pub struct Profile {
     pub limits: u64,
     /// Whether the limits come from a file that can be read again.
     pub has_file: bool,
+    /// A number that stands for the salt by which it names clients; 0 without one.
+    pub salt: u32,
     /// Where it serves its status over HTTP, if it does. The address is the one in the network
     /// namespace of that process.
     pub admin: Option<SocketAddr>,
-    /// Until when it may count debts from before a change of its limits that nothing in the table
-    /// tells of. [`Time::ZERO`] if there are none.
-    pub remembers_until: Time,
 }
 
 /// The profile of one process. It is at the same place in its list as the entry of the process.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct ProfileEntry {
-    /// The number of the attachment; the digest; the flags and the port; the address; the time.
-    words: Checked<6>,
-    _reserved: [AtomicU64; 1],
+    /// The number of the attachment; the digest; the flags and the port; the address.
+    words: Checked<5>,
+    _reserved: [AtomicU64; 2],
 }
 
 const _: () = assert!(size_of::<ProfileEntry>() == 64);
 
-/// The flags, above the 16 bits of the port.
+/// The flags, above the 16 bits of the port. Above them, in the upper half, is the salt.
 const HAS_FILE: u64 = 1 << 16;
 const HAS_ADMIN: u64 = 1 << 17;
 
@@ -62,8 +60,9 @@ fn checksum(hasher: SipHasher) -> Checksum {
 }
 
 impl Profile {
-    fn to_words(self, attachment: u32) -> [u64; 6] {
+    fn to_words(self, attachment: u32) -> [u64; 5] {
         let mut flags = if self.has_file { HAS_FILE } else { 0 };
+        flags |= u64::from(self.salt) << 32;
         let mut ip = 0;
         if let Some(admin) = self.admin {
             flags |= HAS_ADMIN | u64::from(admin.port());
@@ -73,21 +72,21 @@ impl Profile {
             };
         }
         let [low, high] = halves(ip);
-        [u64::from(attachment), self.limits, flags, low, high, self.remembers_until.0]
+        [u64::from(attachment), self.limits, flags, low, high]
     }
 
-    fn from_words(attachment: u32, words: [u64; 6]) -> Option<Self> {
-        let [number, limits, flags, low, high, remembers_until] = words;
+    fn from_words(attachment: u32, words: [u64; 5]) -> Option<Self> {
+        let [number, limits, flags, low, high] = words;
         // The profile of the process that had the place before.
         if number != u64::from(attachment) {
             return None;
         }
         let ip = Ipv6Addr::from_bits(u128::from(high) << 64 | u128::from(low)).to_canonical();
-        let [low, high, ..] = flags.to_le_bytes();
-        let port = u16::from_le_bytes([low, high]);
+        let [low, high, _, _, salt @ ..] = flags.to_le_bytes();
+        let (port, salt) = (u16::from_le_bytes([low, high]), u32::from_le_bytes(salt));
         let admin = (flags & HAS_ADMIN != 0).then(|| SocketAddr::new(ip, port));
         let has_file = flags & HAS_FILE != 0;
-        Some(Self { limits, has_file, admin, remembers_until: Time(remembers_until) })
+        Some(Self { limits, has_file, salt, admin })
     }
 }
 
@@ -110,9 +109,8 @@ mod tests {
         assert_eq!(entry.of(hasher, 7), None);
         for admin in [None, Some("127.0.0.1:9101"), Some("[2001:db8::1]:65535"), Some("[::]:0")] {
             let admin = admin.map(|text| text.parse().unwrap());
-            for has_file in [false, true] {
-                let remembers_until = Time(u64::from(has_file));
-                let profile = Profile { limits: u64::MAX - 1, has_file, admin, remembers_until };
+            for (has_file, salt) in [(false, u32::MAX), (true, 0), (true, 1 << 31)] {
+                let profile = Profile { limits: u64::MAX - 1, has_file, salt, admin };
                 entry.put(hasher, 7, &profile);
                 assert_eq!(entry.of(hasher, 7), Some(profile));
                 assert_eq!(entry.of(hasher, 8), None, "of another process");

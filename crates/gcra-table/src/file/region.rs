@@ -7,6 +7,9 @@
 //! One thing cannot be proved here: that no process truncates the file while it is mapped (an
 //! access behind its end is a SIGBUS). The file is created with mode 0600 for its owner, and no
 //! code of this crate ever truncates one.
+
+// ADR 30: SIGBUS is not caught.
+
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -14,14 +17,14 @@ use std::{io, slice};
 
 use memmap2::{MmapMut, MmapOptions, MmapRaw};
 
-use crate::file::exemptions::{EXEMPTIONS, ExemptionEntry};
 use crate::file::header::{
-    EXEMPTIONS_AT, HEADER_BYTES, HEARD_AT, PROCESSES, PROCESSES_AT, PROFILES_AT, ProcessEntry,
-    REGISTER_AT, SHARED_AT, Shared,
+    HEADER_BYTES, HEARD_AT, ORDERS_AT, PROCESSES, PROCESSES_AT, PROFILES_AT, ProcessEntry,
+    SAID_AT, SHARED_AT, Shared,
 };
 use crate::file::heard::Heard;
+use crate::file::orders::{MOST_ORDERS, OrderEntry};
 use crate::file::profile::ProfileEntry;
-use crate::file::register::{ENTRIES, Entry};
+use crate::file::said::{ENTRIES, Entry};
 use crate::leases::set::{self, LeasesShared, SET_ENTRIES, Set};
 use crate::slot::{LINE_SLOTS, Line, Slot};
 use crate::slots::Slots;
@@ -43,7 +46,7 @@ unsafe impl HeaderPart for Shared {
 
 // SAFETY: a checked entry is made of atomics.
 unsafe impl HeaderPart for [Entry; ENTRIES] {
-    const AT: usize = REGISTER_AT;
+    const AT: usize = SAID_AT;
 }
 
 // SAFETY: the fields of an entry are atomics.
@@ -57,8 +60,8 @@ unsafe impl HeaderPart for [ProfileEntry; PROCESSES] {
 }
 
 // SAFETY: a checked entry is made of atomics.
-unsafe impl HeaderPart for [ExemptionEntry; EXEMPTIONS] {
-    const AT: usize = EXEMPTIONS_AT;
+unsafe impl HeaderPart for [OrderEntry; MOST_ORDERS] {
+    const AT: usize = ORDERS_AT;
 }
 
 // SAFETY: its fields are arrays of atomics.
@@ -137,8 +140,8 @@ impl<const HEADER: usize> Region<HEADER> {
         self.part()
     }
 
-    /// The quotas that limits have and have had.
-    pub(crate) fn register(&self) -> &[Entry; ENTRIES] {
+    /// The quotas that messages have said for limits.
+    pub(crate) fn said(&self) -> &[Entry; ENTRIES] {
         self.part()
     }
 
@@ -152,8 +155,8 @@ impl<const HEADER: usize> Region<HEADER> {
         self.part()
     }
 
-    /// The clients that are not limited for a while.
-    pub(crate) fn exemptions(&self) -> &[ExemptionEntry; EXEMPTIONS] {
+    /// The orders about clients.
+    pub(crate) fn orders(&self) -> &[OrderEntry; MOST_ORDERS] {
         self.part()
     }
 

@@ -1,17 +1,18 @@
 //! The file of leases: `<table>.leases`, beside the table.
 //!
-//! It belongs to one table, one clock and one store: its header says the table's hash key, because
-//! keys are hashed once for both, the table's clock, because cells are valid by that, and the
-//! store, because a report is of use only to the store that has lent the cells. It also says which
-//! file it is, because a copy would be the same host. A file that does not fit, or is damaged, or
-//! whose time is nearly over, is replaced by another one, and that makes the host another host.
-//! Nothing has to be carried over: what the host before it held expires at the store. Processes
-//! that still use the file before it are that host, until they notice.
+//! It belongs to one table, one clock and one store. Its header says the table's hash key, because
+//! keys are hashed once for both files. It says the table's clock, because cells are valid by this
+//! clock. It says the store, because a report is of use only to the store that has lent the cells.
+//! It also says which file it is, because a copy would be the same host. A file that does not fit,
+//! or is damaged, or whose time is nearly over, is replaced by another file, and that makes the
+//! host another host. Nothing has to be carried over: what the host before it held expires at the
+//! store. Processes that still use the file before it are that host, until they notice.
 
-use std::fs::{self, File};
+// ADR 29: The table file is linked into place.
+
+use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
-use std::path::{Path, PathBuf};
 
 use gcra_lease::{Base, HostId, HostTime, Micros};
 
@@ -19,7 +20,7 @@ use crate::clock::{self, Clock};
 use crate::file::header;
 use crate::file::open::Opened;
 use crate::file::open_error::{OpenError, OpenErrorKind};
-use crate::file::{self, FileId, Role, failed, lock, must_be_of_user, must_be_private};
+use crate::file::{self, FileId, FilePath, Role, failed, lock, must_be_of_user, must_be_private};
 use crate::hash::SipHasher;
 use crate::leases::set::{LeasesShared, SHARED_AT};
 use crate::slots::Slots;
@@ -56,7 +57,7 @@ pub enum Replaced {
 /// The table that a file belongs to.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Owner<'a> {
-    pub(super) path: &'a Path,
+    pub(super) path: &'a FilePath,
     pub(super) header: &'a header::Header,
     pub(super) clock: &'a Clock,
     /// The store that has lent the cells. `None`: it may be any.
@@ -163,7 +164,7 @@ pub(super) struct LeasesFile {
 }
 
 /// Where the leases of the table at `path` are.
-pub(super) fn path_beside(path: &Path) -> PathBuf {
+pub(super) fn path_beside(path: &FilePath) -> FilePath {
     path.with_added_extension("leases")
 }
 
@@ -226,18 +227,18 @@ pub(super) fn inspect(owner: Owner<'_>, role: Role) -> Result<Found, OpenError> 
 
 /// Takes the name from a file that cannot be used. Of several processes that want to replace it,
 /// one does, and the others find the new file.
-fn remove(path: &Path, file: &File) -> Result<(), OpenErrorKind> {
+fn remove(path: &FilePath, file: &File) -> Result<(), OpenErrorKind> {
     lock(file)?;
     let metadata = file.metadata().map_err(failed("examine it"))?;
     if FileId::at(path).is_ok_and(|found| found == FileId::of(&metadata)) {
-        fs::remove_file(path).map_err(failed("replace it"))?;
+        path.remove().map_err(failed("replace it"))?;
     }
     // The lock ends with the file, which nothing maps.
     Ok(())
 }
 
 fn create(
-    path: &Path,
+    path: &FilePath,
     owner: Owner<'_>,
     store: StoreId,
     slots: Slots,

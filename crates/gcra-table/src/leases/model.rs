@@ -1,10 +1,10 @@
 //! The interleavings of spending, asking, replies, evictions and openings of entries: `make loom`
 //! and `make shuttle`, as for the table (`model.rs` there).
 //!
-//! The store is the real [`Record`], one for each key. The checks, whatever the order: no more
-//! cells are spent than a burst, a key has one word, and that says no more than the store's lease:
-//! no cell that is not lent to this host, and none for longer. Each step that this depends on has
-//! a twin that goes without it, and must fail.
+//! The store is the real [`Record`], one for each key. In every order, no more cells are spent
+//! than a burst, and a key has one word. That word says no more than the store's lease: no cell
+//! that is not lent to this host, and no cell for longer. Each step that these checks depend on
+//! has a twin that goes without the step, and must fail.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;

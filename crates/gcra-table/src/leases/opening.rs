@@ -1,23 +1,23 @@
 //! Beginning an ask, which includes opening an entry for a key that has none.
 //!
-//! An ask is one exchange of the word, from what was seen to the same with a new number. The
+//! An ask is one exchange of the word, from the seen word to the same word with a new number. The
 //! number is drawn between the load and the exchange. So of two asks for one key, the one whose
 //! exchange comes later has the larger number, and the store ignores the other one if it arrives
 //! later. (For this, a word must not look again as it did before an ask: it keeps the number of
 //! its latest ask when that has ended.)
 //!
-//! Two processes that meet a new key at once must not each ask from an entry of their own: each
-//! ask says what *this host* holds, so what is lent must be in one word. A fresh ask makes the
-//! store charge what it has lent before, and that must not be spent afterwards. So an entry is
-//! opened as a bucket of the table is (`opening.rs` of the table, with the same proof):
+//! Two processes that meet a new key at once must not each ask from an entry of their own. Each
+//! ask says what *this host* holds, so the lent cells must be in one word. A fresh ask makes the
+//! store charge the cells that it has lent before, and they must not be spent afterwards. So an
+//! entry is opened as a bucket of the table is (`opening.rs` of the table, with the same proof):
 //!
 //! 1. *Announce*: exchange the word of the best entry for {K, fresh, number}. Nothing can be spent
 //!    from it, and no two announcements have the same number.
 //! 2. *Look*: a sequentially consistent fence, and then a load of all words of the set.
 //! 3. *Ask*: exchange the announcement, that very word, for one with an ask under way. This is
-//!    allowed only if the announcement was seen before the fence, if the look after it showed no
-//!    other word of K but announcements, and only from the announcement of K in the lowest
-//!    position, after every other one of K was removed.
+//!    allowed only if the announcement was seen before the fence, and the look after the fence
+//!    showed no words of K except announcements. It is allowed only from the announcement of K in
+//!    the lowest position, after every other announcement of K was removed.
 //!
 //! An announcement belongs to no process, and any process that needs K asks from it. An entry that
 //! is fresh and whose ask was void becomes an announcement again. Nothing can be spent from it, no
@@ -26,12 +26,21 @@
 //!
 //! # Which entry is taken
 //!
-//! The first of these: one that was never used; one with nothing held, nothing to report and no
-//! ask under way, whose key the store does not keep waiting, and then one that it does; one that
-//! holds what is over; an announcement; and if there is nothing else, one that is in use. Of
-//! several, the one that has not asked for longest. Taking an entry loses what the host knows of
-//! its key. The next ask for that is fresh: too strict, by what was held, until that would have
-//! expired, and never too generous.
+//! The first entry of these kinds is taken:
+//!
+//! 1. an entry that was never used;
+//! 2. an entry with nothing held, nothing to report and no ask under way, whose key the store does
+//!    not keep waiting;
+//! 3. the same, but the store keeps its key waiting;
+//! 4. an entry whose cells are over, that has cells to report, or whose ask was lost;
+//! 5. an announcement;
+//! 6. an entry in use.
+//!
+//! Of several entries of one kind, the one that has not asked for longest is taken. Taking an
+//! entry loses what the host knows of its key. The next ask for that key is fresh. Until the held
+//! cells would have expired, it is too strict by these cells, and it is never too generous.
+
+// ADR 44: What cannot be lent is charged in the store.
 
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -157,8 +166,8 @@ impl Place<'_> {
         self.mine(entries).filter(|(_, word)| word.is_announcement())
     }
 
-    /// Removes this key's announcements that were seen, except the one at `keep`. False if one of
-    /// them has changed since.
+    /// Removes this key's announcements that were seen, except the one at `keep`. False if such an
+    /// announcement has changed since.
     fn remove_announcements(&self, entries: &[Packed; SET_ENTRIES], keep: Option<usize>) -> bool {
         if broken(Mutation::KeepOthers) {
             return true;

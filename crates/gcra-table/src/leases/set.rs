@@ -1,15 +1,15 @@
-//! A set: the entries of a few keys whose hashes agree in some bits, and what is done with one of
-//! them.
+//! A set: the entries of a few keys whose hashes agree in some bits, and the operations on an
+//! entry.
 //!
 //! An entry is two words: the [`Word`], which says what this host may spend and has to report, and
 //! the [`Advice`], which makes asks rare. Strictness depends on the word alone, and each step
-//! changes it by one exchange, so the machines of gcra-lease see nothing but their own steps: an
-//! entry goes from one [`Holding`] to the next as if there were one process.
+//! changes it by one exchange. So the machines of gcra-lease see only their own steps: an entry
+//! goes from one [`Holding`] to the next as if there were one process.
 //!
 //! A key has at most one word that is not an announcement (`opening.rs` says why). A key without
-//! one is a key of which this host knows nothing, [`Holding::new`]: its next ask is *fresh*, and
+//! one is a key of which this host knows nothing, [`Holding::new`]. Its next ask is *fresh*, and
 //! the store counts as spent all that it had lent to this host. So an entry may be taken for
-//! another key at any moment, and what it held is lost and nothing else.
+//! another key at any moment, and only the cells that it held are lost.
 //!
 //! # What a process killed here leaves behind
 //!
@@ -21,6 +21,8 @@
 //! * *Before it took a reply*: cells that the store counts as lent to this host, and that no
 //!   process can spend. With the next ask they are free again, or count as spent if that is fresh.
 //! * *After it has spent cells*: cells whose request got no answer. Too strict by these.
+
+// ADR 44: What cannot be lent is charged in the store.
 
 use core::fmt;
 
@@ -81,11 +83,11 @@ pub(crate) struct LeasesShared {
     pub(super) evicted: core::sync::atomic::AtomicU64,
     /// How many hosts the store has seen lately: see [`Self::see_hosts`].
     hosts: [core::sync::atomic::AtomicU64; 2],
-    /// When a process of this host last saw that the store was away, in tenths of a second as
-    /// below, and below 32 bits how many hosts there were when it went away.
+    /// When a process of this host last saw that the store was away, in tenths of a second, in the
+    /// upper 32 bits. The lower 32 bits say how many hosts there were when the store went away.
     away: core::sync::atomic::AtomicU64,
-    /// For each part of the store when a process of this host last used it, in tenths of a
-    /// second; of the higher digits, 32 bits are left out.
+    /// For each part of the store, when a process of this host last used the part: the lower 32
+    /// bits of a time in tenths of a second.
     used: [core::sync::atomic::AtomicU32; PARTS],
 }
 
@@ -156,7 +158,7 @@ impl LeasesShared {
     pub(super) fn use_part(&self, part: usize, now: HostTime) {
         let Some(used) = self.used.get(part) else { return };
         let tenth = tenths(now);
-        // Few of many calls write to what all processes read.
+        // Few of many calls write to the memory that all processes read.
         if used.load(Ordering::Relaxed) != tenth {
             used.store(tenth, Ordering::Relaxed);
         }

@@ -1,6 +1,8 @@
 //! Which table takes over from this one, and what its name leads to: a table that is resized is
 //! another file, under the same name.
 
+// ADR 22: A resize seals slots.
+
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -59,10 +61,11 @@ impl Table {
         Ok(Some(next.clone()))
     }
 
-    /// Takes note of how many events of a kind, below [`HEARD_KINDS`](crate::HEARD_KINDS), a source
-    /// has counted since it began. Returns how many of them are new: no process of this table was
-    /// told of them before. So what all processes get adds up to what the source has counted,
-    /// whichever of them it tells, in whatever order, and over restarts and resizes.
+    /// Takes note of how many events of a kind, below [`HEARD_KINDS`](crate::HEARD_KINDS), a
+    /// source has counted since it began. Returns how many of them are new: no process of this
+    /// table was told of them before. So the numbers that all processes get add up to the count of
+    /// the source. This holds for any choice of processes that it tells, in any order, and over
+    /// restarts and resizes.
     ///
     /// A source that begins to count anew is another source, and has another key. The table
     /// remembers 64 sources. Of more, those whose counts have not grown for the longest time are

@@ -1,4 +1,6 @@
-//! What requests cost that no response settles: `bucket/unsettled.rs` says how it is kept.
+//! The cost of requests that no response settles: `bucket/unsettled.rs` says how it is kept.
+
+// ADR 51: What no response settles is charged with a later request.
 
 use crate::bucket::Bucket;
 use crate::bucket::unsettled::{Content, MOST_UNSETTLED, TERM_BITS, Term, UnsettledCells};
@@ -12,8 +14,8 @@ impl Table {
     /// Adds cells that a request of `key` costs if no response settles it.
     ///
     /// They are kept for an hour after `until`, at least. `most` is about how much the key is
-    /// allowed at once, by which a full table compares them with what others owe. False if
-    /// the table could not take them.
+    /// allowed at once: by this number a full table compares these cells with the debts of others.
+    /// False if the table could not take them.
     pub fn add_unsettled(
         &self,
         key: KeyHash,

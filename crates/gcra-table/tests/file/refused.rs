@@ -83,7 +83,7 @@ fn a_table_of_another_size_or_layout_is_refused() {
         file.write_all_at(&before, 0).unwrap();
         sentence
     };
-    assert_eq!(refusal_with(8, &[9]), "it has layout 9, and this version reads layout 5");
+    assert_eq!(refusal_with(8, &[9]), "it has layout 9, and this version reads layout 7");
     assert_eq!(
         refusal_with(40, &[0; 8]),
         "it was made by a build that hashes keys differently, or its header is damaged"
@@ -198,7 +198,7 @@ fn too_little_memory_in_the_cgroup_is_an_error_before_it_kills() {
         return skip("not allowed to make a cgroup with a memory limit");
     }
     let begin = format!(
-        "refused: table {}: it takes 67371008 bytes of memory, and the cgroup's limit leaves ",
+        "refused: table {}: it takes 67502080 bytes of memory, and the cgroup's limit leaves ",
         path.display()
     );
     assert!(said.contains(&begin), "{said}");

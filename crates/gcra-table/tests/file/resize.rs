@@ -53,7 +53,7 @@ fn a_resized_table_keeps_what_is_owed() {
     assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1, "the old files are gone");
 }
 
-/// Whichever process is told, by whichever file it has open, and while the table moves.
+/// For any process that hears a count, with any of the files open, and while the table moves.
 #[test]
 fn what_was_heard_is_new_once_over_resizes() {
     let (_directory, path) = place();

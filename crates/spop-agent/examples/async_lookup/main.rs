@@ -44,12 +44,12 @@ async fn main() -> io::Result<()> {
         let ip = request.message(b"locate").and_then(|message| message.arg(b"ip")?.as_ip());
         let Some(ip) = ip else { return };
         if let Some(country) = cache.get(ip) {
-            let _ = reply.set_var(Scope::Transaction, COUNTRY, &*country);
-            let _ = reply.set_var(Scope::Transaction, FROM_CACHE, true);
+            reply.set_var(Scope::Transaction, COUNTRY, &*country);
+            reply.set_var(Scope::Transaction, FROM_CACHE, true);
             return;
         }
         // This is sent if the service is late.
-        let _ = reply.set_var(Scope::Transaction, COUNTRY, "unknown");
+        reply.set_var(Scope::Transaction, COUNTRY, "unknown");
         let cache = cache.clone();
         reply.later(async move |mut reply| {
             // A task of its own continues when the deadline has passed.
@@ -65,7 +65,7 @@ async fn main() -> io::Result<()> {
                     "unknown".into()
                 }
             };
-            let _ = reply.set_var(Scope::Transaction, COUNTRY, &*country);
+            reply.set_var(Scope::Transaction, COUNTRY, &*country);
             reply
         });
     };

@@ -20,10 +20,10 @@ fn look_at(request: &Request<'_>, reply: &mut Reply<'_>) {
     let headers = request.message(b"look").and_then(|message| message.arg(b"headers")?.headers());
     let Some(headers) = headers else { return };
     let count = u32::try_from(headers.clone().count()).unwrap_or(u32::MAX);
-    let _ = reply.set_var(Scope::Transaction, COUNT, count);
+    reply.set_var(Scope::Transaction, COUNT, count);
     // Null unsets the variable.
     let odd = what_is_odd(headers).map_or(Value::Null, Value::from);
-    let _ = reply.set_var(Scope::Transaction, ODD, odd);
+    reply.set_var(Scope::Transaction, ODD, odd);
 }
 
 /// HAProxy has changed the names to lower case.

@@ -13,7 +13,7 @@ async fn main() -> std::io::Result<()> {
     let address = std::env::var("SPOE_ADDR").unwrap_or("127.0.0.1:9000".into());
     let listener = tokio::net::TcpListener::bind(address).await?;
     let hello = |_: &Request<'_>, reply: &mut Reply<'_>| {
-        let _ = reply.set_var(Scope::Transaction, GREETING, "hello");
+        reply.set_var(Scope::Transaction, GREETING, "hello");
     };
     Agent::new(hello).serve(listener).await;
     Ok(())

@@ -40,7 +40,7 @@ async fn main() -> io::Result<()> {
             request.message(b"check-client-ip").and_then(|message| message.arg(b"ip")?.as_ip());
         let Some(ip) = ip else { return };
         let score = scores.load().get(&ip).copied().unwrap_or(0);
-        let _ = reply.set_var(Scope::Session, IP_SCORE, score);
+        reply.set_var(Scope::Session, IP_SCORE, score);
     };
     let stop = async {
         // If the program cannot wait for the signal, it serves for ever.

@@ -16,7 +16,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// How many NOTIFYs are sent together, and how often.
 #[derive(Clone, Copy)]
@@ -91,7 +91,7 @@ impl<N: FnMut(&mut Vec<u8>)> Client<N> {
             let first = self.read_frame();
             let mut others = vec![0; first.len() * (load.together - 1)];
             self.stream.read_exact(&mut others).unwrap();
-            // They are equal, but for the answer in the last byte.
+            // They are equal, except the answer in the last byte.
             let end = first.len() - 1;
             assert!(others.chunks(first.len()).all(|ack| ack[..end] == first[..end]));
         }

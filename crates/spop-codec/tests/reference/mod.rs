@@ -1,6 +1,6 @@
-//! A second decoder for comparisons, written from SPOE.txt and from what HAProxy does. It shares
-//! no code with the codec: numbers are sums without a limit, tables say how frames are read, and
-//! everything is copied.
+//! A second decoder for comparisons, written from SPOE.txt and from the behaviour of HAProxy. It
+//! shares no code with the codec: numbers are sums without a limit, tables say how frames are
+//! read, and everything is copied.
 //!
 //! The fuzz target `reference` uses this file too.
 #![allow(dead_code, reason = "every user of this module uses a part of it")]
@@ -91,7 +91,7 @@ enum List {
     Messages,
     Actions,
     Raw,
-    /// Nothing of it is read, not even its ids.
+    /// The payload is not read, and neither are the ids.
     Unread,
 }
 

@@ -64,12 +64,6 @@ fn every_difference_counts() {
         format!("{base}when = {{ plan = \"gold\" }}"),
         format!("{base}when = {{ plan = [\"gold\", \"silver\"] }}"),
         format!("{base}cost = \"n\""),
-        // All of these decide with a burst of 9.
-        base.replace("1/s", "1/s burst 9") + "cost = \"n\"",
-        base.replace("1/s", "1/s burst 12") + "cost = \"n\"\nunasked = 3",
-        base.replace("1/s", "1/s burst 13") + "cost = \"n\"\nunasked = 2\nasked_by = 2",
-        base.replace("1/s", "1/s burst 13") + "cost = \"n\"\nunasked = 4",
-        base.replace("1/s", "1/s burst 13") + "cost = \"n\"\nunasked = 2\nreload_every = \"1d\"",
         format!("{base}mode = \"observe\""),
         format!("{base}ipv6_prefix = 48"),
         format!("{base}lowercase = true"),

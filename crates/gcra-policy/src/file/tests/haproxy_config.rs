@@ -15,7 +15,7 @@ fn the_args_for_haproxy_are_those_of_all_policies_of_a_message() {
          [policy.b]\nmessage = \"m\"\nkey = [\"ip\"]\ncost = \"c\"\nlimits = \"1/s\"\n",
     )
     .unwrap();
-    let printed = policies.for_haproxy();
+    let printed = policies.haproxy_text();
     let args = printed.lines().find_map(|line| line.trim().strip_prefix("args ")).unwrap();
     assert_eq!(args, "ip=src plan=src,map_ip(/etc/haproxy/plans.map,b) c=int(1)");
 }
@@ -27,7 +27,7 @@ fn the_args_for_haproxy_are_also_those_of_trials() {
         "[policy.api]\nkey = [\"ip\"]\nlimits = \"1/s\"\nobserve = [{ rate = \"2/s\", key = \
          [\"host\", \"else path\"] }, { arg = \"plan\", default = \"1/s\", most = \"2/s\" }]\n",
     );
-    let printed = policies.for_haproxy();
+    let printed = policies.haproxy_text();
     let args = printed.lines().find_map(|line| line.trim().strip_prefix("args ")).unwrap();
     let plan = "plan=src,map_ip(/etc/haproxy/plans.map)";
     assert_eq!(args, format!("ip=src host={HOST} path={PATH} {plan}"));
@@ -51,7 +51,7 @@ cost = "n"
 limits = "5/m"
 "#,
     )
-    .for_haproxy();
+    .haproxy_text();
     let args = format!(
         "    args ip=src path={PATH} plan=src,map_ip(/etc/haproxy/plans.map,api) n=int(1)"
     );
@@ -73,15 +73,22 @@ limits = "5/m"
         assert!(text.contains(line), "{line} is not in\n{text}");
     }
     // The log line is that of the shipped files.
-    let printed = text.lines().find(|line| line.starts_with("    log-format")).unwrap();
-    let shipped = include_str!("../../../../../haproxy/policies.cfg");
-    assert!(shipped.lines().any(|line| line == printed), "{printed}");
+    let names = good(
+        "answer = [\"limit_name\", \"client\"]\n[policy.a]\nlimits = \"1/s\"\nkey = [\"ip\"]\n",
+    );
+    for (text, shipped) in [
+        (&text, include_str!("../../../../../haproxy/haproxy.cfg")),
+        (&names.haproxy_text(), include_str!("../../../../../haproxy/policies.cfg")),
+    ] {
+        let printed = text.lines().find(|line| line.starts_with("    log-format")).unwrap();
+        assert!(shipped.lines().any(|line| line == printed), "{printed}");
+    }
     // In other scopes there is only what HAProxy can have.
     let in_scope = |scope: &str| {
         good(&format!(
             "scope = \"{scope}\"\nanswer = [\"ratelimit\"]\n[policy.a]\nlimits = \"1/s\"\n"
         ))
-        .for_haproxy()
+        .haproxy_text()
     };
     let text = in_scope("res");
     for line in ["event on-http-response\n", "http-response deny", "var(res.gcra.ratelimit)"] {
@@ -105,7 +112,7 @@ fn a_plan_belongs_to_an_api_key() {
         "[policy.gold]\nmessage = \"m\"\nwhen = { plan = \"gold\" }\nlimits = \"9/s\"\n\
          key = [\"ip\", \"key\"]\n[policy.free]\nmessage = \"m\"\nlimits = \"1/s\"\n",
     )
-    .for_haproxy();
+    .haproxy_text();
     for line in [
         "    # plan: create /etc/haproxy/plans.map, with a line for each key ('KEY gold'); the \
          others are 'free'\n",
@@ -124,7 +131,7 @@ fn a_plan_belongs_to_an_api_key() {
 #[test]
 fn a_retry_after_is_printed_only_if_the_agent_says_it() {
     let printed =
-        |answer: &str| good(&format!("{answer}\n{}", api("limits = \"1/h\""))).for_haproxy();
+        |answer: &str| good(&format!("{answer}\n{}", api("limits = \"1/h\""))).haproxy_text();
     let without = printed("");
     assert!(!without.contains("hdr Retry-After"), "{without}");
     let comment = "    # For a Retry-After header, add \"retry_after\" to 'answer' in the agents' \
@@ -139,7 +146,7 @@ fn a_retry_after_is_printed_only_if_the_agent_says_it() {
 fn both_messages_of_a_settled_policy_are_printed_for_haproxy() {
     let tokens = "[policy.llm]\nlimits = \"100000/m\"\nkey = [\"key\", \"else ip\"]\n\
                   reserve = 500\ncost = \"tokens\"\nsettle = \"llm-usage\"\n";
-    let printed = good(tokens).for_haproxy();
+    let printed = good(tokens).haproxy_text();
     for lines in [
         "    messages llm llm-usage gcra-undecided\n",
         "spoe-message llm\n    # key: a key that a client sends elsewhere, in the query or \
@@ -153,11 +160,11 @@ fn both_messages_of_a_settled_policy_are_printed_for_haproxy() {
          reserved=var(txn.gcra.reserved)\n    # Each response to a request that was decided.\n    \
          event on-http-response if { var(txn.gcra.blocked) -m found }\n",
         "    http-request set-var(txn.request_key) req.fhdr(x-api-key),sha2(256),hex\n",
-        "its response charges nothing.\n    no option abortonclose\n",
+        "\n    no option abortonclose\n",
     ] {
         assert!(printed.contains(lines), "{lines}\n{printed}");
     }
-    let printed = good(&api(SETTLED)).for_haproxy();
+    let printed = good(&api(SETTLED)).haproxy_text();
     let lines = "spoe-message failed\n    args ip=src\n    # Which responses cost a cell? For \
                  example those with { status 401 }.\n    event on-http-response if { \
                  var(txn.gcra.blocked) -m found } EDIT-THIS\n";
@@ -165,11 +172,11 @@ fn both_messages_of_a_settled_policy_are_printed_for_haproxy() {
     assert!(!printed.contains("set-var(txn."), "{printed}");
 }
 
-/// What a client writes is hashed, of one spelling, and there once. Where the file compares a
-/// text, the text is sent, and its length has a bound.
+/// A text that a client writes is hashed, has one spelling, and is there once. Where the file
+/// compares a text, the text is sent, and its length has a bound.
 #[test]
 fn what_a_client_writes_is_printed_with_rules() {
-    let printed = |settings: &str| good(&api(settings)).for_haproxy();
+    let printed = |settings: &str| good(&api(settings)).haproxy_text();
     let one_copy = "    http-request deny status 400 if { req.fhdr_cnt(x-api-key) gt 1 } or {";
     let names = "    http-request del-header [^A-Za-z0-9-] -m reg\n";
     let needed = "    http-request deny status 401 unless { req.fhdr(x-api-key) -m len gt 0 }\n";
@@ -224,6 +231,6 @@ fn what_a_client_writes_is_printed_with_rules() {
     }
     // With several messages not each request has a key, and the path may choose among them.
     let both = "[policy.a]\nlimits = \"1/s\"\nkey = [\"key\"]\n[policy.b]\nlimits = \"1/s\"\n";
-    let text = good(both).for_haproxy();
+    let text = good(both).haproxy_text();
     assert!(text.contains("{ path,url_dec -m beg / }") && !text.contains(needed), "{text}");
 }

@@ -3,8 +3,8 @@
 
 mod digest;
 mod document;
-mod haproxy_asks_less;
 mod haproxy_config;
+mod haproxy_in_process;
 mod overrides;
 mod sharing;
 mod store;
@@ -13,10 +13,24 @@ mod words;
 
 use std::path::Path;
 
+use gcra_text::config_note::ConfigNote;
+
 use crate::policies::Policies;
 
 fn parse(text: &str) -> Result<Policies, Vec<String>> {
-    crate::file::document::parse(Path::new("gcra-spoa.toml"), text)
+    let parsed = crate::file::document::parse(Path::new("gcra-spoa.toml"), text);
+    parsed.map_err(|mistakes| sentences(&mistakes))
+}
+
+fn sentences(notes: &[ConfigNote]) -> Vec<String> {
+    notes.iter().map(ToString::to_string).collect()
+}
+
+impl Policies {
+    /// The files that are printed for HAProxy, one behind another.
+    fn haproxy_text(&self) -> String {
+        self.for_haproxy().into_iter().map(|file| file.text).collect()
+    }
 }
 
 fn good(text: &str) -> Policies {

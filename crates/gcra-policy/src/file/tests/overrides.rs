@@ -4,7 +4,7 @@ use gcra_text::network::written_net;
 use spop_codec::Value;
 
 use crate::file::document;
-use crate::file::tests::{api, good, parse, warnings};
+use crate::file::tests::{api, good, parse, sentences, warnings};
 use crate::limit::Rule;
 use crate::policies::Policies;
 use crate::policy::RuleAt;
@@ -51,17 +51,20 @@ fn with_override(text: &str) -> [Result<Policies, Vec<String>>; 2] {
     let list = "[policy.api]\nlimits = \"1/s\"\n[[policy.api.lists]]\nfile = \"list.txt\"\n\
                 limits = \"deny\"\n";
     let file = directory.path().join("gcra-spoa.toml");
-    [parse(&format!("{table}'{text}' = \"deny\"\n")), document::parse(&file, list)]
+    [
+        parse(&format!("{table}'{text}' = \"deny\"\n")),
+        document::parse(&file, list).map_err(|mistakes| sentences(&mistakes)),
+    ]
 }
 
-/// A typing error in a list of denied addresses must not allow one of them.
+/// A typing error in a list of denied addresses must not allow an address of the list.
 #[test]
 fn an_override_that_is_nearly_an_address_is_a_mistake() {
     for text in ["300.1.1.1", "1.2.3.4/24", "10,0,0,1"] {
         let sentence = written_net(text).unwrap_err();
         for outcome in with_override(text) {
             let mistakes = outcome.expect_err(text);
-            assert!(mistakes.len() == 1 && mistakes[0].ends_with(&sentence), "{mistakes:?}");
+            assert!(mistakes.len() == 1 && mistakes[0].ends_with(&*sentence), "{mistakes:?}");
         }
     }
     // A list cannot have these: its lines are trimmed, and may be empty.
@@ -166,7 +169,9 @@ fn a_warning_about_a_list_names_its_line() {
         std::fs::write(&list, lines).unwrap();
         let text = "[policy.api]\nlimits = \"1/s\"\n[[policy.api.lists]]\nfile = \"list.txt\"\n\
                     limits = \"deny\"\n";
-        document::parse(&file, text).map(|policies| policies.warnings)
+        document::parse(&file, text)
+            .map(|policies| sentences(&policies.warnings))
+            .map_err(|mistakes| sentences(&mistakes))
     };
     let at = |line: u8| {
         format!("{}:3: warning: the list {}, line {line}: ", file.display(), list.display())
@@ -213,7 +218,7 @@ fn warnings_are_counted_although_not_all_are_lines() {
         .collect();
     let policies = good(&policies);
     assert_eq!((policies.warnings.len(), policies.warning_count), (101, 150));
-    assert_eq!(policies.warnings[100], "gcra-spoa.toml: and 50 more warnings");
+    assert_eq!(&*policies.warnings[100], "gcra-spoa.toml: and 50 more warnings");
 
     let directory = tempfile::tempdir().unwrap();
     let many: String = (0..50).map(|number| format!("\"a{number}\"\n")).collect();

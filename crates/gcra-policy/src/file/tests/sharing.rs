@@ -1,9 +1,11 @@
 //! Whether policies are shared.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use crate::file::document::parse;
+use crate::file::tests::sentences;
 use crate::policies::Policies;
 use crate::policy::Policy;
 use crate::sharing::{Sharing, WithoutStore};
@@ -12,7 +14,7 @@ use crate::words::{blocked_without_store, without_store_in_words};
 const STORE: &str = "[store]\nurl = \"redis://a\"\n";
 
 fn read(text: &str) -> Result<Policies, Vec<String>> {
-    parse(Path::new("x.toml"), text)
+    parse(Path::new("x.toml"), text).map_err(|mistakes| sentences(&mistakes))
 }
 
 fn shared(settings: &str) -> Option<Sharing> {
@@ -78,7 +80,7 @@ fn a_burst_that_cannot_be_divided_is_named() {
     );
     let policies = read(&text).unwrap();
     let words = |machines| {
-        let words = |policy: &Policy| {
+        let words = |policy: &Arc<Policy>| {
             let sharing = policy.shared.unwrap_or_default();
             without_store_in_words(policy, sharing, machines)
         };
@@ -102,25 +104,6 @@ fn a_burst_that_cannot_be_divided_is_named() {
     );
     let requests = blocked_without_store(&read(&text).unwrap().list[0], 9).unwrap();
     assert!(requests.ends_with("up to 3 at once' and 1 other limit"), "{requests}");
-}
-
-/// A share must have space for what a question costs.
-#[test]
-fn a_share_of_a_limit_with_a_reserve_pays_for_a_question() {
-    let text = format!(
-        "{STORE}[policy.api]\nlimits = \"30/s\"\nshared = true\ncost = \"n\"\nunasked = 7\n"
-    );
-    let policies = read(&text).unwrap();
-    let words = |machines| {
-        let policy = &policies.list[0];
-        without_store_in_words(policy, policy.shared.unwrap(), machines)
-    };
-    assert_eq!(words(2), "each machine allows its share of the limit");
-    assert_eq!(
-        words(3),
-        "all requests under '30 per second, up to 30 at once' are blocked, because 3 machines \
-         cannot share a burst of less than 31"
-    );
 }
 
 #[test]

@@ -8,13 +8,15 @@ use std::time::Duration;
 use gcra_store::{Certificate, Config, Password, Url};
 
 use crate::file::document::parse;
+use crate::file::tests::sentences;
 use crate::policies::Policies;
 use crate::store::StoreSettings;
 
 const SHARED: &str = "[policy.api]\nlimits = \"1/s\"\nshared = true\n";
 
 fn read(path: &Path, store: &str) -> Result<Policies, Vec<String>> {
-    parse(path, &format!("[store]\n{store}\n{SHARED}"))
+    let parsed = parse(path, &format!("[store]\n{store}\n{SHARED}"));
+    parsed.map_err(|mistakes| sentences(&mistakes))
 }
 
 fn settings(store: &str) -> StoreSettings {
@@ -104,17 +106,51 @@ fn a_wrong_salt_is_one_clear_sentence() {
         ("long", "the salt file "),
     ] {
         let store = format!("url = \"redis://a\"\nsalt_file = \"{salt}\"");
-        let mistakes = read(&file, &store).unwrap_err();
-        let expected = format!("{}:3: {sentence}", file.display());
-        assert!(mistakes.len() == 1 && mistakes[0].starts_with(&expected), "{mistakes:#?}");
+        let of_names = format!("salt_file = \"{salt}\"\n[policy.api]\nlimits = \"1/s\"\n");
+        for (mistakes, line) in
+            [(read(&file, &store), 3), (parse(&file, &of_names).map_err(|it| sentences(&it)), 1)]
+        {
+            let (mistakes, expected) =
+                (mistakes.unwrap_err(), format!("{}:{line}: {sentence}", file.display()));
+            assert!(mistakes.len() == 1 && mistakes[0].starts_with(&expected), "{mistakes:#?}");
+        }
     }
+}
+
+#[test]
+fn the_salt_of_names_is_watched_and_in_no_log() {
+    let directory = tempfile::tempdir().unwrap();
+    let (file, salt) = (directory.path().join("x.toml"), directory.path().join("salt"));
+    let text = "salt_file = \"salt\"\n[policy.api]\nlimits = \"1/s\"\nobserve = \"1/h\"\n";
+    let read = |bytes: &str, mode| {
+        fs::write(&salt, bytes).unwrap();
+        fs::set_permissions(&salt, Permissions::from_mode(mode)).unwrap();
+        parse(&file, text).unwrap()
+    };
+    let policies = read("0123456789abcdef\n", 0o640);
+    assert_eq!(policies.warnings, []);
+    assert!(policies.files.iter().any(|(file, _)| *file == salt), "it is watched");
+    let shown = format!("{:?}", policies.list);
+    assert!(shown.contains("NameSalt") && !shown.contains("NameSalt("), "{shown}");
+    let salts: Vec<_> = policies.list.iter().map(|policy| policy.name_salt).collect();
+    assert!(salts.len() == 2 && salts.iter().all(|it| it.is_some() && *it == salts[0]));
+
+    let other = read("0123456789abcdeF", 0o644);
+    assert_ne!(policies.text_digest, other.text_digest, "a reload must notice it");
+    assert_eq!(policies.limits_digest, other.limits_digest);
+    let [remark] = &other.warnings[..] else { panic!() };
+    assert!(
+        remark
+            .to_string()
+            .contains(":1: warning: every user of this machine can read the salt file ")
+    );
 }
 
 #[test]
 fn a_user_without_a_password_gets_a_warning() {
     let warnings = |more: &str| {
         let store = format!("url = \"redis://gcra@a\"\n{more}");
-        read(Path::new("x.toml"), &store).unwrap().warnings
+        sentences(&read(Path::new("x.toml"), &store).unwrap().warnings)
     };
     let [user] = &warnings("")[..] else { panic!() };
     let begins = "x.toml:1: warning: the address of the store names the user 'gcra' and there";
@@ -155,6 +191,6 @@ fn a_file_that_others_can_read_or_nobody_gets_a_warning() {
         let warnings = warnings(&file);
         assert_eq!(warnings.len(), usize::from(said.is_some()), "{warnings:?}");
         assert!(warnings.iter().all(|it| said.is_some_and(|said| it.contains(said))));
-        assert!(!warnings.concat().contains("geheim"));
+        assert!(!sentences(&warnings).concat().contains("geheim"));
     }
 }

@@ -1,4 +1,5 @@
-//! Texts of a file that stand for what HAProxy sends with a type: integers, booleans, addresses.
+//! Texts of a file that stand for values that HAProxy sends with a type: integers, booleans,
+//! addresses.
 
 use std::net::{IpAddr, Ipv6Addr};
 

@@ -4,7 +4,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use crate::answers::Var;
 use crate::file::document;
-use crate::file::tests::{SETTLED, api, good, parse};
+use crate::file::tests::{SETTLED, api, good};
 
 #[test]
 fn a_file_in_words() {
@@ -57,113 +57,6 @@ variables, in the scope txn: blocked, remaining, retry_after"
     );
 }
 
-#[test]
-fn what_is_kept_in_reserve_in_words() {
-    let of = |limits: &str, more: &str| {
-        let text = format!("limits = {limits}\nkey = [\"ip\"]\ncost = \"cost\"\n{more}");
-        let policies = good(&api(&text));
-        let lines = policies.list[0].lines(&policies, UNIX_EPOCH);
-        assert_eq!(lines[lines.len() - 5], "    for each ip (IPv6 by /64), with the cost in cost");
-        (lines[lines.len() - 4..].join("\n"), policies.list[0].in_words())
-    };
-    let (lines, line) = of("\"100/s burst 20\"", "unasked = 7");
-    assert_eq!(
-        lines,
-        "    HAProxy may let 7 requests of a client pass between two questions
-    with 7 cells in reserve agents decide with up to 13 at once
-    HAProxy must remember a client that is silent for at least 1s
-    each reload of HAProxy lets up to 7 more pass, because there is no 'reload_every'"
-    );
-    assert_eq!(
-        line,
-        "100 per second, up to 20 at once, for each ip (IPv6 by /64), with the cost in cost, 7 \
-         cells in reserve"
-    );
-    let limits = "[\"100/s burst 50\", \"5/h burst 60\"]";
-    let (lines, _) = of(limits, "unasked = 7\nasked_by = 2\nreload_every = \"1d\"");
-    assert_eq!(
-        lines,
-        "    each of 2 HAProxy processes may let 7 requests of a client pass between two questions
-    with 28 cells in reserve (7 for each of 2 processes before a reload, and 7 after it) agents \
-         decide with 99.999 per second, up to 22 at once; and with 3.833 per hour, up to 32 at once
-    HAProxy must remember a client that is silent for at least 1d
-    HAProxy may be reloaded 1d after the last process that was replaced has ended"
-    );
-    let (lines, _) = of("{ count = 100, window = \"day\" }", "unasked = 1");
-    assert_eq!(
-        lines,
-        "    HAProxy may let 1 request of a client pass between two questions
-    with 1 cell in reserve agents decide with 99 per calendar day in UTC
-    HAProxy must remember a client that is silent for at least 25h
-    each reload of HAProxy lets up to 1 more pass, because there is no 'reload_every'"
-    );
-}
-
-/// A refusal never suggests numbers that would be refused, too.
-#[test]
-fn each_number_that_is_suggested_for_a_reserve_would_do() {
-    let read = |burst: &str, what: &str, unasked: &str, more: &str| {
-        let limits = match what {
-            "count" => format!("{{ count = {burst}, window = \"day\" }}"),
-            _ => format!("\"{what} burst {burst}\""),
-        };
-        let unasked = if unasked.is_empty() { "" } else { &format!("unasked = {unasked}\n") };
-        let text = format!("limits = {limits}\nkey = [\"ip\"]\ncost = \"cost\"\n{unasked}{more}");
-        parse(&api(&text)).map_err(|mistakes| mistakes.join("\n"))
-    };
-    let number = |sentence: &str, before: &str| {
-        let (_, rest) = sentence.split_once(before)?;
-        Some(rest.split([' ', ',']).next().unwrap().to_owned())
-    };
-    let mut suggested = [0; 5];
-    for (burst, what) in [
-        ("14", "1/s"),
-        ("4000000", "1/s"),
-        ("4000000", "2/m"),
-        ("4000000", "1000000/s"),
-        ("3", "1/d"),
-        ("20", "1/d"),
-        ("300", "1/d"),
-        ("14", "count"),
-    ] {
-        for unasked in ["1", "7", "150", "4294967294"] {
-            for asked_by in [1, 2, 1_000_000] {
-                for reloads in ["", "1s", "8s", "20d", "365d"] {
-                    let asked_by = format!("asked_by = {asked_by}\n");
-                    let of = |unasked: &str, burst: &str, reloads: &str| {
-                        let reloads = match reloads {
-                            "" => String::new(),
-                            every => format!("reload_every = \"{every}\"\n"),
-                        };
-                        read(burst, what, unasked, &format!("{asked_by}{reloads}"))
-                    };
-                    let Err(sentence) = of(unasked, burst, reloads) else { continue };
-                    if what == "count" && !reloads.is_empty() {
-                        continue;
-                    }
-                    let would_do = [
-                        number(&sentence, "of at least ")
-                            .map(|burst| of(unasked, &burst, reloads)),
-                        // All that are less, too; 0 is not written.
-                        number(&sentence, "or unasked = ").map(|most| of(&most, burst, reloads)),
-                        number(&sentence, "write unasked = ")
-                            .map(|most| of(&most, burst, reloads)),
-                        number(&sentence, "much longer than ").map(|_| of(unasked, burst, "365d")),
-                        sentence
-                            .contains("leave reload_every out")
-                            .then(|| of(unasked, burst, "")),
-                    ];
-                    for (count, result) in suggested.iter_mut().zip(would_do) {
-                        *count += i32::from(result.is_some());
-                        assert!(result.is_none_or(|it| it.is_ok()), "{what} {burst}: {sentence}");
-                    }
-                }
-            }
-        }
-    }
-    assert!(suggested.iter().all(|count| *count > 0), "{suggested:?}");
-}
-
 /// Limits by other keys, and limits whose numbers messages say.
 #[test]
 fn a_limit_with_a_key_or_an_arg_in_words() {
@@ -173,7 +66,7 @@ fn a_limit_with_a_key_or_an_arg_in_words() {
          [policy.plan]\nkey = [\"key\"]\nlimits = { arg = \"plan\", default = \"1/s burst 5\", \
          most = \"100/s burst 200\" }\n",
     );
-    assert_eq!(policies.warnings, Vec::<String>::new());
+    assert_eq!(policies.warnings, []);
     let words = policies.in_words(UNIX_EPOCH);
     for line in [
         "    api.1: 10 per second, up to 10 at once: at most 20 in any second (no burst given: \
@@ -188,7 +81,7 @@ fn a_limit_with_a_key_or_an_arg_in_words() {
     ] {
         assert!(words.lines().any(|said| said == line), "{line}\n{words}");
     }
-    let haproxy = policies.for_haproxy();
+    let haproxy = policies.haproxy_text();
     let args = haproxy.lines().find(|line| line.contains("plan="));
     let sample = "    args key=req.fhdr(x-api-key),sha2(256),hex \
                   plan=req.fhdr(x-api-key),map(/etc/haproxy/plans.map)";
@@ -209,7 +102,7 @@ fn fallbacks_in_words() {
             good(&format!("[policy.api]\nlimits = \"1/s\"\nipv6_prefix = 128\nkey = [{key}]\n"));
         let all = policies.in_words(UNIX_EPOCH);
         assert!(all.lines().any(|line| line.trim() == words), "{all}");
-        let printed = policies.for_haproxy();
+        let printed = policies.haproxy_text();
         let args = printed.lines().find_map(|line| line.trim().strip_prefix("args ")).unwrap();
         assert_eq!(args.contains("ip=src"), key.contains("ip"), "{args}");
     }
@@ -295,7 +188,7 @@ fn a_bandwidth_in_words_and_for_haproxy() {
         let words = with(full, least).in_words(UNIX_EPOCH);
         assert!(words.contains(&format!("\n    {fact}\n")), "{fact}: {words}");
     }
-    let printed = with("1m", "1").for_haproxy();
+    let printed = with("1m", "1").haproxy_text();
     assert!(printed.contains(" bandwidth=%[var(txn.gcra.bandwidth)] err="), "{printed}");
 }
 
@@ -360,4 +253,20 @@ fn a_count_in_words_says_when_it_begins_again() {
     );
     let in_utc = good(&text.replace("europe/berlin", "utc")).in_words(now);
     assert!(in_utc.contains("; the next day begins at 2026-03-29 00:00:00 in UTC\n"), "{in_utc}");
+}
+
+#[test]
+fn a_change_is_said_by_policy() {
+    let file = |read: &str, rest: &str| {
+        good(&format!("[policy.read]\nlimits = \"{read}\"\nkey = [\"ip\"]\n{rest}"))
+    };
+    let now = std::time::UNIX_EPOCH;
+    let old = file("20/s burst 40", "[policy.old]\nlimits = \"1/s\"\n");
+    let rest = "penalty = { cells = 2, ceiling = \"1m\" }\n[policy.new]\nlimits = \"1/s\"\n";
+    let changes = file("10/s burst 20", rest).changes_since(&old, now);
+    let read = "policy 'read': 20 per second, up to 40 at once: at most 60 in any second -> 10 \
+                per second, up to 20 at once: at most 30 in any second; each blocked request is \
+                charged 2 cells, which adds at most 1m to the wait";
+    assert_eq!(changes, [read, "policy 'old' is gone", "policy 'new' is new"]);
+    assert_eq!(old.changes_since(&old, now), [""; 0]);
 }

@@ -424,7 +424,7 @@ impl World {
     }
 }
 
-/// What happened in so many runs.
+/// The outcome of so many runs.
 fn runs(
     rule: Rule,
     seeds: u64,

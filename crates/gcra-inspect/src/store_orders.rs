@@ -1,0 +1,774 @@
+//! [`StoreOrders`]: orders through the store, which hold on all machines that use it, and with
+//! them the resets of policies.
+//!
+//! A machine makes the key of a client by its own policies, and puts the order into its own table.
+//! So what is in the store is the KEY, and not the hash that one table has of it.
+
+use std::cell::LazyCell;
+use std::collections::HashMap;
+use std::io;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use gcra_policy::store::StoreSettings;
+use gcra_policy::{Policies, Policy, policy_id};
+use gcra_store::{Names, NewOrder, OrderExchange, OrderId, SharedOrder};
+use gcra_table::{LONGEST_ORDER, Nanos, Order, OrderKind, OrderTarget, PolicyReset, Table, Time};
+use serde::{Deserialize, Serialize};
+use tokio::runtime::{Builder, Runtime};
+
+use crate::inspected_table::Inspected;
+use crate::order_state::OrderWords;
+use crate::orders::{Subject, Terms, obeyed, subjects};
+use crate::store_resets::{self, StoredReset};
+
+/// How soon an order that is in the store holds on all machines that use it.
+pub const HOLDS_WITHIN: Duration = Duration::from_secs(5);
+
+/// How much the times of one order may differ that came on two ways.
+const SAME: Nanos = Nanos::from_secs(5);
+
+/// The word for an order in the store that ends the one before.
+const ENDED: &str = "ended";
+
+/// The words of an order in the store, in JSON. An order with another word or member is of a later
+/// version, and is left alone.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+struct StoredOrder {
+    /// The [command](OrderWords::command) that gives it, or [`ENDED`].
+    order: String,
+    policy: String,
+    /// The KEY or the network that it is about.
+    key: String,
+    note: String,
+    giver: String,
+}
+
+impl StoredOrder {
+    /// `Some(None)` ends what was ordered. `None`: this version does not know it.
+    fn kind(&self) -> Option<Option<OrderKind>> {
+        match &*self.order {
+            ENDED => Some(None),
+            word => OrderWords::kind_of(word).map(Some),
+        }
+    }
+
+    fn words(&self) -> Vec<u8> {
+        // All keys are strings, so this does not fail.
+        serde_json::to_vec(self).unwrap_or_default()
+    }
+}
+
+/// An order in the store that this version knows.
+#[derive(Clone, Debug)]
+struct Entry {
+    id: OrderId,
+    /// In ms since 1970 by the clock of the store, as the end.
+    given: u64,
+    ends: u64,
+    kind: Option<OrderKind>,
+    stored: StoredOrder,
+}
+
+impl Entry {
+    /// Whether this order, which another machine has given a moment later, does what was asked
+    /// for until then. Machines that are told the same find ends that differ by the time between.
+    fn is_as_good(&self, asked: &StoredOrder, ends: u64) -> bool {
+        let same = SAME.millis_ceil();
+        self.stored.order == asked.order && self.ends.saturating_add(same) >= ends
+    }
+}
+
+/// The order that stands about some clients: the one that was given last.
+struct StandingOrder {
+    entry: Entry,
+    subject: Subject,
+    /// When the last of all orders about these clients ends. Two machines may have given one at
+    /// the same time, with different KEYs of one client.
+    last_end: u64,
+}
+
+/// The orders of a store, and the resets of policies.
+#[derive(Debug)]
+pub struct StoreOrders {
+    exchange: OrderExchange,
+    followed: Followed,
+    /// The resets that the table had, and the store did not.
+    lacking: Vec<StoredReset>,
+    /// As these, the orders.
+    lacking_orders: Vec<NewOrder>,
+    /// The orders of the table when those were looked for.
+    looked_at: Vec<Order>,
+    /// Whether the last exchange went well.
+    is_well: bool,
+}
+
+/// The orders that were put into a table.
+#[derive(Debug, Default)]
+struct Followed {
+    /// When each was given.
+    given: HashMap<OrderId, u64>,
+    table: Weak<Table>,
+    /// The policies by which keys were made.
+    policies: Weak<Policies>,
+    /// Whether some could not be put there.
+    misses: bool,
+}
+
+impl StoreOrders {
+    /// Nothing is connected yet.
+    ///
+    /// # Errors
+    ///
+    /// The certificates of the authorities cannot be read.
+    pub fn new(settings: &StoreSettings) -> anyhow::Result<Self> {
+        let exchange = OrderExchange::new(settings.config(), &Names::new(&settings.salt));
+        let exchange = exchange.context("could not use the store for orders")?;
+        Ok(Self {
+            exchange,
+            followed: Followed::default(),
+            lacking: Vec::new(),
+            lacking_orders: Vec::new(),
+            looked_at: Vec::new(),
+            is_well: false,
+        })
+    }
+
+    /// Takes over what other machines have ordered, and gives what the store lacked when the table
+    /// was last looked at. Returns whether something is new.
+    ///
+    /// # Errors
+    ///
+    /// The store cannot be used.
+    pub async fn exchange(&mut self) -> anyhow::Result<bool> {
+        self.is_well = false;
+        let is_new = self.exchange.exchange().await?;
+        let orders = std::mem::take(&mut self.lacking_orders);
+        if !orders.is_empty() {
+            let looked_at = std::mem::take(&mut self.looked_at);
+            self.followed.misses = true;
+            self.exchange.give(&orders).await?;
+            self.looked_at = looked_at;
+        }
+        let lacking = std::mem::take(&mut self.lacking);
+        let given = store_resets::give(&mut self.exchange, lacking).await;
+        // What has come meanwhile is followed, too.
+        self.followed.misses |= !matches!(given, Ok(false));
+        given?;
+        self.is_well = true;
+        Ok(is_new)
+    }
+
+    /// Puts what is new into the table. Each order is put there once: one that was given later on
+    /// this machine alone stays. Of the resets of a policy, the latest is put there.
+    ///
+    /// # Errors
+    ///
+    /// The table has no space for one of them, or is being resized. The next call tries it again.
+    pub fn follow(&mut self, inspected: &Inspected, is_new: bool) -> anyhow::Result<()> {
+        let Self { exchange, followed, lacking, .. } = self;
+        let exchange = &*exchange;
+        // Each of them is unsealed and read.
+        let entries = LazyCell::new(|| entries(exchange));
+        let mut outcome = Ok(());
+        let is_due = followed.are_due(inspected, is_new);
+        if is_due {
+            outcome = store_resets::take(inspected, &store_resets::all(exchange));
+            let has_failed = outcome.is_err();
+            outcome = outcome.and(followed.follow(inspected, &entries, exchange.now()));
+            followed.misses |= has_failed;
+        }
+        *lacking = store_resets::lacking(inspected, |policy| store_resets::of(exchange, policy));
+        let orders = inspected.table.orders();
+        if self.is_well && (is_due || orders != self.looked_at) {
+            let lacking = lacking_orders(inspected, &orders, &entries, exchange.now());
+            let new = |(subject, given, lasts, stored): Lacking| NewOrder {
+                id: exchange.id(&stored.policy, &subject.key_in_store(subject.policy(inspected))),
+                is_end: false,
+                given: Some(given),
+                lasts,
+                words: stored.words(),
+            };
+            self.lacking_orders = lacking.into_iter().map(new).collect();
+            self.looked_at = orders;
+        }
+        outcome
+    }
+}
+
+/// An order of the table that the store lacks: about whom, when it was given in ms since 1970 by
+/// the clock of the store, for how long, and its words.
+type Lacking = (Subject, u64, Duration, StoredOrder);
+
+/// The orders of a table that the store does not have, or has only in an earlier form. One whose
+/// KEY is shortened in the table is left out.
+fn lacking_orders(
+    inspected: &Inspected,
+    orders: &[Order],
+    entries: &[Entry],
+    store_now: u64,
+) -> Vec<Lacking> {
+    let (standing, now) = (standing(inspected, entries), inspected.table.now());
+    let lacking = |order: &Order| {
+        let ends = store_now + order.until.saturating_since(now).millis_ceil();
+        // One from before this machine was started has the time zero: it is the earliest that it
+        // can be, so that any end of it is later.
+        let given = match order.given {
+            Time::ZERO => ends.saturating_sub(LONGEST_ORDER.millis_ceil()),
+            given => store_now.saturating_sub(now.saturating_since(given).millis_ceil()),
+        };
+        let kept = standing.get(&(order.policy, order.target)).map(|standing| &standing.entry);
+        if kept.is_some_and(|kept| {
+            let until = by_table(now, store_now, kept.ends);
+            let is_same = kept.kind.is_some_and(|kind| is_same(order, kind, until, &kept.stored));
+            is_same || kept.given >= given
+        }) {
+            return None;
+        }
+        let policies = &inspected.in_force.policies;
+        let policy = policies.list.iter().find(|policy| policy.is_meant_by(order))?;
+        let stored = StoredOrder {
+            order: OrderWords::of(order.kind).command.to_owned(),
+            policy: policy.name.to_string(),
+            key: order.key.clone(),
+            note: order.note.clone(),
+            giver: order.giver.clone(),
+        };
+        let subject = subject_of(inspected, &stored).filter(|it| it.target == order.target)?;
+        let key = subject.key_in_store(policy);
+        let lasts = Duration::from_millis(ends.saturating_sub(given));
+        Some((subject, given, lasts, StoredOrder { key, ..stored }))
+    };
+    orders.iter().filter_map(lacking).collect()
+}
+
+impl Followed {
+    fn are_due(&mut self, inspected: &Inspected, is_new: bool) -> bool {
+        let Inspected { table, in_force, .. } = inspected;
+        if self.table.as_ptr() != Arc::as_ptr(table) {
+            *self = Self { table: Arc::downgrade(table), ..Self::default() };
+        }
+        let has_other_policies = self.policies.as_ptr() != Arc::as_ptr(&in_force.policies);
+        self.policies = Arc::downgrade(&in_force.policies);
+        is_new || has_other_policies || self.misses
+    }
+
+    fn follow(
+        &mut self,
+        inspected: &Inspected,
+        entries: &[Entry],
+        store_now: u64,
+    ) -> anyhow::Result<()> {
+        let before = std::mem::take(&mut self.given);
+        let mut outcome = Ok(());
+        for StandingOrder { entry, subject, .. } in standing(inspected, entries).values() {
+            let is_followed = before.get(&entry.id) == Some(&entry.given);
+            match if is_followed { Ok(()) } else { put(inspected, entry, subject, store_now) } {
+                Ok(()) => drop(self.given.insert(entry.id, entry.given)),
+                Err(error) => outcome = Err(error),
+            }
+        }
+        self.misses = outcome.is_err();
+        outcome
+    }
+}
+
+/// Puts an order into the table, unless one that was given later is there.
+fn put(
+    inspected: &Inspected,
+    entry: &Entry,
+    subject: &Subject,
+    store_now: u64,
+) -> anyhow::Result<()> {
+    let Entry { given, ends, kind, stored, .. } = entry;
+    let table = &inspected.table;
+    let now = table.now();
+    let (given, until) = (by_table(now, store_now, *given), by_table(now, store_now, *ends));
+    let known = subject.order(inspected);
+    // All that was given before this machine was started has the time zero.
+    let is_later = |known: &Order| known.given >= given && known.given > Time::ZERO;
+    if known.as_ref().is_some_and(is_later) {
+        return Ok(());
+    }
+    let outcome = match (kind, known) {
+        (None, None) => Ok(()),
+        (None, Some(known)) => table.end_order(&known),
+        (Some(kind), Some(known)) if is_same(&known, *kind, until, stored) => Ok(()),
+        (Some(kind), _) => table.give_order(&Order {
+            policy: policy_id(&subject.policy(inspected).name),
+            kind: *kind,
+            target: subject.target,
+            until,
+            given,
+            since: now,
+            key: subject.name.clone(),
+            note: stored.note.clone(),
+            giver: stored.giver.clone(),
+        }),
+    };
+    obeyed(inspected, outcome)
+}
+
+/// A time of the store, in ms since 1970, by the clock of a table. The clocks of machines differ,
+/// but all see the time of the store.
+fn by_table(now: Time, store_now: u64, ms: u64) -> Time {
+    let nanos = |ms: u64| Nanos::from_millis(1).saturating_mul(ms);
+    let later = now.saturating_add(nanos(ms.saturating_sub(store_now)));
+    later.saturating_sub(nanos(store_now.saturating_sub(ms)))
+}
+
+/// The orders of the store that have not ended.
+fn entries(exchange: &OrderExchange) -> Vec<Entry> {
+    let entry = |order: &SharedOrder| {
+        let stored: StoredOrder = serde_json::from_slice(&exchange.words(order)?).ok()?;
+        let SharedOrder { id, given, ends, .. } = *order;
+        Some(Entry { id, given, ends, kind: stored.kind()?, stored })
+    };
+    exchange.list().iter().filter(|it| it.ends > exchange.now()).filter_map(entry).collect()
+}
+
+/// What stands about clients of the policies here, by the number of the policy.
+fn standing(
+    inspected: &Inspected,
+    entries: &[Entry],
+) -> HashMap<(u64, OrderTarget), StandingOrder> {
+    let mut standing = HashMap::<_, StandingOrder>::new();
+    for entry in entries {
+        let Some(subject) = subject_of(inspected, &entry.stored) else { continue };
+        let clients = (policy_id(&entry.stored.policy), subject.target);
+        let order = StandingOrder { entry: entry.clone(), subject, last_end: entry.ends };
+        let Some(other) = standing.get_mut(&clients) else {
+            standing.insert(clients, order);
+            continue;
+        };
+        let last_end = other.last_end.max(entry.ends);
+        let when = |entry: &Entry| (entry.given, entry.kind.is_some());
+        if when(&other.entry) < when(entry) {
+            *other = order;
+        }
+        other.last_end = last_end;
+    }
+    standing
+}
+
+fn subject_of(inspected: &Inspected, stored: &StoredOrder) -> Option<Subject> {
+    let key = stored.key.parse().ok()?;
+    subjects(inspected, Some(&stored.policy), &key).ok()?.pop()
+}
+
+/// Whether a table has an order already, because the command has put it there, too.
+fn is_same(known: &Order, kind: OrderKind, until: Time, stored: &StoredOrder) -> bool {
+    let differs = until.saturating_since(known.until).max(known.until.saturating_since(until));
+    // The table may have cut the texts.
+    let has = |text: &str, known: &str| text.starts_with(known);
+    known.kind == kind
+        && differs <= SAME
+        && has(&stored.note, &known.note)
+        && has(&stored.giver, &known.giver)
+}
+
+/// The orders of a store, for commands and actions. A store that cannot be used is not asked
+/// again.
+#[derive(Debug)]
+pub struct GivesToStore {
+    orders: StoreOrders,
+    runtime: Runtime,
+    /// Why the store cannot be used.
+    fault: Option<String>,
+    /// Whether the store has not taken an order.
+    misses: bool,
+}
+
+impl GivesToStore {
+    /// The store of the policies, if they have one.
+    ///
+    /// # Errors
+    ///
+    /// The certificates of the authorities cannot be read, or the system has no resources left.
+    pub fn of(inspected: &Inspected) -> anyhow::Result<Option<Self>> {
+        Self::of_policies(&inspected.in_force.policies)
+    }
+
+    /// As [`of`](Self::of).
+    ///
+    /// # Errors
+    ///
+    /// See there.
+    pub fn of_policies(policies: &Policies) -> anyhow::Result<Option<Self>> {
+        let Some(settings) = &policies.store else { return Ok(None) };
+        let runtime = Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.context("could not ask the store")?;
+        let mut orders = StoreOrders::new(settings)?;
+        let fault = runtime.block_on(orders.exchange()).err().map(|why| why.to_string());
+        Ok(Some(Self { orders, runtime, fault, misses: false }))
+    }
+
+    /// Whether the store could be used so far, and has taken all orders.
+    pub const fn is_well(&self) -> bool {
+        self.fault.is_none() && !self.misses
+    }
+
+    /// What a list of orders may lack, if the store cannot be used.
+    pub fn what_is_missing(&self) -> Option<String> {
+        self.fault.as_deref().map(missing_orders)
+    }
+
+    /// Whether the store has an order of this kind about exactly these clients.
+    pub fn has(&self, inspected: &Inspected, subject: &Subject, kind: OrderKind) -> bool {
+        self.standing(inspected, subject).is_some_and(|it| it.entry.kind == Some(kind))
+    }
+
+    fn standing(&self, inspected: &Inspected, subject: &Subject) -> Option<StandingOrder> {
+        let policy = policy_id(&subject.policy(inspected).name);
+        standing(inspected, &entries(&self.orders.exchange)).remove(&(policy, subject.target))
+    }
+
+    /// Gives an order about these clients, for all machines. Returns why that has failed.
+    pub fn give(
+        &mut self,
+        inspected: &Inspected,
+        subject: &Subject,
+        terms: &Terms,
+    ) -> Result<(), String> {
+        let policy = subject.policy(inspected);
+        let key = subject.key_in_store(policy);
+        let exchange = &self.orders.exchange;
+        let end_id = exchange.id(&policy.name, &format!("{key}\nbefore"));
+        let standing = self.standing(inspected, subject);
+        let id = standing.as_ref().map(|it| it.entry.id).filter(|id| *id != end_id);
+        let id = id.unwrap_or_else(|| exchange.id(&policy.name, &key));
+        let left = standing.map(|it| it.last_end.saturating_sub(exchange.now()));
+        let left = left.map(Duration::from_millis).filter(|left| *left > terms.time);
+        if let Some(left) = left {
+            // A machine that is away until this order has ended does not bring back the longer
+            // one.
+            self.send(end_id, policy, key.clone(), None, left)?;
+        }
+        self.send(id, policy, key, Some(terms), terms.time)
+    }
+
+    /// Ends the order of this kind about these clients, for all machines, also for those whose
+    /// tables have one that the store does not have. `here` is the one of the table. An order of
+    /// the other kind stays. Returns why that has failed.
+    pub fn end(
+        &mut self,
+        inspected: &Inspected,
+        subject: &Subject,
+        kind: OrderKind,
+        here: Option<&Order>,
+    ) -> Result<(), String> {
+        let standing = self.standing(inspected, subject);
+        if standing.as_ref().is_some_and(|it| it.entry.kind.is_some_and(|it| it != kind)) {
+            return self.fault.clone().map_or(Ok(()), Err);
+        }
+        let policy = subject.policy(inspected);
+        let key = subject.key_in_store(policy);
+        let exchange = &self.orders.exchange;
+        let id = standing.as_ref().map(|it| it.entry.id);
+        let id = id.unwrap_or_else(|| exchange.id(&policy.name, &key));
+        let left = here.map(|it| it.until.saturating_since(inspected.table.now()).into());
+        let left_in_store = standing.map(|it| it.last_end.saturating_sub(exchange.now()));
+        let left = left.max(left_in_store.map(Duration::from_millis)).unwrap_or_default();
+        self.send(id, policy, key, None, left.max(HOLDS_WITHIN))
+    }
+
+    /// Resets a policy in the table, later than all that the store has, and then for all machines.
+    /// The second value is why the store does not have it.
+    ///
+    /// # Errors
+    ///
+    /// The table has no space for it, or is being resized.
+    pub fn reset(
+        &mut self,
+        inspected: &Inspected,
+        policy: &str,
+        giver: &str,
+    ) -> anyhow::Result<(PolicyReset, Result<(), String>)> {
+        let exchange = &mut self.orders.exchange;
+        store_resets::take(inspected, &store_resets::all(exchange))?;
+        let reset = inspected.table.reset_policy(policy_id(policy), giver);
+        let reset = obeyed(inspected, reset)?;
+        let given = match &self.fault {
+            Some(fault) => Err(fault.clone()),
+            None => {
+                let new = vec![StoredReset::new(policy, &reset)];
+                let given = self.runtime.block_on(store_resets::give(exchange, new));
+                given.map(drop).map_err(|error| error.to_string())
+            }
+        };
+        Ok((reset, given))
+    }
+
+    /// Ends the orders that were given with this KEY when it meant other clients.
+    pub fn end_former(&mut self, order: &Order, policy: &Policy, key: &str) -> Result<(), String> {
+        let (all, now) = (entries(&self.orders.exchange), self.orders.exchange.now());
+        let is_former = |it: &&Entry| {
+            *it.stored.policy == *policy.name
+                && (it.stored.key == key || it.stored.key == order.key)
+                && it.kind == Some(order.kind)
+        };
+        let former = all.iter().filter(is_former).map(|it| (it.id, it.ends.saturating_sub(now)));
+        let former: Vec<_> = former.collect();
+        former.into_iter().try_for_each(|(id, left)| {
+            self.send(id, policy, key.to_owned(), None, Duration::from_millis(left))
+        })
+    }
+
+    fn send(
+        &mut self,
+        id: OrderId,
+        policy: &Policy,
+        key: String,
+        terms: Option<&Terms>,
+        lasts: Duration,
+    ) -> Result<(), String> {
+        if let Some(fault) = &self.fault {
+            return Err(fault.clone());
+        }
+        let stored = StoredOrder {
+            order: terms.map_or(ENDED, |terms| OrderWords::of(terms.kind).command).to_owned(),
+            policy: policy.name.to_string(),
+            key,
+            note: terms.map(|terms| terms.note.clone()).unwrap_or_default(),
+            giver: terms.map(|terms| terms.giver.clone()).unwrap_or_default(),
+        };
+        let (is_end, words) = (terms.is_none(), stored.words());
+        let order = [NewOrder { id, is_end, given: None, lasts, words }];
+        let Self { orders: StoreOrders { exchange, .. }, runtime, .. } = self;
+        let Err(error) = runtime.block_on(exchange.give(&order)) else { return Ok(()) };
+        let kind = error.kind();
+        if kind == io::ErrorKind::AlreadyExists {
+            let ends =
+                exchange.now().saturating_add(u64::try_from(lasts.as_millis()).unwrap_or(0));
+            let kept = entries(exchange).into_iter().find(|entry| entry.id == id);
+            if kept.is_some_and(|kept| kept.is_as_good(&stored, ends)) {
+                return Ok(());
+            }
+        }
+        let said = error.to_string();
+        self.misses = true;
+        // The store may take the next one all the same.
+        let is_about_this = matches!(
+            kind,
+            io::ErrorKind::AlreadyExists
+                | io::ErrorKind::StorageFull
+                | io::ErrorKind::InvalidInput
+        );
+        self.fault = (!is_about_this).then(|| said.clone());
+        Err(said)
+    }
+}
+
+/// What a list of orders may lack while the store cannot be used.
+pub(crate) fn missing_orders(why: &str) -> String {
+    format!("orders of other machines may be missing, because the store cannot be asked: {why}")
+}
+
+/// Where the order or the reset that was just given holds, as the end of a sentence: `in_store` is
+/// what came of giving it to the store, if there is one.
+pub fn where_it_holds(in_store: Option<&Result<(), String>>) -> String {
+    match in_store {
+        None => "in all agents within about two seconds".to_owned(),
+        Some(Ok(())) => format!(
+            "on all machines of the store within about {} seconds (one that is away follows when \
+             it is back)",
+            HOLDS_WITHIN.as_secs()
+        ),
+        Some(Err(why)) => format!(
+            "on this machine within about two seconds, and on the others when its agents can use \
+             the store: {why}"
+        ),
+    }
+}
+
+/// Where an order has ended, as [`where_it_holds`].
+pub fn where_it_has_ended(in_store: Option<&Result<(), String>>) -> String {
+    match in_store {
+        Some(Err(why)) => format!(
+            "on this machine only, in all agents within about two seconds, because the store does \
+             not have the end: {why}; end it again when the store can be used, or on each machine \
+             with --admin"
+        ),
+        in_store => where_it_holds(in_store),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use gcra_limiter::policies_in_force::InForce;
+    use gcra_limiter::stats::Stats;
+    use gcra_policy::file::document;
+    use gcra_table::Slots;
+    use proptest::collection;
+    use proptest::prelude::*;
+    use proptest::sample::Index;
+
+    use super::*;
+    use crate::inspected_table::PolicySource;
+
+    /// The time of the store, in ms since 1970.
+    const NOW: u64 = 1_800_000_000_000;
+
+    fn machine() -> Inspected {
+        let text = "[policy.api]\nlimits = \"9/d\"\nkey = [\"ip\"]\n\
+                    [policy.user]\nlimits = \"9/d\"\nkey = [\"user\"]\n";
+        let policies = document::parse("gcra-spoa.toml".as_ref(), text).unwrap();
+        let table = Table::in_memory(Slots::new(8).unwrap()).unwrap();
+        let stats = Stats::new(std::num::NonZeroUsize::MIN);
+        let in_force = Arc::new(InForce::at_start(policies, &stats, &table));
+        let path = "/table".into();
+        Inspected::of_parts(Arc::new(table), path, in_force, None, PolicySource::Agent)
+    }
+
+    /// An order that was given so many seconds ago.
+    fn entry(id: u8, order: &str, (policy, key): (&str, &str), ago: u64) -> Entry {
+        let stored = StoredOrder {
+            order: order.to_owned(),
+            policy: policy.to_owned(),
+            key: key.to_owned(),
+            note: String::new(),
+            giver: "anna@limiter1".to_owned(),
+        };
+        let (given, ends) = (NOW - 1_000 * ago, NOW + 3_600_000);
+        Entry { id: [id; 16], given, ends, kind: stored.kind().unwrap(), stored }
+    }
+
+    fn orders(machine: &Inspected) -> Vec<(String, OrderKind)> {
+        let orders = machine.table.orders();
+        let mut all: Vec<_> = orders.into_iter().map(|order| (order.key, order.kind)).collect();
+        all.sort_by(|one, other| one.0.cmp(&other.0));
+        all
+    }
+
+    #[test]
+    fn what_was_ordered_here_alone_and_later_stays() {
+        let (machine, mut followed) = (machine(), Followed::default());
+        let client = ("api", "192.0.2.7");
+        let block = [entry(1, "block", client, 60)];
+        followed.follow(&machine, &block, NOW).unwrap();
+        let known = machine.table.orders().remove(0);
+        let minute = Nanos::from_secs(60);
+        assert_eq!(known.since, known.given.saturating_add(minute), "it came a minute later");
+        assert_eq!(known.until, known.since.saturating_add(Nanos::from_secs(3_600)));
+        // The store is away, and an operator ends it here.
+        machine.table.end_order(&known).unwrap();
+        followed.follow(&machine, &block, NOW).unwrap();
+        assert_eq!(orders(&machine), []);
+        let exempt = Order { kind: OrderKind::Exempt, given: machine.table.now(), ..known };
+        machine.table.give_order(&exempt).unwrap();
+        for order in ["block", ENDED] {
+            followed.follow(&machine, &[entry(1, order, client, 30)], NOW).unwrap();
+            assert_eq!(orders(&machine), [("192.0.2.7".to_owned(), OrderKind::Exempt)]);
+        }
+        // Of a policy that this machine does not have, and of a later version.
+        followed.follow(&machine, &[entry(1, "block", ("web", "192.0.2.8"), 0)], NOW).unwrap();
+        assert_eq!(orders(&machine).len(), 1);
+        for unknown in [
+            "{\"order\":\"block\",\"policy\":\"api\",\"note\":\"\",\"giver\":\"\"}",
+            "{\"order\":\"block\",\"policy\":\"api\",\"key\":\"x\",\"note\":\"\",\"giver\":\"\",\
+             \"limit\":\"day\"}",
+        ] {
+            serde_json::from_str::<StoredOrder>(unknown).unwrap_err();
+        }
+        let stored = StoredOrder { order: "slow".to_owned(), ..block[0].stored.clone() };
+        assert_eq!(stored.kind(), None);
+    }
+
+    #[test]
+    fn the_store_lacks_what_a_table_has_and_what_is_later_there() {
+        let (machine, mut followed) = (machine(), Followed::default());
+        let (one, two) = (("api", "2001:db8::7"), ("api", "10.1.0.0/16"));
+        let all = [
+            entry(1, "block", one, 60),
+            entry(2, "exempt", two, 50),
+            entry(3, "block", ("user", "alice"), 40),
+        ];
+        followed.follow(&machine, &all, NOW).unwrap();
+        let lacking = |entries: &[Entry]| {
+            let lacking = lacking_orders(&machine, &machine.table.orders(), entries, NOW);
+            let mut all: Vec<_> = lacking
+                .into_iter()
+                .map(|(_, given, lasts, stored)| {
+                    let ends = given + u64::try_from(lasts.as_millis()).unwrap();
+                    assert!(ends.abs_diff(NOW + 3_600_000) < 5_000, "{ends}");
+                    (stored.key, NOW.saturating_sub(given + 1_000).div_ceil(10_000))
+                })
+                .collect();
+            all.sort();
+            all
+        };
+        let (first, second) = (("2001:db8::".to_owned(), 6), ("10.1.0.0/16".to_owned(), 5));
+        assert_eq!(lacking(&[]), [second.clone(), first.clone()], "one KEY is shortened");
+        assert_eq!(lacking(&all), []);
+        assert_eq!(lacking(&[entry(1, ENDED, one, 30), entry(2, ENDED, two, 70)]), [second]);
+        assert_eq!(lacking(&[all[1].clone(), entry(1, "exempt", one, 90)]), [first]);
+        // The machine was started anew: any end is later.
+        for mut order in machine.table.orders() {
+            order.given = Time::ZERO;
+            machine.table.give_order(&order).unwrap();
+        }
+        assert_eq!(lacking(&[entry(1, ENDED, one, 3_600), entry(2, ENDED, two, 3_600)]), []);
+        assert_eq!(lacking(&[]).len(), 2);
+    }
+
+    proptest! {
+        /// Each table comes to what was given last, in whichever order its machine hears of it,
+        /// and under whichever KEY of a client. The naive model is a map.
+        #[test]
+        fn tables_agree_on_what_was_given_last(
+            given in collection::vec((0_usize..5, 0_usize..3, 1_u64..1_000), 1..12),
+            heard in collection::vec(collection::vec(any::<Index>(), 0..8), 3),
+        ) {
+            // Two of them are one client.
+            let clients = [
+                ("api", "2001:db8::1"), ("api", "2001:db8::2"), ("api", "10.1.2.3"),
+                ("api", "10.1.0.0/16"), ("user", "alice"),
+            ];
+            let mut all = Vec::new();
+            let mut model = BTreeMap::new();
+            for (client, order, ago) in given {
+                let id = u8::try_from(client).unwrap();
+                // No two orders are given at the same time.
+                let ago = 8 * ago + client as u64;
+                if all.iter().any(|known: &Entry| known.given == NOW - 1_000 * ago) {
+                    continue;
+                }
+                all.push(entry(id, ["block", "exempt", ENDED][order], clients[client], ago));
+                let order = [Some(OrderKind::Block), Some(OrderKind::Exempt), None][order];
+                let known = model.entry(client.max(1)).or_insert((ago, order));
+                if ago <= known.0 {
+                    *known = (ago, order);
+                }
+            }
+            for heard in heard {
+                let (machine, mut followed) = (machine(), Followed::default());
+                // What a machine has at a moment: of each id the latest that it has heard of.
+                let mut list = BTreeMap::<_, Entry>::new();
+                let some = heard.iter().map(|index| index.get(&all).clone());
+                for entry in some.chain(all.iter().cloned()) {
+                    let known = list.entry(entry.id).or_insert_with(|| entry.clone());
+                    if known.given < entry.given {
+                        *known = entry;
+                    }
+                    let now: Vec<_> = list.values().cloned().collect();
+                    followed.follow(&machine, &now, NOW).unwrap();
+                }
+                let names = ["", "2001:db8::/64", "10.1.2.3", "10.1.0.0/16"];
+                let mut found = orders(&machine);
+                let user = found.iter().position(|(key, _)| key.starts_with('a'));
+                let user = user.map(|at| found.remove(at).1);
+                prop_assert_eq!(user, model.get(&4).and_then(|(_, kind)| *kind));
+                let right = model.iter().filter(|(client, _)| **client < 4);
+                let mut right: Vec<_> = right
+                    .filter_map(|(client, (_, kind))| Some((names[*client].to_owned(), (*kind)?)))
+                    .collect();
+                right.sort_by(|one, other| one.0.cmp(&other.0));
+                prop_assert_eq!(found, right);
+            }
+        }
+    }
+}

@@ -1,0 +1,403 @@
+//! Orders on several machines: each is an agent with a table of its own.
+
+use std::fs;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use serde_json::Value as Json;
+use spop_codec::Value;
+use tempfile::TempDir;
+
+use crate::support::server_groups::{cluster, cluster_url};
+use crate::support::spop::Spop;
+use crate::support::valkey::{Server, valkey};
+use crate::support::{Agent, admin, directory, free_port, needs, wait_until};
+
+/// A machine, whose agents may be stopped.
+struct Machine {
+    directory: TempDir,
+    /// The agent and its admin address.
+    agent: Option<(Agent, String)>,
+    config: PathBuf,
+}
+
+impl Machine {
+    /// A machine whose agents are not started yet.
+    fn new(store: &str) -> Self {
+        let directory = directory();
+        let config = directory.path().join("gcra-spoa.toml");
+        // A machine for tests may stand still for longer than a request should wait.
+        let text = format!(
+            "[store]\nurl = \"{store}\"\nwait = \"10s\"\nleast_replicas = 0\n\
+             [policy.check]\nlimits = \"100000/d\"\nkey = [\"ip\"]\n\
+             [policy.user]\nlimits = \"100000/d\"\nkey = [\"user\", \"ip\"]\n"
+        );
+        fs::write(&config, text).unwrap();
+        Self { directory, agent: None, config }
+    }
+
+    fn start(mut self) -> Self {
+        let token = token(&self.directory, "token", TOKEN);
+        let flags = ["--config", self.config.to_str().unwrap(), "--admin-actions", &token];
+        let (agent, address) = admin::start(&self.table(), &flags);
+        let status = || -> Json { admin::status(&address) };
+        wait_until("the store is used", || status()["together"]["store"]["up"] == true);
+        self.agent = Some((agent, address));
+        self
+    }
+
+    fn stop(&mut self) {
+        self.agent = None;
+    }
+
+    fn table(&self) -> PathBuf {
+        self.directory.path().join("table")
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gcra-spoa"));
+        command.args(args).arg("--table").arg(self.table()).env("SUDO_USER", "anna");
+        command.output().unwrap()
+    }
+
+    /// The output of a command, and its exit status.
+    fn said(&self, args: &[&str]) -> (String, i32) {
+        let output = self.run(args);
+        (String::from_utf8(output.stdout).unwrap(), output.status.code().unwrap())
+    }
+
+    fn is_blocked(&self, message: &str, args: &[(&str, Value<'_>)]) -> bool {
+        let (agent, _) = self.agent.as_ref().unwrap();
+        let answers = Spop::connect(&agent.address).ask(&[(message, args)]);
+        answers.iter().any(|(.., is_blocked)| *is_blocked)
+    }
+
+    fn has_line(&self, said: &str) -> bool {
+        let lines = self.agent.as_ref().unwrap().0.process.lines();
+        lines.iter().any(|line| line.contains(said))
+    }
+}
+
+const TOKEN: &str = "correct-horse-battery";
+
+/// A file with a token.
+fn token(directory: &TempDir, name: &str, text: &str) -> String {
+    let path = directory.path().join(name);
+    fs::write(&path, text).unwrap();
+    fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+    path.into_os_string().into_string().unwrap()
+}
+
+fn ip(text: &str) -> Value<'static> {
+    Value::from(text.parse::<std::net::IpAddr>().unwrap())
+}
+
+#[test]
+fn an_order_holds_on_all_machines_of_a_store_also_on_one_that_was_away() {
+    needs!(valkey());
+    let server = Server::start(&["--maxmemory-policy", "noeviction"]);
+    let [one, two, mut three] = [(); 3].map(|()| Machine::new(&server.url()));
+    let (one, two) = (one.start(), two.start());
+    let client = [("ip", ip("2001:db8::7"))];
+    let user = [("user", "alice-from-sales".into()), ("ip", ip("192.0.2.7"))];
+    let block = ["block", "--for", "1h", "--note", "INC-4711"];
+
+    let (words, status) = one.said(&[&block[..], &["2001:db8::1"]].concat());
+    let holds =
+        "on all machines of the store within about 5 seconds (one that is away follows when";
+    assert!(words.contains(holds) && status == 0, "{words}");
+    assert_eq!(one.said(&[&block[..], &["alice-from-sales,192.0.2.7"]].concat()).1, 0);
+    assert_eq!(one.said(&[&block[..], &["--policy", "check", "10.1.0.0/16"]].concat()).1, 0);
+    three = three.start();
+    for machine in [&one, &two, &three] {
+        wait_until("the client is blocked", || machine.is_blocked("check", &client));
+        wait_until("the user is blocked", || machine.is_blocked("user", &user));
+        wait_until("the network is blocked", || {
+            machine.is_blocked("check", &[("ip", ip("10.1.2.3"))])
+        });
+        assert!(!machine.is_blocked("user", &[("user", "bob".into()), ("ip", ip("192.0.2.7"))]));
+    }
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let (listed, _) = three.said(&["block", "--list"]);
+    assert_eq!(listed.lines().count(), 3, "{listed}");
+    let by = format!(", by anna@{host}");
+    assert!(listed.contains(&by[..by.len().min(40)]) && listed.contains(", here since 20"));
+    assert!(listed.contains("2001:db8::/64: policy 'check', blocked for another "), "{listed}");
+    let (explained, _) = two.said(&["explain", "--message", "check", "ip=2001:db8::7"]);
+    assert!(explained.contains(", here since 20"), "{explained}");
+
+    // The end is given elsewhere, with another KEY of the client, while a machine is away.
+    three.stop();
+    let (words, status) = two.said(&["block", "--end", "2001:db8::3"]);
+    assert!(words.contains(&format!("the block has ended, {holds}")) && status == 0, "{words}");
+    wait_until("the client is not blocked", || !one.is_blocked("check", &client));
+    three = three.start();
+    wait_until("the client is not blocked", || !three.is_blocked("check", &client));
+    assert!(one.is_blocked("user", &user) && three.is_blocked("user", &user));
+    // The other kind takes the place of the block.
+    assert_eq!(three.said(&["exempt", "--for", "1h", "alice-from-sales,192.0.2.7"]).1, 0);
+    wait_until("the user is exempt", || {
+        one.said(&["exempt", "--list"]).0.contains(": policy 'user', exempt for another ")
+    });
+    assert!(!one.said(&["block", "--list"]).0.contains("policy 'user'"));
+    assert_eq!(two.said(&["block", "--end", "2001:db8::3"]).1, 1, "there is none any more");
+
+    // An action of an agent goes through the store, too, and a machine may have several agents.
+    let token = token(&two.directory, "token", TOKEN);
+    let (_, address) = two.agent.as_ref().unwrap();
+    let another = Machine { directory: two.directory, agent: None, config: two.config };
+    let another = another.start();
+    let there = ["exempt", "--end", "alice-from-sales,192.0.2.7", "--admin", address];
+    let (words, status) = elsewhere(&[&there[..], &["--token", &token]].concat());
+    assert!(words.contains(" is no longer exempt, on all machines") && status == 0, "{words}");
+    for machine in [&one, &another, &three] {
+        wait_until("the user is not exempt", || {
+            machine.said(&["exempt", "--list"]).0.contains("no client is exempt")
+        });
+    }
+}
+
+#[test]
+fn machines_of_one_store_that_get_the_same_order_at_once_all_have_done_it() {
+    needs!(valkey());
+    let server = Server::start(&["--maxmemory-policy", "noeviction"]);
+    let machines = [(); 3].map(|()| Machine::new(&server.url()).start());
+    let token = token(&machines[0].directory, "token", TOKEN);
+    let admins = machines.iter().map(|machine| &*machine.agent.as_ref().unwrap().1);
+    let named: Vec<_> = admins.flat_map(|address| ["--admin", address]).collect();
+    let there = [&named[..], &["--token", &token]].concat();
+    for client in 1..=20 {
+        let key = format!("192.0.2.{client}");
+        let (words, status) = elsewhere(&[&["block", "--for", "1h", &key], &there[..]].concat());
+        assert!(words.matches(": done: ").count() == 3 && status == 0, "{words}");
+        for machine in &machines {
+            wait_until("it is blocked", || machine.is_blocked("check", &[("ip", ip(&key))]));
+        }
+        let (words, status) = elsewhere(&[&["block", "--end", &key], &there[..]].concat());
+        assert!(words.matches(": done: ").count() == 3 && status == 0, "{words}");
+    }
+}
+
+#[test]
+fn without_the_store_an_order_holds_here_and_a_store_that_forgot_learns_the_others_again() {
+    needs!(valkey());
+    let mut server = Server::start(&["--maxmemory-policy", "noeviction"]);
+    let (mut one, mut two) =
+        (Machine::new(&server.url()).start(), Machine::new(&server.url()).start());
+    let client = |last: u8| [("ip", ip(&format!("192.0.2.{last}")))];
+    let block = |machine: &Machine, key: &str| machine.said(&["block", "--for", "1h", key]);
+    assert_eq!(block(&one, "192.0.2.1").1, 0);
+    wait_until("it is blocked", || two.is_blocked("check", &client(1)));
+    server.kill();
+    let (words, status) = block(&one, "192.0.2.2");
+    let here = "on this machine within about two seconds, and on the others when its agents can";
+    assert!(words.contains(here) && status == 1, "{words}");
+    // Others may have given an order that this machine does not have.
+    let (address, missing) = (&*one.agent.as_ref().unwrap().1, "orders of other machines may be");
+    wait_until("the agent knows it", || {
+        elsewhere(&["block", "--list", "--admin", address]).0.contains(missing)
+    });
+    let token = token(&one.directory, "token", TOKEN);
+    for (args, right) in [
+        (&["block", "--list"][..], 0),
+        (&["block", "--list", "--plain"], 0),
+        (&["block", "--end", "192.0.2.9"], 1),
+    ] {
+        let output = one.run(args);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(said.contains(missing) && output.status.code() == Some(right), "{said}");
+    }
+    let end = ["block", "--end", "192.0.2.9", "--admin", address, "--token", &token];
+    assert!(elsewhere(&end).0.contains(missing));
+    wait_until("it is blocked here", || one.is_blocked("check", &client(2)));
+    assert!(!two.is_blocked("check", &client(2)));
+    assert!(two.is_blocked("check", &client(1)), "it goes on to hold");
+    // The memory of the server is lost. A machine that is new gets it from the others.
+    server.restart();
+    let three = Machine::new(&server.url()).start();
+    wait_until("it is blocked", || three.is_blocked("check", &client(1)));
+    for machine in [&two, &three] {
+        wait_until("it has come there", || machine.is_blocked("check", &client(2)));
+    }
+    // The memory is lost while no agent runs: the tables have the orders.
+    server.kill();
+    one.stop();
+    two.stop();
+    drop(three);
+    server.restart();
+    let (one, two) = (one.start(), two.start());
+    let three = Machine::new(&server.url()).start();
+    wait_until("it is blocked", || three.is_blocked("check", &client(1)));
+    wait_until("it is blocked", || three.is_blocked("check", &client(2)));
+    assert_eq!(two.said(&["block", "--end", "192.0.2.2"]).1, 0);
+    wait_until("it has ended", || !one.is_blocked("check", &client(2)));
+
+    // The list of the store is not one.
+    let keys = server.say(&["KEYS", "*:orders:1:*"]);
+    let name = keys.lines().find(|line| line.starts_with("{gcra:")).unwrap().to_owned();
+    server.say(&["SET", &name, "rubbish"]);
+    let said = format!("has under {name} is not a list of orders; remove this key");
+    wait_until("the log says it", || three.has_line(&said));
+    let (words, status) = block(&one, "192.0.2.3");
+    assert!(words.contains(&said) && status == 1, "{words}");
+    server.say(&["DEL", &name]);
+    wait_until("the log says it", || {
+        three.has_line("orders of other machines are followed again")
+    });
+    assert!(two.is_blocked("check", &client(1)));
+}
+
+/// A machine without agents has an exemption that the store does not have.
+#[test]
+fn an_end_leaves_orders_of_the_other_kind_alone() {
+    needs!(valkey());
+    let mut server = Server::start(&["--maxmemory-policy", "noeviction"]);
+    let (mut one, two) =
+        (Machine::new(&server.url()).start(), Machine::new(&server.url()).start());
+    let client = [("ip", ip("192.0.2.1"))];
+    one.stop();
+    server.kill();
+    assert_eq!(one.said(&["exempt", "--for", "1h", "192.0.2.1"]).1, 1);
+    server.restart();
+    assert_eq!(two.said(&["block", "--for", "1h", "192.0.2.1"]).1, 0);
+    let (words, status) = one.said(&["exempt", "--end", "192.0.2.1"]);
+    assert!(words.contains("the exemption has ended, ") && status == 0, "{words}");
+    assert!(one.said(&["exempt", "--list"]).0.contains("no client is exempt"));
+    let three = Machine::new(&server.url()).start();
+    for machine in [&one.start(), &two, &three] {
+        wait_until("it is blocked", || machine.is_blocked("check", &client));
+    }
+}
+
+#[test]
+fn an_order_goes_through_a_cluster() {
+    needs!(valkey());
+    let nodes = cluster(3);
+    let url = cluster_url(&nodes);
+    let (one, two) = (Machine::new(&url).start(), Machine::new(&url).start());
+    let (words, status) = one.said(&["block", "--for", "1h", "192.0.2.1"]);
+    assert_eq!(status, 0, "{words}");
+    wait_until("it is blocked", || two.is_blocked("check", &[("ip", ip("192.0.2.1"))]));
+    assert_eq!(two.said(&["block", "--end", "192.0.2.1"]).1, 0);
+    wait_until("it is not blocked", || !one.is_blocked("check", &[("ip", ip("192.0.2.1"))]));
+}
+
+/// A command about agents that are named, and its output and exit status.
+fn elsewhere(args: &[&str]) -> (String, i32) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gcra-spoa"));
+    let output = command.args(args).env("SUDO_USER", "anna").output().unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    (String::from_utf8(said).unwrap(), output.status.code().unwrap())
+}
+
+/// Three agents without a store, of which one has another token, and an address where none is.
+#[test]
+fn without_a_store_each_machine_that_is_named_is_asked() {
+    let directory = directory();
+    let path = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    let right = token(&directory, "right", TOKEN);
+    let wrong = token(&directory, "wrong", "battery-horse-correct");
+    let start = |name: &str, token: &str| {
+        let flags = ["--rate", "2/h", "--key", "ip", "--admin-actions", token];
+        admin::start(&directory.path().join(name), &flags)
+    };
+    let (one, first) = start("one", &right);
+    let (two, second) = start("two", &right);
+    let (_three, third) = start("three", &wrong);
+    let nobody = free_port("127.0.0.1".parse().unwrap()).to_string();
+    let client = [("ip", ip("192.0.2.7"))];
+    let is_blocked = |agent: &Agent| Spop::connect(&agent.address).is_blocked(&client);
+
+    let both = ["--admin", &*first, "--admin", &*second, "--token", &*right];
+    let block = ["block", "--for", "1h", "--note", "INC-4711", "192.0.2.7"];
+    let (words, status) = elsewhere(&[&block[..], &both].concat());
+    for address in [&first, &second] {
+        let done =
+            format!("{address}: done: policy 'default': 192.0.2.7 is blocked for 1h, until");
+        assert!(words.contains(&done) && status == 0, "{words}");
+    }
+    wait_until("it is blocked", || is_blocked(&one) && is_blocked(&two));
+
+    // A file names all, of which some do not do it.
+    let agents = path("agents");
+    let text = format!("# all\n{first}\n{second} # the second\n{third}\n{nobody}\n");
+    fs::write(&agents, text).unwrap();
+    let all = ["--agents", &*agents, "--token", &*right];
+    let (words, status) = elsewhere(&[&["block", "--end", "192.0.2.7"], &all[..]].concat());
+    for said in [
+        format!("{first}: done: policy 'default': 192.0.2.7 is no longer blocked, "),
+        format!("{third}: refused: the token is wrong; "),
+        format!("{nobody}: not reached: no answer from {nobody}: no process listens there\n"),
+    ] {
+        assert!(words.contains(&said) && status == 1, "{said}: {words}");
+    }
+    let again = "some machines have not answered; end it there again";
+    assert!(words.contains(again) && words.lines().count() == 5, "{words}");
+    wait_until("it is not blocked", || !is_blocked(&one) && !is_blocked(&two));
+    let block = ["block", "--for", "2h", "192.0.2.6", "--admin", &nobody, "--admin", &first];
+    let (words, status) = elsewhere(&[&block[..], &["--token", &right]].concat());
+    let until = words.split(" --until '").nth(1).and_then(|rest| rest.split('\'').next());
+    assert!(words.contains("that changes nothing on machines") && status == 1, "{words}");
+    let block = ["block", "--until", until.unwrap(), "192.0.2.6", "--admin", &first];
+    let (words, status) = elsewhere(&[&block[..], &["--token", &right]].concat());
+    assert!(words.contains(" is blocked for ") && status == 0, "{words}");
+    let (listed, _) = elsewhere(&["block", "--list", "--admin", &first]);
+    assert!(listed.contains(&format!(", until {}, here", until.unwrap())), "{listed}");
+    assert_eq!(
+        elsewhere(&[&["block", "--end", "192.0.2.6"], &both[..2], &both[4..]].concat()).1,
+        0
+    );
+    let (words, status) = elsewhere(&[&["exempt", "--end", "192.0.2.7"], &both[..]].concat());
+    assert!(words.contains(&format!("{first}: refused: there is no exemption")), "{words}");
+    assert_eq!(status, 1);
+
+    // The debt is cleared, and the list needs no token.
+    let (mut spop, debtor) = (Spop::connect(&one.address), [("ip", ip("192.0.2.5"))]);
+    assert_eq!(spop.allowed(&debtor, 3), 2);
+    let (words, status) = elsewhere(&[&["table", "reset", "192.0.2.5"], &both[..]].concat());
+    assert!(words.contains("was forgiven") && status == 0, "{words}");
+    assert_eq!(spop.allowed(&debtor, 3), 2);
+    let (words, status) = elsewhere(&[&["table", "reset", "192.0.2.99"], &both[..]].concat());
+    assert!(words.contains(": done: ") && words.contains("no bucket") && status == 1, "{words}");
+    let policy = ["table", "reset", "--policy", "default"];
+    let (words, status) = elsewhere(&[&policy[..], &both].concat());
+    for address in [&first, &second] {
+        let done = format!("{address}: done: policy 'default': all clients begin with no debts");
+        assert!(words.contains(&done) && status == 0, "{words}");
+    }
+    wait_until("the client owes nothing", || spop.allowed(&debtor, 1) == 1);
+    let keys = ["exempt", "--for", "1h", "192.0.2.8", "192.0.2.9"];
+    let (words, status) = elsewhere(&[&keys[..], &both].concat());
+    assert!(words.contains(&format!("{first}: 192.0.2.9: done: ")) && status == 0, "{words}");
+    let list = ["exempt", "--list", "--admin", &*first, "--admin", &*third];
+    let (words, status) = elsewhere(&list);
+    let begin = format!("{first}: 192.0.2.9: policy 'default', exempt for another 60 min, until ");
+    assert!(words.contains(&begin) && words.contains(", by anna@"), "{words}");
+    assert!(words.contains(&format!("{third}: no client is exempt\n")) && status == 0, "{words}");
+    // In JSON, a machine without orders is not one that was not reached.
+    let list = ["exempt", "--list", "--json", "--admin", &first, "--admin", &third];
+    let (words, status) = elsewhere(&[&list[..], &["--admin", &nobody]].concat());
+    let lines = words.lines().map(|line| serde_json::from_str::<Json>(line).unwrap());
+    let lines: Vec<_> = lines.collect();
+    let of = |address: &String| lines.iter().find(|line| line["agent"] == **address).unwrap();
+    assert_eq!((lines.len(), status), (3, 1), "{words}");
+    assert_eq!(of(&first)["orders"].as_array().unwrap().len(), 2, "{words}");
+    assert_eq!(
+        (&of(&third)["reached"], &of(&third)["orders"]),
+        (&true.into(), &Json::Array(vec![]))
+    );
+    assert_eq!((&of(&nobody)["reached"], &of(&nobody)["orders"]), (&false.into(), &Json::Null));
+    assert!(of(&nobody)["note"].as_str().unwrap().contains("no process listens"), "{words}");
+
+    for (args, said) in [
+        (&["block", "--for", "1h", "x", "--admin", "a:1"][..], "add --token FILE, a file with"),
+        (&["block", "--list", "--token", &right], "--token is for agents on other machines"),
+        (&["block", "--list", "--admin", "a:1", "--table", "t"], "--table"),
+        (&["table", "reset", "x", "--admin", "a"], "'a' has no port; write HOST:PORT"),
+    ] {
+        let (words, status) = elsewhere(args);
+        assert!(words.contains(said) && status == 2, "{args:?}: {words}");
+    }
+}
