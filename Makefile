@@ -4,7 +4,7 @@ CARGO ?= cargo
 # Where Cargo builds. Whatever is fetched or built besides is kept there, too.
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: help demo demo-cluster test test-all vtest lint doc width spelling deny msrv \
+.PHONY: help demo demo-cluster test test-all vtest lint doc width spelling locks deny msrv \
 	aarch64 aarch64-test aarch64-run asan loom shuttle lease-sim lease-explore store-script \
 	store-faults bench-store cluster-faults cluster-splits fuzz fuzz-seeds soak bench bench-quick \
 	bench-cluster bench-haproxy bench-in-process bench-peers bench-replay guard guard-haproxy \
@@ -42,7 +42,7 @@ vtest: haproxy ## the VTest files, in the manner of HAProxy's own tests
 	$(CARGO) build --locked --bin gcra-spoa
 	tests/vtest/run $(TARGET)/debug/gcra-spoa
 
-lint: width spelling ## format, clippy, width of lines, spelling
+lint: width spelling locks ## format, clippy, width of lines, spelling, lock files
 	$(CARGO) fmt --all --check
 	$(CARGO) fmt --manifest-path fuzz/Cargo.toml --check
 	$(CARGO) fmt --manifest-path benches/peers/rust/Cargo.toml --check
@@ -53,6 +53,11 @@ width: ## lines end before column 100
 
 spelling: ## typos, with the words that typos.toml allows
 	tests/spelling
+
+# A crate that takes another dependency changes the lock files of all that are built with it.
+locks: ## Cargo.lock of each workspace has what its manifests want
+	for manifest in Cargo.toml fuzz/Cargo.toml benches/peers/rust/Cargo.toml; do \
+		$(CARGO) update --workspace --locked --quiet --manifest-path $$manifest || exit 1; done
 
 # With examples, dependencies have the features with which `make lint` has checked them.
 doc: ## the API documentation, without warnings
