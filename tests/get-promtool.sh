@@ -23,7 +23,7 @@ trap 'rm -rf "$download"' EXIT
 trap 'exit 1' HUP INT TERM
 chmod 755 "$download"
 if [ "$(id -u)" -eq 0 ]; then
-    apt-get update -qq
+    "$(dirname "$0")/apt" update -qq
     chown _apt "$download" 2>/dev/null || :
 fi
 (cd "$download" && apt-get -qq download prometheus) || {

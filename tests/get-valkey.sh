@@ -38,7 +38,7 @@ redis_from_debian() {
     download=$(mktemp -d)
     chmod 755 "$download"
     if [ "$(id -u)" -eq 0 ]; then
-        apt-get update -qq
+        "$(dirname "$0")/apt" update -qq
         chown _apt "$download" 2>/dev/null || :
     fi
     status=0

@@ -30,9 +30,15 @@ fi
 
 echo "$program is not installed. Installing it: $install"
 case $install in
-    apt-get*) export DEBIAN_FRONTEND=noninteractive; apt-get update -qq ;;
+apt-get*)
+    export DEBIAN_FRONTEND=noninteractive
+    apt=$(dirname "$0")/apt
+    "$apt" update -qq
+    # shellcheck disable=SC2086 # each package is a word
+    "$apt" install -y --no-install-recommends $package >/dev/null
+    ;;
+*) $install >/dev/null ;;
 esac
-$install >/dev/null
 command -v "$program" >/dev/null && exit 0
 echo "$program is still missing after $package was installed." >&2
 exit 1
