@@ -12,6 +12,7 @@ use gcra_policy::flags::Source;
 use gcra_policy::origin::Origin;
 use gcra_policy::{Policies, Sharing, WithoutStore};
 use gcra_store::Password;
+use jiff::Timestamp;
 use spop_agent::Scope;
 
 use super::args::CommandLine;
@@ -129,7 +130,9 @@ fn rows() -> impl Iterator<Item = (&'static str, String)> {
 fn every_wrong_command_line_is_one_clear_sentence() {
     let wrong = |(line, said): (&str, String)| {
         assert!(!said.is_empty(), "{line}: no sentence");
-        let args = line.strip_prefix("gcra-spoa").unwrap_or_default();
+        let in_an_hour = Timestamp::now() + Duration::from_secs(3600);
+        let args = line.replace("IN-AN-HOUR", &in_an_hour.to_string());
+        let args = args.strip_prefix("gcra-spoa").unwrap_or_default();
         let Err(sentence) = parse(args) else { return Some(format!("{line}\n    no mistake")) };
         // A sentence has one line, and no word of the parser.
         let has = ["\n", "argument '", "<", "required", "provided"];
