@@ -67,7 +67,7 @@ enum Work {
 }
 
 /// The usual case, which has a shorter path through a decision (`Usual` in
-/// crates/gcra-limiter/src/policies_in_force.rs).
+/// crates/gcra-limiter/src/active_policies.rs).
 const USUAL: &str = "[policy.check]\nlimits = \"100/s burst 20\"\nipv6_prefix = 128\n";
 
 /// The same limit with an override that no key has: what the shorter path saves.

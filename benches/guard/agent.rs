@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use clap::Parser;
-use gcra_limiter::borrower::{Background, Borrower};
+use gcra_limiter::active_policies::ActivePolicies;
+use gcra_limiter::lease_client::{Background, LeaseClient};
 use gcra_limiter::limiter::Limiter;
-use gcra_limiter::policies_in_force::InForce;
 use gcra_limiter::stats::Stats;
 use gcra_policy::Policies;
 use gcra_policy::answers::Answers;
@@ -53,11 +53,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (table, _) = Table::open_or_create(&flags.table, None)?;
     let stats = Arc::new(Stats::new(NonZeroUsize::MIN));
     let store = policies.store.clone();
-    let policies = Arc::new(ArcSwap::from_pointee(InForce::at_start(policies, &stats, &table)));
+    let policies =
+        Arc::new(ArcSwap::from_pointee(ActivePolicies::at_start(policies, &stats, &table)));
     let table = Arc::new(ArcSwap::from_pointee(table));
-    let borrowing = store.map(|settings| Borrower::open(&settings, &table)).transpose()?;
-    let (borrower, background) = borrowing.unzip();
-    let limiter = Limiter::new(table.clone(), policies).with_borrower(borrower);
+    let borrowing = store.map(|settings| LeaseClient::open(&settings, &table)).transpose()?;
+    let (lease_client, background) = borrowing.unzip();
+    let limiter = Limiter::new(table.clone(), policies).with_lease_client(lease_client);
     let agent = limiter.into_agent().limits(limits).drain(Duration::ZERO);
     agent.run_on(NonZeroUsize::MIN, sockets, until_stopped(table, stats, background))?;
     Ok(())

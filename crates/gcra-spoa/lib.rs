@@ -5,11 +5,11 @@
 
 mod cli;
 mod explain_line;
-mod hangup;
 mod housekeeping;
 mod logging;
 mod serve;
 mod service_manager;
+mod sighup;
 #[doc(hidden)]
 pub mod testing;
 
@@ -25,12 +25,12 @@ use crate::serve::serve;
 
 /// Runs the program: reads the command line, does what it asks for, and returns the exit status.
 pub fn run() -> ExitCode {
-    hangup::hold();
+    sighup::hold();
     logging::start();
     let task = cli::parse(std::env::args_os());
     // An agent does this as soon as it can handle the signal.
     if !matches!(task, Ok(Task::Serve(_))) {
-        hangup::release();
+        sighup::release();
     }
     let outcome = match task {
         Ok(Task::Serve(config)) => serve(*config),

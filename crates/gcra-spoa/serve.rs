@@ -9,14 +9,14 @@ use std::time::SystemTime;
 use anyhow::Context as _;
 use arc_swap::ArcSwap;
 use gcra_admin::actions::ActionHandler;
+use gcra_admin::agent_view::AgentView;
 use gcra_admin::server::{self, Answering};
 use gcra_admin::token::Token;
-use gcra_admin::watched::Watched;
 use gcra_inspect::policies_file::Keeper;
+use gcra_limiter::active_policies::ActivePolicies;
 use gcra_limiter::audit_lines::AuditFile;
-use gcra_limiter::borrower::{Background, Borrower};
+use gcra_limiter::lease_client::{Background, LeaseClient};
 use gcra_limiter::limiter::Limiter;
-use gcra_limiter::policies_in_force::InForce;
 use gcra_limiter::stats::Stats;
 use gcra_policy::Policies;
 use gcra_policy::secrets::Readers;
@@ -59,15 +59,16 @@ pub(crate) fn serve(config: AgentConfig) -> anyhow::Result<ExitCode> {
     let keeper = Keeper::new(path.as_path().into());
     let (history, why) = keeper.begin(&table, &policies);
     why.iter().for_each(|why| log::warn!("{why}"));
-    let in_force = InForce::after(history, policies, &stats, &table);
+    let in_force = ActivePolicies::after(history, policies, &stats, &table);
     let policies = Arc::new(ArcSwap::from_pointee(in_force));
     let table = Arc::new(ArcSwap::from_pointee(table));
     let audit = flags.audit.map(AuditFile::open).transpose()?.map(Arc::new);
-    let borrowing = store.as_ref().map(|settings| Borrower::open(settings, &table)).transpose()?;
-    let (borrower, background) = borrowing.unzip();
+    let borrowing =
+        store.as_ref().map(|settings| LeaseClient::open(settings, &table)).transpose()?;
+    let (lease_client, background) = borrowing.unzip();
     let limiter = Limiter::new(table.clone(), policies.clone())
         .with_audit(audit.clone())
-        .with_borrower(borrower.clone());
+        .with_lease_client(lease_client.clone());
     let undecided = limiter.undecided();
     let agent = limiter
         .into_agent()
@@ -77,17 +78,17 @@ pub(crate) fn serve(config: AgentConfig) -> anyhow::Result<ExitCode> {
         .busy_poll(flags.busy_poll);
     let (errands, receiver) = mpsc::channel(MOST_ERRANDS);
     let start_admin = |listener| {
-        let watched = Watched::new(
+        let view = AgentView::new(
             table.clone(),
             agent.counters(),
             undecided.clone(),
             stats.clone(),
             policies.clone(),
-            borrower.clone(),
+            lease_client.clone(),
         );
-        let watched = Arc::new(watched);
-        let actions = ActionHandler::new(watched.clone(), path.clone(), token, errands);
-        let answering = Answering::new(flags.admin_host, watched, path.clone(), actions);
+        let view = Arc::new(view);
+        let actions = ActionHandler::new(view.clone(), path.clone(), token, errands);
+        let answering = Answering::new(flags.admin_host, view, path.clone(), actions);
         server::start(listener, answering)
     };
     let admin = admin.map(start_admin).transpose()?;
@@ -102,8 +103,8 @@ pub(crate) fn serve(config: AgentConfig) -> anyhow::Result<ExitCode> {
         admin,
     };
     let (watches, max_frame_size) = (flags.watch, flags.max_frame_size);
-    let exchange = store.clone().zip(borrower.clone()).map(|(settings, borrower)| {
-        exchange_orders(running.clone(), path.clone(), settings, borrower)
+    let exchange = store.clone().zip(lease_client.clone()).map(|(settings, lease_client)| {
+        exchange_orders(running.clone(), path.clone(), settings, lease_client)
     });
     let background = background.zip(exchange).map(|(background, exchange)| -> Background {
         Box::pin(async {
@@ -112,7 +113,7 @@ pub(crate) fn serve(config: AgentConfig) -> anyhow::Result<ExitCode> {
     });
     let startup = Startup { file, watches, store, max_frame_size };
     let housekeeping =
-        Housekeeping::new(running.clone(), startup, path, audit.clone(), borrower, receiver);
+        Housekeeping::new(running.clone(), startup, path, audit.clone(), lease_client, receiver);
     agent.run_on(flags.threads, sockets, housekeeping.until_stopped(background))?;
     if let Some(audit) = audit
         && let Err(error) = audit.finish()

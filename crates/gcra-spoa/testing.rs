@@ -7,9 +7,9 @@ use std::time::SystemTime;
 
 use arc_swap::ArcSwap;
 pub use gcra_admin::testing::Admin;
+use gcra_limiter::active_policies::ActivePolicies;
 use gcra_limiter::decide::in_process::InProcess;
 use gcra_limiter::limiter::Limiter;
-use gcra_limiter::policies_in_force::InForce;
 use gcra_limiter::stats;
 pub use gcra_limiter::testing::{RequestCounts, WorkerLane};
 use gcra_policy::file::document;
@@ -53,7 +53,8 @@ pub fn limiter(flags: &[&str], table: Slots) -> Option<Agent<impl Handler>> {
         _ => Limits::default(),
     };
     let stats = stats::Stats::new(config.flags.threads);
-    let policies = Arc::new(ArcSwap::from_pointee(InForce::at_start(policies, &stats, &table)));
+    let policies =
+        Arc::new(ArcSwap::from_pointee(ActivePolicies::at_start(policies, &stats, &table)));
     let limiter = Limiter::new(Arc::new(ArcSwap::from_pointee(table)), policies);
     Some(limiter.into_agent().limits(limits))
 }
@@ -66,7 +67,7 @@ pub fn in_process(flags: &[&str], table: Slots) -> Option<InProcess> {
     let table = Table::in_memory(table).ok()?;
     let (policies, _) = config.policies.read(Readers::OfFile).ok()?;
     let stats = stats::Stats::new(config.flags.threads);
-    let in_force = InForce::at_start(policies, &stats, &table);
+    let in_force = ActivePolicies::at_start(policies, &stats, &table);
     Some(InProcess {
         table: Arc::new(ArcSwap::from_pointee(table)),
         in_force: Arc::new(ArcSwap::from_pointee(in_force)),

@@ -53,9 +53,9 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::spawn_blocking;
 use tokio::time::{sleep, timeout};
 
+use crate::agent_view::AgentView;
 use crate::status::digits_of;
 use crate::token::Token;
-use crate::watched::Watched;
 use crate::wrong_tokens::{Noted, WINDOW, WrongTokens};
 
 /// For how long an order is in force if the action does not say it, in seconds.
@@ -254,7 +254,7 @@ pub enum Errand {
 
 /// The parts of an agent that actions work on.
 pub struct ActionHandler {
-    watched: Arc<Watched>,
+    view: Arc<AgentView>,
     path: PathBuf,
     /// `None` if there are no actions.
     token: Option<Token>,
@@ -264,12 +264,12 @@ pub struct ActionHandler {
 
 impl ActionHandler {
     pub fn new(
-        watched: Arc<Watched>,
+        view: Arc<AgentView>,
         path: PathBuf,
         token: Option<Token>,
         errands: mpsc::Sender<Errand>,
     ) -> Self {
-        Self { watched, path, token, errands, wrong_tokens: Arc::default() }
+        Self { view, path, token, errands, wrong_tokens: Arc::default() }
     }
 
     pub(crate) fn are_on(&self) -> bool {
@@ -336,7 +336,7 @@ impl ActionHandler {
     /// Counts and logs a wrong token. The right token is never refused, so nobody can keep an
     /// operator out by sending wrong ones.
     fn note_wrong_token(&self, peer: Option<SocketAddr>, about: &str) -> Refused {
-        self.watched.note_wrong_token();
+        self.view.note_wrong_token();
         let ip = peer.map(|peer| peer.ip().to_canonical());
         let Noted { is_first, is_too_many } = lock(&self.wrong_tokens).note(Instant::now(), ip);
         if is_first {
@@ -436,8 +436,8 @@ impl ActionHandler {
     pub(crate) fn explain_key(&self, text: &str) -> Result<Vec<Explained>, String> {
         let (key, inspected) = (key_of(text)?, self.inspected());
         let Inspected { table, in_force, leases, .. } = &inspected;
-        let borrower = self.watched.borrower();
-        let shared = SharedSources { leases: leases.as_deref(), store: None, borrower };
+        let lease_client = self.view.lease_client();
+        let shared = SharedSources { leases: leases.as_deref(), store: None, lease_client };
         let clients = inspected.clients(None, &key);
         let explained = |client: &InspectedClient| {
             let (message, policy) = (&client.message()?, inspected.policy(client));
@@ -460,15 +460,15 @@ impl ActionHandler {
 
     /// The policies in force and the table, for looking at clients.
     fn inspected(&self) -> Inspected {
-        let leases = self.watched.leases().map(|leases| leases.clone());
-        let (table, in_force) = (self.watched.table(), self.watched.in_force());
+        let leases = self.view.leases().map(|leases| leases.clone());
+        let (table, in_force) = (self.view.table(), self.view.in_force());
         Inspected::of_parts(table, self.path.clone(), in_force, leases, PolicySource::Agent)
     }
 
     /// Switches the mode of a policy in this agent, and then in the others.
     async fn observe(&self, body: Body, by: &str) -> Result<Done, Refused> {
         let (policy, observe) = (policy_of(&body)?, body.observe.unwrap_or(true));
-        let at_ns = since_boot_ns(&self.watched.table());
+        let at_ns = since_boot_ns(&self.view.table());
         let changed = self.switch(&policy, observe, at_ns, by).await?;
         let others = self.demand_of_others(&policy, observe, at_ns, by).await;
         let (done, all) = (others.iter().filter(|agent| agent.done).count() + 1, others.len() + 1);
@@ -489,7 +489,7 @@ impl ActionHandler {
     async fn follow_demand(&self, body: Body) -> Result<Done, Refused> {
         let (policy, observe) = (policy_of(&body)?, body.observe.unwrap_or(true));
         let (at_ns, by) = (body.at_ns.unwrap_or_default(), body.by.unwrap_or_default());
-        let table = self.watched.table();
+        let table = self.view.table();
         let is_fresh = since_boot_ns(&table).abs_diff(at_ns) <= FRESH_NS;
         let listed = table.clone();
         let me = spawn_blocking(move || listed.processes().into_iter().find(is_this_process));
@@ -564,7 +564,7 @@ impl ActionHandler {
         at_ns: u64,
         by: &str,
     ) -> Vec<AgentOutcome> {
-        let (table, path) = (self.watched.table(), self.path.clone());
+        let (table, path) = (self.view.table(), self.path.clone());
         let listed = table.clone();
         let listed =
             spawn_blocking(move || (listed.processes(), stopped_long_ago(&listed, &path)));

@@ -26,10 +26,10 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex;
 use tokio::task::{JoinHandle, spawn_blocking};
 
+use crate::agent_view::AgentView;
 use crate::log_lines::{self, Event};
 use crate::status::Status;
 use crate::status_sum::Together;
-use crate::watched::Watched;
 
 const MOST_ASKED: usize = 64;
 
@@ -149,13 +149,13 @@ pub(crate) struct Own {
 }
 
 impl Own {
-    pub(crate) fn of(watched: &Watched, wanted: Wanted) -> Self {
+    pub(crate) fn of(view: &AgentView, wanted: Wanted) -> Self {
         let mut events = log_lines::EVENTS.all();
         if wanted == Wanted::Recent {
             let since = log_lines::now_ms().saturating_sub(RECENT_MS);
             events.retain(|event| event.at_ms >= since);
         }
-        Self { status: watched.status(), past: watched.past(wanted.slots()), events }
+        Self { status: view.status(), past: view.past(wanted.slots()), events }
     }
 }
 
@@ -251,8 +251,8 @@ impl PoliciesInWords {
 }
 
 impl InWords {
-    fn of(watched: &Watched, described: &Described) -> Self {
-        let (in_force, table) = (watched.in_force(), watched.table());
+    fn of(view: &AgentView, described: &Described) -> Self {
+        let (in_force, table) = (view.in_force(), view.table());
         let all = &in_force.policies;
         let policies = described.at(SystemTime::now(), all);
         let order = |order: &Order| OrderInWords {
@@ -270,7 +270,7 @@ const MOST_POLICIES: usize = 100;
 
 /// The agents, as one of them sees them.
 pub(crate) struct Agents {
-    watched: Arc<Watched>,
+    view: Arc<AgentView>,
     path: PathBuf,
     /// The latest answers: the status, and those for the live page.
     latest: [Mutex<Latest>; 3],
@@ -289,9 +289,9 @@ struct Latest {
 }
 
 impl Agents {
-    pub(crate) fn new(watched: Arc<Watched>, path: PathBuf) -> Self {
+    pub(crate) fn new(view: Arc<AgentView>, path: PathBuf) -> Self {
         let (latest, actions, described) = Default::default();
-        Self { watched, path, latest, actions, described }
+        Self { view, path, latest, actions, described }
     }
 
     /// After an action: what was gathered before it is answered to nobody any more.
@@ -313,9 +313,9 @@ impl Agents {
             {
                 return answer.clone();
             }
-            let (watched, path) = (self.watched.clone(), self.path.clone());
+            let (view, path) = (self.view.clone(), self.path.clone());
             let described = self.described.clone();
-            let gather = || tokio::spawn(everything(watched, path, described, wanted));
+            let gather = || tokio::spawn(everything(view, path, described, wanted));
             let answer = latest.work.get_or_insert_with(gather).await;
             latest.work = None;
             latest.answer = answer.ok();
@@ -327,14 +327,14 @@ impl Agents {
 
 /// The answer, and when it was made.
 async fn everything(
-    watched: Arc<Watched>,
+    view: Arc<AgentView>,
     path: PathBuf,
     described: Arc<Described>,
     wanted: Wanted,
 ) -> (Instant, AgentsAnswer) {
-    watched.scan().await;
-    let own = watched.status();
-    let table = watched.table();
+    view.scan().await;
+    let own = view.status();
+    let table = view.table();
     // On another thread, because it reads files of /proc.
     let listed = spawn_blocking(move || {
         (table.processes(), stopped_long_ago(&table, &path), killed_lately(&table, &path))
@@ -344,14 +344,14 @@ async fn everything(
     let mut agents = agents(&own, &alive, &stopped);
     let (mut pasts, mut events) = ask_all(&own, &mut agents, wanted).await;
     // Again, because the others may have taken a second.
-    let own = Own::of(&watched, wanted);
+    let own = Own::of(&view, wanted);
     pasts.insert(0, own.past);
     events.push(own.events);
     let own = own.status;
     if let Some(me) = agents.first_mut() {
         me.status = Some(own.clone());
     }
-    let table = watched.table();
+    let table = view.table();
     let since_boot = Duration::from(table.since_boot(table.now()));
     let now_ms = log_lines::now_ms();
     // On another thread, because the others may have said a lot.
@@ -371,7 +371,7 @@ async fn everything(
         let history = serde_json::to_vec(&history).unwrap_or_default();
         let events =
             serde_json::to_vec(&log_lines::merged(events.into_iter())).unwrap_or_default();
-        let configuration = InWords::of(&watched, &described);
+        let configuration = InWords::of(&view, &described);
         let configuration = serde_json::to_vec(&configuration).unwrap_or_default();
         let parts: [(&str, &[u8]); 4] = [
             ("configuration", &configuration),
@@ -536,8 +536,8 @@ mod tests {
     /// A viewer can leave while the agents are asked, and the next one may come much later.
     #[tokio::test]
     async fn an_answer_that_nobody_waited_for_is_not_given_later() {
-        let watched = Arc::new(idle_agent().unwrap());
-        let agents = Agents::new(watched, PathBuf::new());
+        let view = Arc::new(idle_agent().unwrap());
+        let agents = Agents::new(view, PathBuf::new());
         tokio::select! {
             biased;
             _ = agents.answer(Wanted::Status) => panic!("it takes more than one poll"),

@@ -2,10 +2,10 @@
 //! their keys and their names are known.
 
 use gcra_lease::{HostTime, Look, Micros};
-use gcra_limiter::borrower::Borrower;
+use gcra_limiter::active_policies::{ActivePolicies, ActivePolicy};
 use gcra_limiter::heaviest::{HeavyClient, Under};
+use gcra_limiter::lease_client::LeaseClient;
 use gcra_limiter::limit_bucket::LimitBucket;
-use gcra_limiter::policies_in_force::{InForce, PolicyInForce};
 use gcra_limiter::verdict::Outcome;
 use gcra_policy::key::WrittenValue;
 use gcra_policy::orders::OrderInForce;
@@ -62,11 +62,11 @@ impl Waiting {
 /// The sources about the clients of the policy at a place in the list of those in force.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientSources<'a> {
-    pub in_force: &'a InForce,
+    pub in_force: &'a ActivePolicies,
     pub place: usize,
     pub table: &'a Table,
     pub leases: Option<&'a Leases>,
-    pub borrower: Option<&'a Borrower>,
+    pub lease_client: Option<&'a LeaseClient>,
 }
 
 impl ClientSources<'_> {
@@ -131,7 +131,7 @@ impl ClientSources<'_> {
     /// The order about a client of the policy, or of the one whose trial it is. Its address is
     /// known from its name.
     fn order(&self, HeavyClient { key, client, .. }: &HeavyClient) -> Option<OrderInForce> {
-        let tries = |row: &PolicyInForce| row.policy.trial == Some(self.place);
+        let tries = |row: &ActivePolicy| row.policy.trial == Some(self.place);
         let parent = self.in_force.rows().iter().position(tries);
         let orders = self.in_force.row(parent.unwrap_or(self.place)).orders.as_deref()?;
         let address = || {
@@ -202,8 +202,8 @@ impl ClientSources<'_> {
             }
         }
         let is_away = || {
-            let of = |borrower: &Borrower| borrower.is_wholly_away(self.table.now());
-            self.borrower.is_some_and(of)
+            let of = |lease_client: &LeaseClient| lease_client.is_wholly_away(self.table.now());
+            self.lease_client.is_some_and(of)
         };
         if blocked > Nanos::ZERO || !asks || !is_away() {
             return Waiting::of(blocked);
@@ -237,7 +237,7 @@ mod tests {
                     count = 2, window = \"hour\" }\n";
         let policies = document::parse(Path::new("gcra-spoa.toml"), text).unwrap();
         let (table, clock) = Table::with_manual_clock(Slots::new(4096).unwrap()).unwrap();
-        let in_force = InForce::at_start(policies, &Stats::new(NonZeroUsize::MIN), &table);
+        let in_force = ActivePolicies::at_start(policies, &Stats::new(NonZeroUsize::MIN), &table);
         let ask = |client: &str, requests: usize| {
             let ip: NamedValue = format!("ip={client}").parse().unwrap();
             let message = WrittenMessage::new(b"api", &[ip]).unwrap();
@@ -254,7 +254,7 @@ mod tests {
                 place: 0,
                 table: &table,
                 leases: None,
-                borrower: None,
+                lease_client: None,
             };
             // As after a reload that has changed the rules.
             let under = Under { rules: u64::MAX, ..Under::own() };

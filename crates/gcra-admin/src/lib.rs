@@ -7,6 +7,7 @@
 )]
 
 pub mod actions;
+pub mod agent_view;
 pub mod agents;
 pub mod agreement;
 pub mod client_waits;
@@ -23,5 +24,4 @@ pub mod store_status;
 pub mod testing;
 pub mod token;
 pub mod top;
-pub mod watched;
 pub mod wrong_tokens;

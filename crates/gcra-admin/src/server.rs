@@ -41,8 +41,8 @@ use tokio::task::{AbortHandle, yield_now};
 use tokio::time::{sleep, timeout};
 
 use crate::actions::{Action, ActionHandler, Refused};
+use crate::agent_view::AgentView;
 use crate::agents::{Agents, Own, Wanted};
-use crate::watched::Watched;
 use crate::{actions, metrics, page};
 
 const CONNECTIONS: usize = 32;
@@ -168,7 +168,7 @@ pub fn start(listener: TcpListener, answering: Answering) -> anyhow::Result<Sock
 
 /// The parts of an agent that requests are answered from, and the names under which it answers.
 pub struct Answering {
-    watched: Arc<Watched>,
+    view: Arc<AgentView>,
     agents: Agents,
     actions: ActionHandler,
     /// The host names for which requests are answered, in lower case.
@@ -182,14 +182,14 @@ impl Answering {
     /// `table` is the path of the table.
     pub fn new(
         mut names: Vec<String>,
-        watched: Arc<Watched>,
+        view: Arc<AgentView>,
         table: PathBuf,
         actions: ActionHandler,
     ) -> Self {
         let own = rustix::system::uname().nodename().to_string_lossy().to_ascii_lowercase();
         names.extend(["localhost".to_owned(), own]);
-        let agents = Agents::new(watched.clone(), table);
-        Self { watched, agents, actions, names, costly: Semaphore::new(1) }
+        let agents = Agents::new(view.clone(), table);
+        Self { view, agents, actions, names, costly: Semaphore::new(1) }
     }
 }
 
@@ -340,19 +340,19 @@ fn health(complaint: Option<String>) -> Response<Full<Bytes>> {
 
 /// Answers what changes nothing.
 async fn look(route: Route, query: Option<&str>, answering: &Answering) -> Response<Full<Bytes>> {
-    let Answering { watched, agents, actions, costly, .. } = answering;
+    let Answering { view, agents, actions, costly, .. } = answering;
     let together = async |wanted| agents.answer(wanted).await;
     let answer = match (route, query) {
         (Route::File(file), _) => {
             return page::protect(respond(StatusCode::OK, file.kind, file.content));
         }
-        (Route::Health, _) => return health(watched.complaint()),
-        (Route::Readiness, _) => return health(watched.excuse()),
+        (Route::Health, _) => return health(view.complaint()),
+        (Route::Readiness, _) => return health(view.excuse()),
         (Route::Metrics, _) => {
-            watched.scan().await;
+            view.scan().await;
             // The semaphore is never closed.
             let _permit = costly.acquire().await;
-            let metrics = metrics::render(&watched.status());
+            let metrics = metrics::render(&view.status());
             return respond(StatusCode::OK, metrics::CONTENT_TYPE, metrics);
         }
         (Route::Explain, query) => {
@@ -366,15 +366,15 @@ async fn look(route: Route, query: Option<&str>, answering: &Answering) -> Respo
         // the agent that asks does itself, and it asks no other agent in turn.
         (Route::Status, Some("own")) => {
             let _permit = costly.acquire().await;
-            return own(&watched.status());
+            return own(&view.status());
         }
         (Route::Live, Some("own")) => {
             let _permit = costly.acquire().await;
-            return own(&Own::of(watched, Wanted::Recent));
+            return own(&Own::of(view, Wanted::Recent));
         }
         (Route::Live, Some("own&all")) => {
             let _permit = costly.acquire().await;
-            return own(&Own::of(watched, Wanted::All));
+            return own(&Own::of(view, Wanted::All));
         }
         (Route::Status, _) => together(Wanted::Status).await.status,
         (Route::History, _) => together(Wanted::All).await.history,
@@ -399,7 +399,7 @@ pub struct AskedOfAnother<'a> {
 /// The answer of a process without a server of its own to a GET about itself: the status, the type
 /// and the body. It waits for nothing and counts no slots.
 pub fn about_itself(
-    watched: Option<&Watched>,
+    view: Option<&AgentView>,
     asked: AskedOfAnother<'_>,
 ) -> (u16, &'static str, Vec<u8>) {
     let AskedOfAnother { method, host, path, query } = asked;
@@ -415,16 +415,16 @@ pub fn about_itself(
     }
     let json = |json: serde_json::Result<Vec<u8>>| (200, JSON, json.unwrap_or_default());
     let route = ROUTES.iter().find(|(known, ..)| known.as_bytes() == path).map(|(_, it, _)| it);
-    match (route, query, watched) {
-        (Some(Route::Metrics), _, Some(watched)) => {
-            (200, metrics::CONTENT_TYPE, metrics::render(&watched.status()).into_bytes())
+    match (route, query, view) {
+        (Some(Route::Metrics), _, Some(view)) => {
+            (200, metrics::CONTENT_TYPE, metrics::render(&view.status()).into_bytes())
         }
-        (Some(Route::Status), _, Some(watched)) => json(serde_json::to_vec(&watched.status())),
-        (Some(Route::Live), b"own&all", Some(watched)) => {
-            json(serde_json::to_vec(&Own::of(watched, Wanted::All)))
+        (Some(Route::Status), _, Some(view)) => json(serde_json::to_vec(&view.status())),
+        (Some(Route::Live), b"own&all", Some(view)) => {
+            json(serde_json::to_vec(&Own::of(view, Wanted::All)))
         }
-        (Some(Route::Live), b"own", Some(watched)) => {
-            json(serde_json::to_vec(&Own::of(watched, Wanted::Recent)))
+        (Some(Route::Live), b"own", Some(view)) => {
+            json(serde_json::to_vec(&Own::of(view, Wanted::Recent)))
         }
         (Some(Route::Metrics | Route::Status | Route::Live), _, None) => {
             refused(503, "HAProxy has no table yet; its log says why")
@@ -525,10 +525,11 @@ fn explain(answering: &Answering, query: &str) -> Result<String, String> {
             }
         }
     }
-    let (in_force, table) = (answering.watched.in_force(), answering.watched.table());
-    let leases = answering.watched.leases();
+    let (in_force, table) = (answering.view.in_force(), answering.view.table());
+    let leases = answering.view.leases();
     let leases = leases.as_ref().map(|it| &***it);
-    let shared = SharedSources { leases, store: None, borrower: answering.watched.borrower() };
+    let shared =
+        SharedSources { leases, store: None, lease_client: answering.view.lease_client() };
     let explanations = explain_all(&in_force, &table, shared, message.as_deref(), &args)?;
     serde_json::to_string(&explanations).map_err(|error| error.to_string())
 }

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use gcra_inspect::order_state::OrderWords;
 use gcra_inspect::process_list::is_this_process;
-use gcra_limiter::borrower::Borrower;
+use gcra_limiter::active_policies::ActivePolicies;
 use gcra_limiter::heaviest::{HeavyClient, HeavyClients, Minutes};
-use gcra_limiter::policies_in_force::InForce;
+use gcra_limiter::lease_client::LeaseClient;
 use gcra_limiter::seldom_counts::NamedCounters;
 use gcra_limiter::stats::{PolicyStats, Readiness, Stats};
 use gcra_limiter::undecided::Undecided;
@@ -47,19 +47,19 @@ pub(crate) struct StatusSource<'a> {
     pub undecided: &'a Undecided,
     pub snapshot: &'a Snapshot,
     pub table: &'a Table,
-    pub borrower: Option<&'a Borrower>,
+    pub lease_client: Option<&'a LeaseClient>,
     pub leases: Option<&'a Leases>,
-    pub in_force: &'a InForce,
+    pub in_force: &'a ActivePolicies,
     pub scan: Option<Scan>,
 }
 
 impl StatusSource<'_> {
     fn policies(&self) -> Vec<PolicyStatus> {
-        let Self { stats, table, borrower, leases, in_force, .. } = *self;
+        let Self { stats, table, lease_client, leases, in_force, .. } = *self;
         let window = stats.window().max(SHORTEST);
         let known_as = |name: &str| {
             let place = in_force.policies.list.iter().position(|it| *it.name == *name)?;
-            Some(ClientSources { in_force, place, table, leases, borrower })
+            Some(ClientSources { in_force, place, table, leases, lease_client })
         };
         let policies = stats.policies();
         let policy = policies.iter().map(|(name, stats)| {
@@ -73,7 +73,7 @@ impl StatusSource<'_> {
                 allowed: heaviest(Outcome::Allowed),
                 window,
                 known: known_as(name),
-                has_store: borrower.is_some(),
+                has_store: lease_client.is_some(),
             })
         });
         policy.collect()
@@ -138,9 +138,9 @@ part! {
         => histogram(13, "gcra_latency_seconds", "Time from reading a NOTIFY to writing its ACK.");
     connections: Connections = Connections::of(it.snapshot), sum;
     /// `None` without a store.
-    store: Option<StoreStatus> = it.borrower.map(|borrower| {
+    store: Option<StoreStatus> = it.lease_client.map(|lease_client| {
         let counts = it.scan.and_then(|scan| scan.leases);
-        StoreStatus::of(&StoreSource::of(borrower, it.table.now(), counts))
+        StoreStatus::of(&StoreSource::of(lease_client, it.table.now(), counts))
     }), sum;
     config_reloads: NamedCounts = named([
         ("ok", it.stats.reloads.ok.load(Ordering::Relaxed)),

@@ -4,7 +4,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use gcra_limiter::borrower::Borrower;
+use gcra_limiter::lease_client::LeaseClient;
 use gcra_store::Store;
 use gcra_table::{LeaseCounts, Time};
 use serde::{Deserialize, Serialize};
@@ -18,7 +18,7 @@ part! {
     /// The status of an agent's store. Counters begin at 0 with the agent.
     StoreStatus of it: &StoreSource<'_>;
 
-    up: bool = it.borrower.can_ask(it.now), every
+    up: bool = it.lease_client.can_ask(it.now), every
         => gauge(33, "gcra_store_up", "1 while the store can be asked about every key.");
     /// For how long no server could be used; `None` while there is one.
     away_seconds: Option<Amount> = it.store().away_since().map(|since| since.elapsed().into()),
@@ -71,12 +71,12 @@ part! {
             "How often the clock of a server of the store has leapt, by direction.")
             .by("direction");
     /// Requests that wait for a reply now.
-    waiting: u64 = it.borrower.waiting(), sum;
-    waited: u64 = it.borrower.counts.waited.load(Ordering::Relaxed), sum
+    waiting: u64 = it.lease_client.waiting(), sum;
+    waited: u64 = it.lease_client.counts.waited.load(Ordering::Relaxed), sum
         => counter(45, "gcra_store_waited_total",
             "Requests that have waited for a reply of the store.");
     /// Of these, the ones that stopped waiting because `--store-wait` was over.
-    timed_out: u64 = it.borrower.counts.timed_out.load(Ordering::Relaxed), sum
+    timed_out: u64 = it.lease_client.counts.timed_out.load(Ordering::Relaxed), sum
         => counter(46, "gcra_store_timed_out_total",
             "Requests that stopped waiting for a reply, and were decided without it.");
     leases: LeasesStatus = LeasesStatus::of(it), sum;
@@ -86,7 +86,7 @@ part! {
     /// The leases of a machine. They are the same for all agents of a table.
     LeasesStatus of it: &StoreSource<'_>;
 
-    entries: u64 = it.borrower.leases().entries(), most;
+    entries: u64 = it.lease_client.leases().entries(), most;
     /// How many entries are in each state. Empty if they have not been counted.
     states: NamedCounts = it.leases.map_or_else(NamedCounts::new, states), first
         => gauge(53, "gcra_lease_entries",
@@ -94,17 +94,17 @@ part! {
     held_cells: u64 = it.leases.unwrap_or_default().held, most
         => gauge(52, "gcra_lease_held_cells",
             "Cells that this machine can spend without asking, counted at most every 10 s.");
-    machines: u64 = it.borrower.hosts(it.now).into(), most
+    machines: u64 = it.lease_client.hosts(it.now).into(), most
         => gauge(51, "gcra_lease_machines",
             "Machines that share limits with this one, itself included; 0 if that is not known.");
-    evicted: u64 = it.borrower.leases().evictions(), most
+    evicted: u64 = it.lease_client.leases().evictions(), most
         => counter(54, "gcra_lease_evicted_total",
             "Entries that another key took although their own key needed them.");
 }
 
 /// The sources of the status of a store.
 pub(crate) struct StoreSource<'a> {
-    borrower: &'a Borrower,
+    lease_client: &'a LeaseClient,
     counters: gcra_store::StoreCounters,
     now: Time,
     leases: Option<LeaseCounts>,
@@ -112,12 +112,16 @@ pub(crate) struct StoreSource<'a> {
 
 impl<'a> StoreSource<'a> {
     /// `leases` is what was found when the entries were counted last.
-    pub(crate) fn of(borrower: &'a Borrower, now: Time, leases: Option<LeaseCounts>) -> Self {
-        Self { borrower, counters: borrower.store().counters(), now, leases }
+    pub(crate) fn of(
+        lease_client: &'a LeaseClient,
+        now: Time,
+        leases: Option<LeaseCounts>,
+    ) -> Self {
+        Self { lease_client, counters: lease_client.store().counters(), now, leases }
     }
 
     fn store(&self) -> &Store {
-        self.borrower.store()
+        self.lease_client.store()
     }
 
     fn faults(&self) -> Vec<String> {

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use gcra_limiter::policies_in_force::InForce;
+use gcra_limiter::active_policies::ActivePolicies;
 use gcra_limiter::stats::Stats;
 use gcra_policy::flags;
 use gcra_table::{Slots, Table};
@@ -14,9 +14,9 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::mpsc;
 
 use crate::actions::ActionHandler;
+use crate::agent_view::AgentView;
 use crate::server::{self, Answering};
 use crate::token::Token;
-use crate::watched::Watched;
 
 /// An `--admin` to ask: an agent without requests, with a table in memory.
 #[derive(Clone)]
@@ -28,13 +28,13 @@ impl Admin {
     /// `None` when there is no memory for it.
     #[must_use]
     pub fn new() -> Option<Self> {
-        let watched = Arc::new(idle_agent()?);
+        let view = Arc::new(idle_agent()?);
         let path = Path::new("fuzz");
         let token = Some(Token::of(b"fuzz-fuzz-fuzz-fuzz"));
         // Errands of actions lead nowhere, because there is no housekeeping.
         let (errands, _) = mpsc::channel(1);
-        let actions = ActionHandler::new(watched.clone(), path.into(), token, errands);
-        Some(Self(Arc::new(Answering::new(Vec::new(), watched, path.into(), actions))))
+        let actions = ActionHandler::new(view.clone(), path.into(), token, errands);
+        Some(Self(Arc::new(Answering::new(Vec::new(), view, path.into(), actions))))
     }
 
     /// Answers the one request of a connection, as the daemon does but without its time limit.
@@ -45,17 +45,17 @@ impl Admin {
 }
 
 /// An agent with one policy and the smallest table, in memory. `None` when there is no memory.
-pub(crate) fn idle_agent() -> Option<Watched> {
+pub(crate) fn idle_agent() -> Option<AgentView> {
     let table = Table::in_memory(Slots::new(8).ok()?).ok()?;
     let agent = Agent::new(|_: &Request<'_>, _: &mut Reply<'_>| {});
     let stats = Arc::new(Stats::new(NonZeroUsize::MIN));
     // An agent has at least one policy.
     let _ = stats.policy("fuzz");
     let policies = flags::policies_of_rate("100/s".parse().ok()?, None).ok()?;
-    let policies = ArcSwap::from_pointee(InForce::at_start(policies, &stats, &table));
+    let policies = ArcSwap::from_pointee(ActivePolicies::at_start(policies, &stats, &table));
     let table = Arc::new(ArcSwap::from_pointee(table));
     let (counters, undecided) = (agent.counters(), Arc::default());
-    Some(Watched::new(table, counters, undecided, stats, Arc::new(policies), None))
+    Some(AgentView::new(table, counters, undecided, stats, Arc::new(policies), None))
 }
 
 #[cfg(test)]

@@ -4,18 +4,18 @@
 use std::sync::Arc;
 
 use gcra_lease::HostTime;
-use gcra_limiter::borrower::Borrower;
+use gcra_limiter::active_policies::ActivePolicies;
 use gcra_limiter::client_name::write_client;
 use gcra_limiter::decide::claim::{SharedClient, SharedQuestion};
-use gcra_limiter::decide::local::{Foreseen, foresee};
-use gcra_limiter::policies_in_force::InForce;
+use gcra_limiter::decide::local::{Preview, preview};
+use gcra_limiter::lease_client::LeaseClient;
 use gcra_limiter::question::{Question, Unanswerable};
 use gcra_limiter::unsettled::unsettled;
 use gcra_limiter::verdict::{Reason, Verdict};
 use gcra_limiter::written_message::WrittenMessage;
+use gcra_policy::describe::text;
 use gcra_policy::key::{InKey, NamedValue, Shown, WrittenValue};
 use gcra_policy::key_parts::{KeyArg, KeyParts, NoValue};
-use gcra_policy::words::text;
 use gcra_policy::{
     GroupedValue, Limit, OverrideKey, Policies, Policy, Price, Rule, RuleAt, Sharing, When,
 };
@@ -25,7 +25,7 @@ use ipnet::IpNet;
 use serde::Serialize;
 use spop_agent::{Message, Value};
 
-use crate::key_meanings::exact_key;
+use crate::key_readings::exact_key;
 use crate::lease_state::{Held, HeldNow, Stored, wait_and_delay};
 use crate::order_state::OrderState;
 use crate::outage_words::{OutageWords, is_used};
@@ -183,14 +183,14 @@ pub struct SharedSources<'a> {
     pub leases: Option<&'a Leases>,
     /// The store, if it is to be asked.
     pub store: Option<&'a InStore>,
-    /// The borrower of this process, if it is an agent.
-    pub borrower: Option<&'a Borrower>,
+    /// The lease client of this process, if it is an agent.
+    pub lease_client: Option<&'a LeaseClient>,
 }
 
 /// A message, and what is needed to know what is decided about it.
 #[derive(Clone, Copy)]
 pub struct Asked<'a, 'm> {
-    pub in_force: &'a InForce,
+    pub in_force: &'a ActivePolicies,
     pub table: &'a Table,
     pub shared: SharedSources<'a>,
     pub message: &'a Message<'m>,
@@ -203,7 +203,7 @@ pub struct Asked<'a, 'm> {
 ///
 /// No policy is for the message, or a message cannot have that many args. The error is a sentence.
 pub fn explain_all(
-    in_force: &InForce,
+    in_force: &ActivePolicies,
     table: &Table,
     shared: SharedSources<'_>,
     name: Option<&str>,
@@ -296,7 +296,7 @@ fn check(args: &[NamedValue], policies: &[&Policy]) -> Result<(), String> {
 
 /// Explains what is decided about a message now.
 pub fn explain(
-    in_force: &InForce,
+    in_force: &ActivePolicies,
     table: &Table,
     shared: SharedSources<'_>,
     message: &Message<'_>,
@@ -464,7 +464,7 @@ impl AllLimits {
         let store_is_there = match shared.store {
             Some(_) => held.iter().all(asked),
             None => {
-                shared.borrower.is_some()
+                shared.lease_client.is_some()
                     || shared.leases.is_some_and(|leases| is_used(leases, table))
             }
         };
@@ -480,11 +480,11 @@ impl AllLimits {
     /// The same for a policy of this machine alone.
     fn of_local(asked: Asked<'_, '_>, question: Question) -> Self {
         let Asked { in_force, table, message, .. } = asked;
-        let (verdict, foreseen) = foresee(table, in_force, question, message);
-        let wait = foreseen.iter().map(|foreseen| foreseen.standing.wait).max();
-        let wait_if_asked = foreseen.iter().map(|foreseen| foreseen.wait_if_asked).max();
+        let (verdict, preview) = preview(table, in_force, question, message);
+        let wait = preview.iter().map(|preview| preview.usage.wait).max();
+        let wait_if_asked = preview.iter().map(|preview| preview.wait_if_asked).max();
         let settled = in_force.policies.list[question.policy].settle().is_some();
-        let limits = foreseen.iter().map(|it| LimitState::of(it, settled, message)).collect();
+        let limits = preview.iter().map(|it| LimitState::of(it, settled, message)).collect();
         let wait_if_asked = wait_if_asked.unwrap_or_default();
         Self { limits, ..Self::of_verdict(verdict, wait.unwrap_or_default(), wait_if_asked) }
     }
@@ -500,15 +500,16 @@ fn without_store(
     let Asked { in_force, table, shared, message } = asked;
     let sharing = in_force.policies.list[question.policy].shared?;
     let leases = shared.leases?;
-    let Some(borrower) = shared.borrower else {
+    let Some(lease_client) = shared.lease_client else {
         let (away, reason) = OutageWords::of_machine(leases, table, sharing)?;
         return Some((away, reason, Nanos::ZERO));
     };
-    let shared = SharedQuestion { borrower, leases, table, in_force, sharing, question, message };
-    let foreseen = shared.foresee_without_store(limits, place)?;
+    let shared =
+        SharedQuestion { lease_client, leases, table, in_force, sharing, question, message };
+    let preview = shared.foresee_without_store(limits, place)?;
     let bursts = limits.iter().map(|limit| limit.quota(Some(message)).burst());
-    let away = OutageWords::of_agent(&foreseen, bursts.min().unwrap_or_default());
-    Some((away, foreseen.reason, foreseen.wait))
+    let away = OutageWords::of_agent(&preview, bursts.min().unwrap_or_default());
+    Some((away, preview.reason, preview.wait))
 }
 
 fn applied_override(
@@ -659,9 +660,9 @@ fn counted_as(policy: &Policy, part: GroupedValue<'_>) -> String {
 }
 
 impl LimitState {
-    fn of(foreseen: &Foreseen<'_>, settled: bool, message: &Message<'_>) -> Self {
-        let Foreseen { limit, standing, bucket, window_end, .. } = foreseen;
-        let (quota, owed, remaining) = (standing.quota, standing.owed, standing.remaining());
+    fn of(preview: &Preview<'_>, settled: bool, message: &Message<'_>) -> Self {
+        let Preview { limit, usage, bucket, window_end, .. } = preview;
+        let (quota, owed, remaining) = (usage.quota, usage.owed, usage.remaining());
         let state = Self {
             limit: limit.label.to_string(),
             text: limit.in_words_for(message),
@@ -672,7 +673,7 @@ impl LimitState {
             ..Self::default()
         };
         if let Some(calendar) = limit.calendar() {
-            let ends_ms = standing.window_ends.millis_ceil();
+            let ends_ms = usage.window_ends.millis_ceil();
             return Self {
                 blocked: remaining == 0,
                 retry_after_ms: if remaining == 0 { ends_ms } else { 0 },

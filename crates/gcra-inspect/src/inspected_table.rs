@@ -11,15 +11,15 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use anyhow::bail;
+use gcra_limiter::active_policies::ActivePolicies;
 use gcra_limiter::client_name::write_client;
 use gcra_limiter::earlier_policies::PolicyHistory;
-use gcra_limiter::policies_in_force::InForce;
 use gcra_limiter::question::Question;
 use gcra_limiter::stats::Stats;
 use gcra_limiter::written_message::WrittenMessage;
 use gcra_policy::file::document;
 use gcra_policy::key::Key;
-use gcra_policy::origin::MOST_TEXT;
+use gcra_policy::policy_text::MOST_TEXT;
 use gcra_policy::secrets::Readers;
 use gcra_policy::table_error::TableError;
 use gcra_policy::{Policies, Policy};
@@ -31,7 +31,7 @@ use gcra_text::visible::Visible;
 use spop_agent::Message;
 
 use crate::explanation::{key_parts, of_a_group, written_key};
-use crate::key_meanings::{self, Meaning, OtherForm, named, other_forms};
+use crate::key_readings::{self, KeyReading, OtherForm, named, other_forms};
 use crate::policies_file::{Chosen, Kept, KeptError};
 use crate::process_state::{is_used, living};
 
@@ -39,7 +39,7 @@ use crate::process_state::{is_used, living};
 pub struct Inspected {
     pub table: Arc<Table>,
     pub path: PathBuf,
-    pub in_force: Arc<InForce>,
+    pub in_force: Arc<ActivePolicies>,
     /// The leases of the machine, if it has any.
     pub leases: Option<Arc<Leases>>,
     pub source: PolicySource,
@@ -56,7 +56,7 @@ pub struct InspectedClient {
     message: WrittenMessage,
     /// The KEY, as it was written, and its args.
     pub written: String,
-    meaning: Meaning,
+    reading: KeyReading,
     pub question: Question,
 }
 
@@ -235,7 +235,7 @@ impl Inspected {
         let history = kept.as_ref().ok().and_then(|kept| kept.history_of(&policies, &table));
         let (history, missing) = history.unwrap_or_default();
         let stats = Stats::new(NonZeroUsize::MIN);
-        let in_force = Arc::new(InForce::after(history, policies, &stats, &table));
+        let in_force = Arc::new(ActivePolicies::after(history, policies, &stats, &table));
         let (leases, table) = (leases_of(&table), Arc::new(table));
         let inspected = Self {
             kept: kept.unwrap_or_default().into(),
@@ -260,7 +260,7 @@ impl Inspected {
         }
         let table = Table::in_memory(Slots::new(64)?)?;
         let stats = Stats::new(NonZeroUsize::MIN);
-        let in_force = InForce::after(PolicyHistory::default(), policies, &stats, &table);
+        let in_force = ActivePolicies::after(PolicyHistory::default(), policies, &stats, &table);
         let source = PolicySource::of(Some(config));
         Ok(Some(Self::of_parts(table.into(), PathBuf::new(), in_force.into(), None, source)))
     }
@@ -269,7 +269,7 @@ impl Inspected {
     pub fn of_parts(
         table: Arc<Table>,
         path: PathBuf,
-        in_force: Arc<InForce>,
+        in_force: Arc<ActivePolicies>,
         leases: Option<Arc<Leases>>,
         source: PolicySource,
     ) -> Self {
@@ -310,7 +310,7 @@ impl Inspected {
         policy: Option<&str>,
         key: &Key,
     ) -> anyhow::Result<Vec<InspectedClient>> {
-        self.for_each_meant(policy, key, |at, meaning| self.client(at, &key.text, meaning))
+        self.for_each_meant(policy, key, |at, reading| self.client(at, &key.text, reading))
     }
 
     /// Makes something of the meaning of a key in the policy with this name; without a name, in
@@ -324,7 +324,7 @@ impl Inspected {
         &self,
         policy: Option<&str>,
         key: &Key,
-        make: impl Fn(usize, Meaning) -> Result<T, String>,
+        make: impl Fn(usize, KeyReading) -> Result<T, String>,
     ) -> anyhow::Result<Vec<T>> {
         let policies = &self.in_force.policies.list;
         let source = &self.source;
@@ -372,11 +372,11 @@ impl Inspected {
         &self,
         at: usize,
         key: &str,
-        meaning: Meaning,
+        reading: KeyReading,
     ) -> Result<InspectedClient, String> {
         let policy = &self.in_force.policies.list[at];
         let name = policy.message.as_deref().unwrap_or_default();
-        let (message, question) = of_a_group(policy, &meaning.args, |args| {
+        let (message, question) = of_a_group(policy, &reading.args, |args| {
             let message = WrittenMessage::new(name, args).ok();
             let message =
                 message.ok_or_else(|| format!("'{key}' has too many parts; 255 are the most"))?;
@@ -384,12 +384,12 @@ impl Inspected {
                 .message()
                 .and_then(|message| Question::under(&self.in_force, &self.table, at, &message));
             let question = question.ok_or_else(|| {
-                let args = key_meanings::in_words(&policy.key.args);
+                let args = key_readings::in_words(&policy.key.args);
                 format!("'{key}' is not a whole key, or has null in it; it is {args}")
             })?;
             Ok((message, question))
         })?;
-        Ok(InspectedClient { message, written: key.to_owned(), meaning, question })
+        Ok(InspectedClient { message, written: key.to_owned(), reading, question })
     }
 
     /// Says which KEY to write instead, if the table has `what` not of this client but of one that
@@ -411,14 +411,14 @@ impl Inspected {
             policy if policy.is_empty() => policy,
             policy => format!(" in {policy}"),
         };
-        let args = client.meaning.args.iter().enumerate();
+        let args = client.reading.args.iter().enumerate();
         let forms = args.flat_map(|(number, arg)| {
             other_forms(arg, &policy.key.args).into_iter().map(move |form| (number, form))
         });
         for (number, OtherForm { arg, when, is_usual }) in forms {
-            let mut meaning = client.meaning.clone();
-            meaning.args[number] = arg;
-            let Ok(other) = self.client(at, &client.written, meaning) else { continue };
+            let mut reading = client.reading.clone();
+            reading.args[number] = arg;
+            let Ok(other) = self.client(at, &client.written, reading) else { continue };
             if other.question.key == client.question.key {
                 continue;
             }
@@ -521,7 +521,7 @@ impl Inspected {
         let parts = client.message().map(|message| key_parts(self.policy(client), &message));
         let parts = parts.unwrap_or_default();
         let mut notes =
-            Vec::from_iter(Some(client.meaning.note.clone()).filter(|note| !note.is_empty()));
+            Vec::from_iter(Some(client.reading.note.clone()).filter(|note| !note.is_empty()));
         let counted = parts.iter().map(|part| &*part.counted_as).collect::<Vec<_>>().join(",");
         if parts.iter().any(|part| part.value != part.counted_as) && counted != client.written {
             notes.push(format!("counted as {counted}"));

@@ -79,16 +79,16 @@ pub struct Stored {
 }
 
 impl Stored {
-    /// `standing` is what the store knows about a bucket of this burst, if it knows anything.
-    pub(crate) fn new(standing: Option<Standing>, burst: u32) -> Self {
-        match standing {
+    /// `usage` is what the store knows about a bucket of this burst, if it knows anything.
+    pub(crate) fn new(usage: Option<Standing>, burst: u32) -> Self {
+        match usage {
             None => Self { free: burst, ..Self::default() },
-            Some(standing) => Self {
-                owed: standing.owed,
-                lent: standing.lent,
-                free: standing.free,
-                machines: standing.hosts,
-                full_after_ms: standing.drains_in.0.div_ceil(1_000),
+            Some(usage) => Self {
+                owed: usage.owed,
+                lent: usage.lent,
+                free: usage.free,
+                machines: usage.hosts,
+                full_after_ms: usage.drains_in.0.div_ceil(1_000),
             },
         }
     }

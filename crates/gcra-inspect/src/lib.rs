@@ -14,7 +14,7 @@ mod explanation_words;
 pub mod flags;
 mod haproxy_folder;
 pub mod inspected_table;
-pub mod key_meanings;
+pub mod key_readings;
 pub mod lease_state;
 pub mod machines;
 pub mod order_state;

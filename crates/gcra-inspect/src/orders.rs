@@ -61,8 +61,8 @@ pub fn subjects(
     policy: Option<&str>,
     key: &Key,
 ) -> anyhow::Result<Vec<Subject>> {
-    inspected.for_each_meant(policy, key, |at, mut meaning| {
-        if let [arg] = &mut meaning.args[..]
+    inspected.for_each_meant(policy, key, |at, mut reading| {
+        if let [arg] = &mut reading.args[..]
             && let WrittenValue::Net(net) = arg.value
         {
             let policy = &inspected.in_force.policies.list[at];
@@ -71,7 +71,7 @@ pub fn subjects(
                 None => return of_network(policy, at, key, net),
             }
         }
-        let client = inspected.client(at, &key.text, meaning)?;
+        let client = inspected.client(at, &key.text, reading)?;
         Ok(Subject {
             at,
             target: target_of(inspected, &client),

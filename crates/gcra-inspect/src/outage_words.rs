@@ -40,8 +40,8 @@ pub fn is_used(leases: &Leases, table: &Table) -> bool {
 
 impl OutageWords {
     /// The words about an agent's forecast. `least_burst` is that of the policy's limits.
-    pub fn of_agent(foreseen: &ForeseenWithoutStore, least_burst: u32) -> Self {
-        let ForeseenWithoutStore { away, instead, machines, reason, .. } = foreseen;
+    pub fn of_agent(preview: &ForeseenWithoutStore, least_burst: u32) -> Self {
+        let ForeseenWithoutStore { away, instead, machines, reason, .. } = preview;
         let share = format!(
             "this machine's share (the limit divided by {})",
             Count(*machines, "machine", "machines")

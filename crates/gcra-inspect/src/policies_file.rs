@@ -18,10 +18,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use gcra_limiter::active_policies::ActivePolicies;
 use gcra_limiter::earlier_policies::{FormerPolicies, PolicyHistory, most_owed};
-use gcra_limiter::policies_in_force::InForce;
 use gcra_policy::Policies;
-use gcra_policy::origin::Origin;
+use gcra_policy::policy_text::PolicyText;
 use gcra_table::{FilePath, Name, Process, Table, Time};
 use gcra_text::config_note::ConfigNote;
 use gcra_text::count::Count;
@@ -52,7 +52,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 
 /// Policies that are or were in force, with times of the table's clock.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
-pub struct KeptEntry {
+pub struct PublishedPolicies {
     /// The digest of the limits.
     pub(crate) limits: u64,
     /// When an agent last put them in force while they were not.
@@ -64,10 +64,10 @@ pub struct KeptEntry {
     most_owed_ns: u64,
     /// The policies that only observe because an action of `--admin` said so.
     switched: Vec<String>,
-    pub(crate) origin: Origin,
+    pub(crate) origin: PolicyText,
 }
 
-impl KeptEntry {
+impl PublishedPolicies {
     /// The policies in force since `now`. `None` if nothing says where they come from.
     pub fn new(policies: &Policies, now: Time) -> Option<Self> {
         Some(Self {
@@ -120,8 +120,8 @@ impl KeptEntry {
     /// "--rate 1/s --burst 1", "those of /etc/gcra-spoa.toml, as it was 5 min ago".
     fn in_words(&self, now: Time) -> String {
         match &self.origin {
-            Origin::Flags(flags) => flags.to_string(),
-            Origin::File(_) => {
+            PolicyText::Flags(flags) => flags.to_string(),
+            PolicyText::File(_) => {
                 let file = self.origin.file().unwrap_or(Path::new("")).display();
                 let age = Left(now.saturating_since(Time(self.since_ns)).into());
                 format!("the limits of {file} as it was {age} ago")
@@ -133,7 +133,7 @@ impl KeptEntry {
 /// The policies that a table's agents have kept.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Kept {
-    entries: Vec<KeptEntry>,
+    entries: Vec<PublishedPolicies>,
 }
 
 /// Why a command cannot use the file.
@@ -147,7 +147,7 @@ pub enum KeptError {
 
 /// Which entry a command answers by.
 pub struct Chosen<'k> {
-    pub entry: &'k KeptEntry,
+    pub entry: &'k PublishedPolicies,
     /// The note if others of the agents have other limits.
     pub note: Option<String>,
 }
@@ -230,8 +230,9 @@ impl Kept {
         let processes = living(table);
         let agents: Vec<&Process> = processes.iter().filter(|it| it.profile.is_some()).collect();
         let limits = |agent: &Process| agent.profile.map_or(0, |profile| profile.limits);
-        let has =
-            |entry: &KeptEntry| agents.iter().filter(|it| limits(it) == entry.limits).count();
+        let has = |entry: &PublishedPolicies| {
+            agents.iter().filter(|it| limits(it) == entry.limits).count()
+        };
         let entry = if agents.is_empty() {
             self.entries.iter().max_by_key(|entry| entry.since_ns)?
         } else {
@@ -267,7 +268,7 @@ impl Kept {
 
     /// The earlier configurations under which clients may still owe something. The number counts
     /// those that are missing because they were too large to be kept.
-    pub(crate) fn history(&self, of: &KeptEntry, table: &Table) -> (PolicyHistory, u64) {
+    pub(crate) fn history(&self, of: &PublishedPolicies, table: &Table) -> (PolicyHistory, u64) {
         self.history_with(of, &[], table)
     }
 
@@ -277,14 +278,14 @@ impl Kept {
         policies: &Policies,
         table: &Table,
     ) -> Option<(PolicyHistory, u64)> {
-        let own = KeptEntry::new(policies, table.now())?;
+        let own = PublishedPolicies::new(policies, table.now())?;
         Some(self.history(&own, table))
     }
 
     /// As [`history`](Self::history), with all that is known already.
     fn history_with(
         &self,
-        of: &KeptEntry,
+        of: &PublishedPolicies,
         known: &[FormerPolicies],
         table: &Table,
     ) -> (PolicyHistory, u64) {
@@ -317,7 +318,7 @@ impl Kept {
     }
 
     /// The entries from before these policies that matter, those that ended first in front.
-    fn told_of(&self, of: &KeptEntry, now: Time) -> Vec<&KeptEntry> {
+    fn told_of(&self, of: &PublishedPolicies, now: Time) -> Vec<&PublishedPolicies> {
         let others = self.entries.iter().filter(|entry| !entry.is_same(of) && entry.matters(now));
         let mut told: Vec<_> = others.collect();
         told.sort_by_key(|entry| entry.ended_ns);
@@ -333,8 +334,8 @@ impl Kept {
     pub fn flags(table: &Table, path: &Path) -> Option<String> {
         let kept = Self::read(table, path).ok()?;
         match &kept.chosen(table, path)?.entry.origin {
-            Origin::Flags(flags) => Some(flags.to_string()),
-            Origin::File(_) => None,
+            PolicyText::Flags(flags) => Some(flags.to_string()),
+            PolicyText::File(_) => None,
         }
     }
 }
@@ -391,12 +392,12 @@ struct OwnEntry {
     stamp: Stamp,
     limits: u64,
     switched: Vec<Box<str>>,
-    origin: Arc<Origin>,
+    origin: Arc<PolicyText>,
 }
 
 impl OwnEntry {
     /// Whether it is that of these policies, which come from there.
-    fn is_of(&self, policies: &Policies, origin: &Arc<Origin>) -> bool {
+    fn is_of(&self, policies: &Policies, origin: &Arc<PolicyText>) -> bool {
         (self.limits, &self.switched) == (policies.limits_digest, &policies.switched)
             && Arc::ptr_eq(&self.origin, origin)
     }
@@ -444,7 +445,9 @@ impl Keeper {
     /// The sentence says why clients may begin with no debts.
     pub fn begin(&self, table: &Table, policies: &Policies) -> (PolicyHistory, Option<String>) {
         let begun = PolicyHistory::since(table.now());
-        let Some(own) = KeptEntry::new(policies, begun.begun) else { return (begun, None) };
+        let Some(own) = PublishedPolicies::new(policies, begun.begun) else {
+            return (begun, None);
+        };
         let mut read = Kept::read_at(table, &self.table);
         // Another agent that starts now writes the file before it charges a client.
         let are_debts = matches!(read, Err(KeptError::Missing)) && table.occupancy().live > 0;
@@ -486,16 +489,20 @@ impl Keeper {
     /// # Errors
     ///
     /// The file cannot be written. The error names it.
-    pub fn keep(&self, table: &Table, in_force: &InForce) -> io::Result<Option<PolicyHistory>> {
-        let InForce { policies, history, .. } = in_force;
+    pub fn keep(
+        &self,
+        table: &Table,
+        in_force: &ActivePolicies,
+    ) -> io::Result<Option<PolicyHistory>> {
+        let ActivePolicies { policies, history, .. } = in_force;
         let is_new = policies.origin.as_ref().is_some_and(|origin| {
             let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
             !seen.as_ref().is_some_and(|seen| seen.is_of(policies, origin))
         });
         let event = if is_new { Event::Begin } else { Event::Stay };
         let kept = self.write(table, policies, history, event)?;
-        let Some(own) = KeptEntry::new(policies, table.now()) else { return Ok(None) };
-        let is_known = |told: &&KeptEntry| {
+        let Some(own) = PublishedPolicies::new(policies, table.now()) else { return Ok(None) };
+        let is_known = |told: &&PublishedPolicies| {
             let mut former = history.former().iter();
             former.any(|it| told.is_of(&it.policies) && it.ended.0 == told.ended_ns)
         };
@@ -509,8 +516,8 @@ impl Keeper {
     /// # Errors
     ///
     /// As [`keep`](Self::keep).
-    pub fn keep_last(&self, table: &Table, in_force: &InForce) -> io::Result<()> {
-        let InForce { policies, history, .. } = in_force;
+    pub fn keep_last(&self, table: &Table, in_force: &ActivePolicies) -> io::Result<()> {
+        let ActivePolicies { policies, history, .. } = in_force;
         self.write(table, policies, history, Event::End).map(drop)
     }
 
@@ -525,7 +532,7 @@ impl Keeper {
         // The file belongs to the table that has the name now.
         let since = history.since_last();
         let (Some(origin), Some(own), Name::Ours) =
-            (&policies.origin, KeptEntry::new(policies, since), table.name())
+            (&policies.origin, PublishedPolicies::new(policies, since), table.name())
         else {
             return Ok(Kept::default());
         };
@@ -558,16 +565,22 @@ impl Keeper {
 
 impl Kept {
     /// Notes an agent's present policies, and those that it had before.
-    fn note(&mut self, own: &KeptEntry, history: &PolicyHistory, event: Event, table: &Table) {
+    fn note(
+        &mut self,
+        own: &PublishedPolicies,
+        history: &PolicyHistory,
+        event: Event,
+        table: &Table,
+    ) {
         let now = table.now();
         let has_space = self.entries.len() < MOST_ENTRIES;
         for former in history.former() {
             match self.entries.iter_mut().find(|entry| entry.is_of(&former.policies)) {
                 Some(entry) => entry.ended_ns = entry.ended_ns.max(former.ended.0),
                 None if has_space && now < former.matter_until => {
-                    let entry = KeptEntry::new(&former.policies, former.since);
+                    let entry = PublishedPolicies::new(&former.policies, former.since);
                     self.entries.extend(
-                        entry.map(|entry| KeptEntry { ended_ns: former.ended.0, ..entry }),
+                        entry.map(|entry| PublishedPolicies { ended_ns: former.ended.0, ..entry }),
                     );
                 }
                 None => {}
@@ -589,7 +602,7 @@ impl Kept {
     }
 
     /// Leaves out what no agent has and what does not matter any more.
-    fn leave_out(&mut self, own: &KeptEntry, table: &Table) {
+    fn leave_out(&mut self, own: &PublishedPolicies, table: &Table) {
         let (now, agents) = (table.now(), living(table));
         let of_agents: BTreeSet<u64> =
             agents.iter().filter_map(|agent| Some(agent.profile?.limits)).collect();
@@ -695,7 +708,7 @@ mod tests {
     fn kept() -> Kept {
         let text = "[policy.api]\nlimits = \"3/d\"\nkey = [\"ip\"]\n";
         let policies = document::parse(Path::new("/etc/gcra-spoa.toml"), text).unwrap();
-        Kept { entries: vec![KeptEntry::new(&policies, Time(7)).unwrap()] }
+        Kept { entries: vec![PublishedPolicies::new(&policies, Time(7)).unwrap()] }
     }
 
     #[test]
@@ -765,7 +778,7 @@ mod tests {
         let text = "[policy.api]\nlimits = \"3/d\"\nkey = [\"ip\"]\n[[policy.api.lists]]\n\
                     file = \"list\"\nlimits = \"4/d\"\n";
         let policies = document::parse(&path, text).unwrap();
-        let own = KeptEntry::new(&policies, Time(7)).unwrap();
+        let own = PublishedPolicies::new(&policies, Time(7)).unwrap();
         let mut kept = Kept { entries: vec![own.clone(), own] };
         let read = Kept::from_bytes(&table, &kept.bounded(&table)).unwrap();
         assert_eq!(read.entries.len(), 2);
@@ -779,8 +792,13 @@ mod tests {
     }
 
     /// An agent on this table, as it starts or reloads.
-    fn begin(kept: &mut Kept, table: &Table, history: &PolicyHistory, limit: &str) -> KeptEntry {
-        let own = KeptEntry::new(&policies(limit), table.now()).unwrap();
+    fn begin(
+        kept: &mut Kept,
+        table: &Table,
+        history: &PolicyHistory,
+        limit: &str,
+    ) -> PublishedPolicies {
+        let own = PublishedPolicies::new(&policies(limit), table.now()).unwrap();
         kept.note(&own, history, Event::Begin, table);
         own
     }
@@ -835,7 +853,7 @@ mod tests {
         let stats = Stats::new(NonZeroUsize::MIN);
         let mut kept = Kept::default();
         clock.advance(Nanos::from_secs(1));
-        let start = InForce::at_start(policies("1/d"), &stats, &table);
+        let start = ActivePolicies::at_start(policies("1/d"), &stats, &table);
         clock.advance(Nanos::from_secs(1));
         let reloaded = start.replaced_by(policies("2/d"), &stats, &table);
         // The file was lost, and the other agent has written it anew.

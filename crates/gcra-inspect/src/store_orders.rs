@@ -210,7 +210,7 @@ fn lacking_orders(
     entries: &[Entry],
     store_now: u64,
 ) -> Vec<Lacking> {
-    let (standing, now) = (standing(inspected, entries), inspected.table.now());
+    let (usage, now) = (usage(inspected, entries), inspected.table.now());
     let lacking = |order: &Order| {
         let ends = store_now + order.until.saturating_since(now).millis_ceil();
         // One from before this machine was started has the time zero: it is the earliest that it
@@ -219,7 +219,7 @@ fn lacking_orders(
             Time::ZERO => ends.saturating_sub(LONGEST_ORDER.millis_ceil()),
             given => store_now.saturating_sub(now.saturating_since(given).millis_ceil()),
         };
-        let kept = standing.get(&(order.policy, order.target)).map(|standing| &standing.entry);
+        let kept = usage.get(&(order.policy, order.target)).map(|usage| &usage.entry);
         if kept.is_some_and(|kept| {
             let until = by_table(now, store_now, kept.ends);
             let is_same = kept.kind.is_some_and(|kind| is_same(order, kind, until, &kept.stored));
@@ -263,7 +263,7 @@ impl Followed {
     ) -> anyhow::Result<()> {
         let before = std::mem::take(&mut self.given);
         let mut outcome = Ok(());
-        for StandingOrder { entry, subject, .. } in standing(inspected, entries).values() {
+        for StandingOrder { entry, subject, .. } in usage(inspected, entries).values() {
             let is_followed = before.get(&entry.id) == Some(&entry.given);
             match if is_followed { Ok(()) } else { put(inspected, entry, subject, store_now) } {
                 Ok(()) => drop(self.given.insert(entry.id, entry.given)),
@@ -330,17 +330,14 @@ fn entries(exchange: &OrderExchange) -> Vec<Entry> {
 }
 
 /// What stands about clients of the policies here, by the number of the policy.
-fn standing(
-    inspected: &Inspected,
-    entries: &[Entry],
-) -> HashMap<(u64, OrderTarget), StandingOrder> {
-    let mut standing = HashMap::<_, StandingOrder>::new();
+fn usage(inspected: &Inspected, entries: &[Entry]) -> HashMap<(u64, OrderTarget), StandingOrder> {
+    let mut usage = HashMap::<_, StandingOrder>::new();
     for entry in entries {
         let Some(subject) = subject_of(inspected, &entry.stored) else { continue };
         let clients = (policy_id(&entry.stored.policy), subject.target);
         let order = StandingOrder { entry: entry.clone(), subject, last_end: entry.ends };
-        let Some(other) = standing.get_mut(&clients) else {
-            standing.insert(clients, order);
+        let Some(other) = usage.get_mut(&clients) else {
+            usage.insert(clients, order);
             continue;
         };
         let last_end = other.last_end.max(entry.ends);
@@ -350,7 +347,7 @@ fn standing(
         }
         other.last_end = last_end;
     }
-    standing
+    usage
 }
 
 fn subject_of(inspected: &Inspected, stored: &StoredOrder) -> Option<Subject> {
@@ -417,12 +414,12 @@ impl GivesToStore {
 
     /// Whether the store has an order of this kind about exactly these clients.
     pub fn has(&self, inspected: &Inspected, subject: &Subject, kind: OrderKind) -> bool {
-        self.standing(inspected, subject).is_some_and(|it| it.entry.kind == Some(kind))
+        self.usage(inspected, subject).is_some_and(|it| it.entry.kind == Some(kind))
     }
 
-    fn standing(&self, inspected: &Inspected, subject: &Subject) -> Option<StandingOrder> {
+    fn usage(&self, inspected: &Inspected, subject: &Subject) -> Option<StandingOrder> {
         let policy = policy_id(&subject.policy(inspected).name);
-        standing(inspected, &entries(&self.orders.exchange)).remove(&(policy, subject.target))
+        usage(inspected, &entries(&self.orders.exchange)).remove(&(policy, subject.target))
     }
 
     /// Gives an order about these clients, for all machines. Returns why that has failed.
@@ -436,10 +433,10 @@ impl GivesToStore {
         let key = subject.key_in_store(policy);
         let exchange = &self.orders.exchange;
         let end_id = exchange.id(&policy.name, &format!("{key}\nbefore"));
-        let standing = self.standing(inspected, subject);
-        let id = standing.as_ref().map(|it| it.entry.id).filter(|id| *id != end_id);
+        let usage = self.usage(inspected, subject);
+        let id = usage.as_ref().map(|it| it.entry.id).filter(|id| *id != end_id);
         let id = id.unwrap_or_else(|| exchange.id(&policy.name, &key));
-        let left = standing.map(|it| it.last_end.saturating_sub(exchange.now()));
+        let left = usage.map(|it| it.last_end.saturating_sub(exchange.now()));
         let left = left.map(Duration::from_millis).filter(|left| *left > terms.time);
         if let Some(left) = left {
             // A machine that is away until this order has ended does not bring back the longer
@@ -459,17 +456,17 @@ impl GivesToStore {
         kind: OrderKind,
         here: Option<&Order>,
     ) -> Result<(), String> {
-        let standing = self.standing(inspected, subject);
-        if standing.as_ref().is_some_and(|it| it.entry.kind.is_some_and(|it| it != kind)) {
+        let usage = self.usage(inspected, subject);
+        if usage.as_ref().is_some_and(|it| it.entry.kind.is_some_and(|it| it != kind)) {
             return self.fault.clone().map_or(Ok(()), Err);
         }
         let policy = subject.policy(inspected);
         let key = subject.key_in_store(policy);
         let exchange = &self.orders.exchange;
-        let id = standing.as_ref().map(|it| it.entry.id);
+        let id = usage.as_ref().map(|it| it.entry.id);
         let id = id.unwrap_or_else(|| exchange.id(&policy.name, &key));
         let left = here.map(|it| it.until.saturating_since(inspected.table.now()).into());
-        let left_in_store = standing.map(|it| it.last_end.saturating_sub(exchange.now()));
+        let left_in_store = usage.map(|it| it.last_end.saturating_sub(exchange.now()));
         let left = left.max(left_in_store.map(Duration::from_millis)).unwrap_or_default();
         self.send(id, policy, key, None, left.max(HOLDS_WITHIN))
     }
@@ -599,7 +596,7 @@ pub fn where_it_has_ended(in_store: Option<&Result<(), String>>) -> String {
 mod tests {
     use std::collections::BTreeMap;
 
-    use gcra_limiter::policies_in_force::InForce;
+    use gcra_limiter::active_policies::ActivePolicies;
     use gcra_limiter::stats::Stats;
     use gcra_policy::file::document;
     use gcra_table::Slots;
@@ -619,7 +616,7 @@ mod tests {
         let policies = document::parse("gcra-spoa.toml".as_ref(), text).unwrap();
         let table = Table::in_memory(Slots::new(8).unwrap()).unwrap();
         let stats = Stats::new(std::num::NonZeroUsize::MIN);
-        let in_force = Arc::new(InForce::at_start(policies, &stats, &table));
+        let in_force = Arc::new(ActivePolicies::at_start(policies, &stats, &table));
         let path = "/table".into();
         Inspected::of_parts(Arc::new(table), path, in_force, None, PolicySource::Agent)
     }

@@ -141,7 +141,7 @@ mod tests {
     use std::collections::BTreeMap;
     use std::sync::Arc;
 
-    use gcra_limiter::policies_in_force::InForce;
+    use gcra_limiter::active_policies::ActivePolicies;
     use gcra_limiter::stats::Stats;
     use gcra_policy::file::document;
     use gcra_table::{Slots, Table};
@@ -165,7 +165,7 @@ mod tests {
             let policies = document::parse("gcra-spoa.toml".as_ref(), text).unwrap();
             let table = Table::in_memory(Slots::new(8).unwrap()).unwrap();
             let stats = Stats::new(std::num::NonZeroUsize::MIN);
-            let in_force = Arc::new(InForce::at_start(policies, &stats, &table));
+            let in_force = Arc::new(ActivePolicies::at_start(policies, &stats, &table));
             let path = "/table".into();
             let source = PolicySource::Agent;
             Self(Inspected::of_parts(Arc::new(table), path, in_force, None, source), Vec::new())

@@ -47,6 +47,7 @@ mod explore;
 mod holding;
 mod limit;
 mod message;
+mod packed_holding;
 #[cfg(test)]
 mod police;
 mod record;
@@ -57,16 +58,15 @@ mod rule;
 mod simulate;
 mod time;
 mod watch;
-mod word;
 
 pub use charge::{Charge, Charged};
 pub use demand::Demand;
 pub use holding::{Holding, Look, Sent, Wish};
 pub use limit::{LimitError, SharedLimit, Units, Window};
 pub use message::{Ask, AskNumber, AskReply, HostId};
+pub use packed_holding::{Base, MOST_CELLS, NUMBERS, Packed, RefillHint, Tick, Word};
 pub use record::{Lease, Record};
 pub use records::{Change, Records};
 pub use request::{Step, next_step};
 pub use time::{HostTime, Micros, StoreTime};
 pub use watch::{ClockWatch, Leap};
-pub use word::{Advice, Base, MOST_CELLS, NUMBERS, Packed, Tick, Word};

@@ -19,7 +19,7 @@ use crate::verdict::{Reason, Verdict};
 
 /// The state of a key under one limit, after a decision.
 #[derive(Clone, Copy, Debug)]
-pub struct LimitStanding {
+pub struct LimitUsage {
     pub limit: LimitPlace,
     /// The numbers of the limit for this request.
     pub quota: Quota,
@@ -31,7 +31,7 @@ pub struct LimitStanding {
     pub window_ends: Nanos,
 }
 
-impl LimitStanding {
+impl LimitUsage {
     /// That of a limit with a rate.
     pub(crate) const fn of_rate(
         limit: LimitPlace,
@@ -75,9 +75,9 @@ impl LimitStanding {
 /// A policy that only observes must not change the answer of one that is enforced. So what its
 /// limits said is kept only as long as no limit of another policy was asked.
 #[derive(Debug, Default)]
-pub struct Standings {
+pub struct LimitUsages {
     /// The first of them, for the header fields. Behind these may be one more, the tightest one.
-    said: ArrayVec<LimitStanding, { MAX_LISTED + 1 }>,
+    said: ArrayVec<LimitUsage, { MAX_LISTED + 1 }>,
     /// The place of the most restrictive of all of them.
     tightest: usize,
     /// Whether they are those of a policy that is enforced.
@@ -86,31 +86,31 @@ pub struct Standings {
     bandwidth: Option<u32>,
 }
 
-impl Standings {
+impl LimitUsages {
     /// The standing of each limit, as far as the header fields list it.
-    pub fn listed(&self) -> &[LimitStanding] {
+    pub fn listed(&self) -> &[LimitUsage] {
         self.said.get(..MAX_LISTED).unwrap_or(&self.said)
     }
 
     #[inline]
-    fn tightest(&self) -> Option<&LimitStanding> {
+    fn tightest(&self) -> Option<&LimitUsage> {
         self.said.get(self.tightest)
     }
 
     /// How long the client has to wait, if a limit was asked.
     pub(crate) fn wait(&self) -> Option<Nanos> {
-        self.tightest().map(|standing| standing.wait)
+        self.tightest().map(|usage| usage.wait)
     }
 
     /// Adds what a limit of a policy said.
     #[inline]
-    pub fn add(&mut self, standing: &LimitStanding, policy: &Policy) {
-        self.say(standing, policy.observes, policy.bandwidth);
+    pub fn add(&mut self, usage: &LimitUsage, policy: &Policy) {
+        self.say(usage, policy.observes, policy.bandwidth);
     }
 
     /// As [`add`](Self::add), of a policy that observes or does not, and may have a bandwidth.
     #[inline]
-    fn say(&mut self, standing: &LimitStanding, observes: bool, bandwidth: Option<Bandwidth>) {
+    fn say(&mut self, usage: &LimitUsage, observes: bool, bandwidth: Option<Bandwidth>) {
         match (observes, self.are_enforced) {
             (true, true) => return,
             (false, false) => {
@@ -122,16 +122,16 @@ impl Standings {
         }
         // A policy that only observes slows no client.
         if let Some(bandwidth) = bandwidth.filter(|_| !observes) {
-            let bytes = bandwidth.at(standing.owed, standing.quota);
+            let bytes = bandwidth.at(usage.owed, usage.quota);
             self.bandwidth = Some(self.bandwidth.map_or(bytes, |fewest| fewest.min(bytes)));
         }
-        if self.tightest().is_none_or(|tightest| standing.is_as_tight_as(tightest)) {
+        if self.tightest().is_none_or(|tightest| usage.is_as_tight_as(tightest)) {
             self.said.truncate(MAX_LISTED);
             self.tightest = self.said.len();
         } else if self.said.len() >= MAX_LISTED {
             return;
         }
-        self.said.push(*standing);
+        self.said.push(*usage);
     }
 }
 
@@ -228,7 +228,7 @@ pub struct Answer<'a> {
     /// `None` if no message could be decided, and for a response that has settled its request.
     pub verdict: Option<Verdict>,
     /// Those of all limits that were asked.
-    pub standings: &'a Standings,
+    pub usages: &'a LimitUsages,
     pub reserved: &'a Reserved,
     /// Writes the name of the client of the message whose verdict it is.
     pub client: &'a dyn Fn(&mut String),
@@ -266,34 +266,34 @@ impl Answer<'_> {
 
     /// Sets a variable that is not about what is left of the limits.
     fn set_decided(&self, var: Var, named: &AnswerVar, reply: &mut impl SetVars) {
-        let Self { policies, standings, reserved, .. } = *self;
+        let Self { policies, usages, reserved, .. } = *self;
         let Some(verdict) = self.verdict else {
-            if var == Var::Headers && standings.tightest().is_some() {
+            if var == Var::Headers && usages.tightest().is_some() {
                 let _ = self.set_headers(named, Nanos::ZERO, reply);
             }
             return;
         };
         let reservations;
-        let value = match (var, standings.tightest()) {
+        let value = match (var, usages.tightest()) {
             (Var::WouldBlock, _) => Some(verdict.would_block().into()),
             (Var::Policy, _) => Some((&*policies.list[verdict.policy].name).into()),
             (Var::Reason, _) if verdict.is_by_order() => return,
             (Var::Reason, _) => verdict.reason.map(|reason| reason.as_str().into()),
             (Var::LimitName, tightest) => {
                 let tightest = tightest.filter(|_| !verdict.is_denied());
-                let limit = tightest.and_then(|standing| policies.limit_at(standing.limit));
+                let limit = tightest.and_then(|usage| policies.limit_at(usage.limit));
                 limit.map(|limit| (&*limit.label).into())
             }
             (Var::Client, _) => return self.set_client(named, reply),
             (Var::Bandwidth, _) => {
-                standings.bandwidth.filter(|_| !verdict.is_blocked()).map(Value::from)
+                usages.bandwidth.filter(|_| !verdict.is_blocked()).map(Value::from)
             }
             // Those of an earlier answer for the same request would be wrong now.
             (Var::Headers, None) => None,
             // The standings of other policies do not help a client that is denied in any case.
             (Var::RetryAfter | Var::RetryAfterMs, Some(_)) if verdict.is_denied() => None,
-            (Var::RetryAfter, Some(standing)) => Some(standing.wait.secs_ceil().into()),
-            (Var::RetryAfterMs, Some(standing)) => Some(standing.wait.millis_ceil().into()),
+            (Var::RetryAfter, Some(usage)) => Some(usage.wait.secs_ceil().into()),
+            (Var::RetryAfterMs, Some(usage)) => Some(usage.wait.millis_ceil().into()),
             (Var::DelayMs, _) => match verdict.delay_ms_to_answer() {
                 Some(delay_ms) => Some(delay_ms.into()),
                 None => return,
@@ -305,10 +305,10 @@ impl Answer<'_> {
                 reservations = are_made.then(|| reserved.text(policies)).flatten();
                 reservations.as_deref().map(Value::from)
             }
-            (Var::Headers, Some(standing)) => {
+            (Var::Headers, Some(usage)) => {
                 // A client whose request can never be allowed is not told to come back.
                 let comes_back = verdict.is_blocked() && verdict.may_come_back();
-                let wait = if comes_back { standing.wait } else { Nanos::ZERO };
+                let wait = if comes_back { usage.wait } else { Nanos::ZERO };
                 // A list that is too long is left out.
                 let _ = self.set_headers(named, wait, reply);
                 return;
@@ -323,9 +323,9 @@ impl Answer<'_> {
     /// if it is another variable.
     #[inline(always)]
     fn set_left(&self, var: Var, named: &AnswerVar, reply: &mut impl SetVars) -> bool {
-        let Self { policies, standings, .. } = *self;
-        let listed = standings.listed();
-        match (var, standings.tightest()) {
+        let Self { policies, usages, .. } = *self;
+        let listed = usages.listed();
+        match (var, usages.tightest()) {
             (Var::Remaining, Some(it)) => reply.set(named, Some(it.remaining().into())),
             (Var::Limit, Some(it)) => reply.set(named, Some(it.quota.burst().into())),
             (Var::Reset, Some(it)) => reply.set(named, Some(it.whole_after_s().into())),
@@ -366,7 +366,7 @@ impl Answer<'_> {
         wait: Nanos,
         reply: &mut impl SetVars,
     ) -> Result<(), BufferFull> {
-        let (policies, listed) = (self.policies, self.standings.listed());
+        let (policies, listed) = (self.policies, self.usages.listed());
         let (mut list, mut space) = ([0; MAX_LIST], [0; LONGEST_TEXT]);
         let mut list = HeaderListWriter::new(&mut list);
         let text = TextWriter::text_in(&mut space, |it| ratelimit_policy(policies, listed, it))?;
@@ -394,15 +394,15 @@ const LONGEST_TEXT: usize = MAX_LISTED * (2 * 64 + 64);
 /// The list has the order of the configuration, so that each member keeps its place.
 fn ratelimit(
     policies: &Policies,
-    standings: &[LimitStanding],
+    usages: &[LimitUsage],
     text: &mut TextWriter<'_, '_>,
 ) -> Result<(), BufferFull> {
     let mut is_first = true;
-    for standing in standings {
-        let Some(limit) = policies.limit_at(standing.limit) else { continue };
+    for usage in usages {
+        let Some(limit) = policies.limit_at(usage.limit) else { continue };
         begin_member(text, std::mem::take(&mut is_first), &limit.label)?;
-        parameter(text, *b"\";r=0", standing.remaining().into())?;
-        parameter(text, *b";t=0", standing.whole_after_s())?;
+        parameter(text, *b"\";r=0", usage.remaining().into())?;
+        parameter(text, *b";t=0", usage.whole_after_s())?;
     }
     Ok(())
 }
@@ -411,18 +411,18 @@ fn ratelimit(
 /// and the usual length of its window.
 fn ratelimit_policy(
     policies: &Policies,
-    standings: &[LimitStanding],
+    usages: &[LimitUsage],
     text: &mut TextWriter<'_, '_>,
 ) -> Result<(), BufferFull> {
     let mut is_first = true;
-    for standing in standings {
-        let Some(limit) = policies.limit_at(standing.limit) else { continue };
+    for usage in usages {
+        let Some(limit) = policies.limit_at(usage.limit) else { continue };
         let window = match limit.calendar() {
-            None => window(standing.quota),
+            None => window(usage.quota),
             Some(calendar) => calendar.unit().nominal_s().into(),
         };
         begin_member(text, std::mem::take(&mut is_first), &limit.label)?;
-        parameter(text, *b"\";q=0", standing.quota.burst().into())?;
+        parameter(text, *b"\";q=0", usage.quota.burst().into())?;
         parameter(text, *b";w=0", window)?;
     }
     Ok(())
@@ -504,12 +504,12 @@ mod tests {
         fn of(
             policies: &Policies,
             verdict: Verdict,
-            standings: &Standings,
+            usages: &LimitUsages,
             reserved: &Reserved,
         ) -> Self {
             let (vars, verdict) = (&AnswerVars::new(&policies.answers), Some(verdict));
             let mut written = Self::default();
-            Answer { policies, vars, verdict, standings, reserved, client: &|_| {} }
+            Answer { policies, vars, verdict, usages, reserved, client: &|_| {} }
                 .write(&mut written);
             written
         }
@@ -566,9 +566,9 @@ mod tests {
     }
 
     /// The standing of the limit at this place in the first policy.
-    fn standing(limit: u32, of: &Limit, owed: Nanos, wait: Nanos) -> LimitStanding {
+    fn usage(limit: u32, of: &Limit, owed: Nanos, wait: Nanos) -> LimitUsage {
         let limit = LimitPlace { policy: 0, rule: RuleAt::new(None), limit };
-        LimitStanding::of_rate(limit, of.quota(None), owed, wait)
+        LimitUsage::of_rate(limit, of.quota(None), owed, wait)
     }
 
     const LABEL: &str = "[a-z]{1,20}(\\.[a-z]{1,9})?";
@@ -593,10 +593,10 @@ mod tests {
                     (limit, owed, wait, observes)
                 })
                 .collect();
-            let mut standings = Standings::default();
+            let mut usages = LimitUsages::default();
             for (place, (limit, owed, wait, observes)) in (0..).zip(&limits) {
-                let standing = standing(place, limit, *owed, *wait);
-                standings.say(&standing, *observes, None);
+                let usage = usage(place, limit, *owed, *wait);
+                usages.say(&usage, *observes, None);
             }
             let others = vec![Var::Headers, Var::RateLimit, Var::RateLimitPolicy, Var::RetryAfter];
             let mut policies = flags::policies_of_rate("1/s".parse().unwrap(), None).unwrap();
@@ -604,7 +604,7 @@ mod tests {
             let rule = Rule::Limits(limits.into_iter().map(|it| it.0).collect());
             Arc::make_mut(&mut policies.list[0]).rule = rule;
             let reserved = Reserved::default();
-            let written = WrittenAnswer::of(&policies, verdict, &standings, &reserved);
+            let written = WrittenAnswer::of(&policies, verdict, &usages, &reserved);
 
             let text = |name: &str| Some(String::from_utf8(written.var(name)?.to_vec()).unwrap());
             let mut expected = Vec::new();
@@ -639,11 +639,11 @@ mod tests {
         let policies = document::parse(Path::new("gcra-spoa.toml"), text).unwrap();
         let policy = &policies.list[0];
         let limit = policy.limits().next().unwrap();
-        let mut standings = Standings::default();
+        let mut usages = LimitUsages::default();
         let owed = Nanos(limit.quota(None).drain_time().0 / 2);
-        standings.add(&standing(0, limit, owed, Nanos::ZERO), policy);
+        usages.add(&usage(0, limit, owed, Nanos::ZERO), policy);
         let verdict = Verdict::new(0, false, None);
-        let written = WrittenAnswer::of(&policies, verdict, &standings, &Reserved::default());
+        let written = WrittenAnswer::of(&policies, verdict, &usages, &Reserved::default());
         assert_eq!(written.var("bandwidth"), Some(&b"1572864"[..]));
     }
 
@@ -666,16 +666,16 @@ mod tests {
         let policies = longest.unwrap();
         let name = &policies.list[0].name;
         assert!((6..60).contains(&name.len()), "{name}");
-        let mut standings = Standings::default();
+        let mut usages = LimitUsages::default();
         let (owed, wait) = (Nanos(70_000_000_000_000_000), Nanos(100_000_000_000_000_000));
         for _ in 0..2 {
             for (place, limit) in (0..).zip(policies.list[0].limits()) {
-                standings.say(&standing(place, limit, owed, wait), false, None);
+                usages.say(&usage(place, limit, owed, wait), false, None);
             }
         }
-        assert_eq!(standings.listed().len(), MAX_LISTED);
+        assert_eq!(usages.listed().len(), MAX_LISTED);
         let verdict = Verdict::new(0, false, Some(Reason::Limit));
-        let written = WrittenAnswer::of(&policies, verdict, &standings, &Reserved::default());
+        let written = WrittenAnswer::of(&policies, verdict, &usages, &Reserved::default());
         assert_eq!(naive(written.var("headers").unwrap()).len(), 3);
         let length = AckWriter::max_length(written.length);
         let most = spop_agent::Limits::default().max_ack_size as usize;
@@ -696,20 +696,20 @@ mod tests {
             .collect();
         let text = format!("answer = [\"ratelimit\"]\n{policies}");
         let policies = document::parse(Path::new("gcra-spoa.toml"), &text).unwrap();
-        let (mut standings, mut reserved) = (Standings::default(), Reserved::default());
+        let (mut usages, mut reserved) = (LimitUsages::default(), Reserved::default());
         let (owed, wait) = (Nanos(70_000_000_000_000_000), Nanos::ZERO);
         for (of, policy) in policies.list.iter().take(4).enumerate() {
             let at = std::time::Duration::from_millis(u64::MAX);
             let marks = policy.limits().map(|_| u32::MAX).collect();
             reserved.add(of, Some(Reservation { cells: u32::MAX, at, marks, client: None }));
             for (place, limit) in (0..).zip(policy.limits()) {
-                let mut standing = standing(place, limit, owed, wait);
-                standing.limit.policy = of;
-                standings.add(&standing, policy);
+                let mut usage = usage(place, limit, owed, wait);
+                usage.limit.policy = of;
+                usages.add(&usage, policy);
             }
         }
         let verdict = Verdict::new(0, false, None);
-        let written = WrittenAnswer::of(&policies, verdict, &standings, &reserved);
+        let written = WrittenAnswer::of(&policies, verdict, &usages, &reserved);
         assert_eq!(written.var("reserved").unwrap().split(|byte| *byte == b',').count(), 4);
         let length = u32::try_from(AckWriter::max_length(written.length)).unwrap();
         assert!(policies.about_frames(length).is_some(), "{length}");

@@ -6,9 +6,9 @@ use gcra_policy::{Policy, RuleAt};
 use gcra_table::KeyHash;
 use spop_agent::{Message, Value};
 
+use crate::active_policies::{ActivePolicies, ActivePolicy};
 use crate::client_name::write_client;
 use crate::heaviest::{Heaviest, Under};
-use crate::policies_in_force::{InForce, PolicyInForce};
 use crate::question::{Question, Unanswerable};
 use crate::stats::{Lane, LaneStats};
 use crate::undecided::{PrintableName, Undecided};
@@ -17,8 +17,8 @@ use crate::verdict::{Outcome, Verdict};
 /// Counts the verdict on a message of the policy in this row.
 #[inline(always)]
 pub(crate) fn count<'m>(
-    in_force: &InForce,
-    row: &PolicyInForce,
+    in_force: &ActivePolicies,
+    row: &ActivePolicy,
     stats: LaneStats<'_>,
     question: Question,
     verdict: Verdict,
@@ -32,8 +32,8 @@ pub(crate) fn count<'m>(
 
 /// Counts the verdict of a trial on a message, after the `verdict_in_force` of its policy.
 pub(crate) fn count_tried(
-    in_force: &InForce,
-    row: &PolicyInForce,
+    in_force: &ActivePolicies,
+    row: &ActivePolicy,
     lane: Lane,
     question: Question,
     verdict: Verdict,
@@ -56,8 +56,8 @@ pub(crate) fn count_tried(
 #[inline(never)]
 fn sample<'m>(
     heaviest: &Heaviest,
-    in_force: &InForce,
-    row: &PolicyInForce,
+    in_force: &ActivePolicies,
+    row: &ActivePolicy,
     rule: RuleAt,
     key: KeyHash,
     message: impl FnOnce() -> Option<Message<'m>>,
@@ -91,7 +91,7 @@ fn text_address(policy: &Policy, message: &Message<'_>) -> Option<PrintableName>
 /// Counts a message that got no decision.
 #[cold]
 pub(crate) fn count_undecided(
-    in_force: &InForce,
+    in_force: &ActivePolicies,
     undecided: &Undecided,
     lane: Lane,
     why: Unanswerable,

@@ -6,9 +6,9 @@
     reason = "used by this program alone; comments stand where a name does not say enough"
 )]
 
+pub mod active_policies;
 pub mod answer;
 pub mod audit_lines;
-pub mod borrower;
 pub mod client_name;
 pub mod counting;
 pub mod decide;
@@ -17,12 +17,12 @@ pub mod haproxy_undecided;
 pub mod heaviest;
 pub mod history;
 pub(crate) mod known_shapes;
+pub mod lease_client;
 pub mod limit_bucket;
 pub mod limiter;
 pub mod message_key;
 mod minute;
 pub mod mistaken_args;
-pub mod policies_in_force;
 pub mod question;
 pub mod reservations;
 pub mod round;

@@ -15,16 +15,16 @@ use gcra_policy::{Sharing, WithoutStore};
 use gcra_table::Table;
 use spop_agent::{AckWriter, Agent, Handler, Limits, Reply, Request, ShapedNotifies, Value};
 
-use crate::answer::Standings;
+use crate::active_policies::{ActivePolicies, DecisionPath};
+use crate::answer::LimitUsages;
 use crate::audit_lines::{AuditFile, Lines};
-use crate::borrower::Borrower;
 use crate::counting::count;
-use crate::decide::attempt::Patience;
-use crate::decide::lent::Lent;
-use crate::decide::local::decide_usual;
+use crate::decide::lease_spender::LeaseSpender;
+use crate::decide::local::decide_single;
 use crate::decide::plain::Plain;
 use crate::decide::request::{Deciding, Progress};
-use crate::policies_in_force::{DecisionPath, InForce};
+use crate::decide::shared_progress::Patience;
+use crate::lease_client::LeaseClient;
 use crate::question::{Question, Unanswerable};
 use crate::round::Round;
 use crate::stats::Lane;
@@ -41,17 +41,17 @@ pub struct Limiter {
     /// The table in use. A resize puts another one in its place.
     table: Arc<ArcSwap<Table>>,
     /// A reload puts others in their place.
-    in_force: Arc<ArcSwap<InForce>>,
+    in_force: Arc<ArcSwap<ActivePolicies>>,
     undecided: Arc<Undecided>,
     /// Where each decision is written down, if that is wanted.
     audit: Option<Arc<AuditFile>>,
     /// The limits that are shared with other hosts, if there is a store.
-    borrower: Option<Arc<Borrower>>,
+    lease_client: Option<Arc<LeaseClient>>,
 }
 
 impl Limiter {
-    pub fn new(table: Arc<ArcSwap<Table>>, in_force: Arc<ArcSwap<InForce>>) -> Self {
-        Self { table, in_force, undecided: Arc::default(), audit: None, borrower: None }
+    pub fn new(table: Arc<ArcSwap<Table>>, in_force: Arc<ArcSwap<ActivePolicies>>) -> Self {
+        Self { table, in_force, undecided: Arc::default(), audit: None, lease_client: None }
     }
 
     /// The same, with each decision written down.
@@ -60,13 +60,14 @@ impl Limiter {
     }
 
     /// The same, with limits that are shared with other hosts.
-    pub fn with_borrower(self, borrower: Option<Arc<Borrower>>) -> Self {
-        Self { borrower, ..self }
+    pub fn with_lease_client(self, lease_client: Option<Arc<LeaseClient>>) -> Self {
+        Self { lease_client, ..self }
     }
 
     /// An agent that answers by this limiter.
     pub fn into_agent(self) -> Agent<Self> {
-        let wait = self.borrower.as_ref().map(|borrower| Duration::from(borrower.wait()));
+        let wait =
+            self.lease_client.as_ref().map(|lease_client| Duration::from(lease_client.wait()));
         let agent = Agent::new(self);
         let Some(wait) = wait else { return agent };
         // After that time the request has been answered without the store.
@@ -102,7 +103,7 @@ impl Handler for Limiter {
         let table = self.table.load();
         let now = table.reading();
         let audit = self.audit.as_ref().map(|audit| Box::new(Lines::new(audit.clone())));
-        let leases = self.borrower.as_ref().map(|borrower| borrower.leases());
+        let leases = self.lease_client.as_ref().map(|lease_client| lease_client.leases());
         let (in_force, lane) = (self.in_force.load(), Lane::of_this_thread());
         Round { table, in_force, now, lane, audit, has_learned: false, leases }
     }
@@ -113,11 +114,11 @@ impl Handler for Limiter {
         let message = request.messages().next().ok_or(Unanswerable::NoMessage)?;
         let question = Question::new(in_force, table, &message)?;
         match (&in_force.row(question.policy).path, leases) {
-            (DecisionPath::Usual(usual), _) => {
-                table.prefetch(usual.key(question.key), usual.quota);
+            (DecisionPath::SingleCharge(single), _) => {
+                table.prefetch(single.key(question.key), single.quota);
             }
-            (DecisionPath::UsualShared(usual), Some(leases)) => {
-                leases.prefetch(usual.lease_key(question.key));
+            (DecisionPath::SingleLease(single), Some(leases)) => {
+                leases.prefetch(single.lease_key(question.key));
             }
             // A copy is lent, so that the usual path keeps the message in registers.
             _ => question.prefetch(table, in_force, Some(&message.clone())),
@@ -144,18 +145,28 @@ impl Handler for Limiter {
             let Round { table, in_force, now, lane, audit: _, leases, has_learned } = &mut *round;
             let row = in_force.row(question.policy);
             let verdict = match &row.path {
-                DecisionPath::Usual(usual) => {
+                DecisionPath::SingleCharge(single) => {
                     // Only this: a call of `decide` would have the code of all other cases here.
-                    let place = table.place(usual.key(question.key), &usual.quota);
-                    let verdict = decide_usual(table, now, usual, &place, question);
+                    let place = table.place(single.key(question.key), &single.quota);
+                    let verdict = decide_single(table, now, single, &place, question);
                     let (stats, message) = (row.stats.on(*lane), || request.messages().next());
                     count(in_force, row, stats, question, verdict, message);
                     Some(verdict)
                 }
-                DecisionPath::UsualShared(usual) => {
+                DecisionPath::SingleLease(single) => {
                     let leases = leases.as_ref().map(|leases| &***leases);
-                    let (borrower, lane, now) = (self.borrower.as_deref(), *lane, now.time());
-                    let lent = Lent { table, in_force, row, usual, lane, borrower, leases, now };
+                    let (lease_client, lane, now) =
+                        (self.lease_client.as_deref(), *lane, now.time());
+                    let lent = LeaseSpender {
+                        table,
+                        in_force,
+                        row,
+                        single,
+                        lane,
+                        lease_client,
+                        leases,
+                        now,
+                    };
                     lent.spend(question, || request.messages().next())
                 }
                 DecisionPath::Plain => return Self::answer_plain(round, question, request, reply),
@@ -172,7 +183,7 @@ impl Handler for Limiter {
     }
 
     fn answer_shaped(&self, round: &mut Round, notifies: &mut ShapedNotifies<'_, '_>) {
-        round.answer_known(self.borrower.as_deref(), notifies);
+        round.answer_known(self.lease_client.as_deref(), notifies);
     }
 }
 
@@ -204,35 +215,35 @@ impl Limiter {
         let deciding = Deciding {
             in_force,
             table,
-            borrowing: self.borrower.as_deref().zip(leases.as_ref().map(|leases| &***leases)),
+            borrowing: self.lease_client.as_deref().zip(leases.as_ref().map(|leases| &***leases)),
             undecided: &self.undecided,
             lane: *lane,
-            patience: Patience::WillAsk,
+            patience: Patience::MayWait,
         };
-        let mut standings = Standings::default();
+        let mut usages = LimitUsages::default();
         let wanted = !in_force.policies.answers.others.is_empty();
         let mut progress = Progress::default();
         let audit = audit.as_deref_mut();
-        let wanted = wanted.then_some(&mut standings);
+        let wanted = wanted.then_some(&mut usages);
         let messages = request.messages();
         if deciding.go_on(messages, Some(first), now, &mut progress, wanted, audit).is_ok() {
-            progress.answer(in_force, &standings, request.messages(), reply);
+            progress.answer(in_force, &usages, request.messages(), reply);
             return;
         }
         // This answer leaves if there is no memory to wait in.
-        if let Some(Sharing { without_store, .. }) = progress.attempt.sharing {
+        if let Some(Sharing { without_store, .. }) = progress.so_far.sharing {
             let is_blocked =
                 progress.is_blocked() || !matches!(without_store, WithoutStore::Open { .. });
             let answers = &in_force.policies.answers;
             reply.set_var(answers.scope, answers.blocked, is_blocked);
         }
-        let Some(borrower) = self.borrower.clone() else { return };
+        let Some(lease_client) = self.lease_client.clone() else { return };
         let waiting = WaitingRequest {
-            borrower,
+            lease_client,
             table: self.table.clone(),
             undecided: self.undecided.clone(),
             audit: self.audit.clone(),
-            standings,
+            usages,
             in_force: Arc::clone(in_force),
             request: request.to_owned(),
             progress,

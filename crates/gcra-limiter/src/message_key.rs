@@ -14,7 +14,7 @@ use spop_agent::{Args, Message, Value};
 /// or null.
 ///
 /// This does what [`hash_key`] does, for the policies of which that is true
-/// ([`Hashing::Exact`](crate::policies_in_force::Hashing)).
+/// ([`Hashing::Exact`](crate::active_policies::Hashing)).
 #[inline(always)]
 pub(crate) fn hash_exact(
     mut hasher: KeyHasher,

@@ -8,9 +8,9 @@ use gcra_policy::{Limit, LimitPlace, Policies, Policy, Price, RuleAt};
 use gcra_table::{KeyHash, Table};
 use spop_agent::{Message, Value};
 
+use crate::active_policies::{ActivePolicies, ActivePolicy, Hashing};
 use crate::limit_bucket::{LimitBucket, lacks_a_key, note_said};
 use crate::message_key::{hash_exact, hash_key};
-use crate::policies_in_force::{Hashing, InForce, PolicyInForce};
 
 /// The decision that a message asks for.
 #[derive(Clone, Copy, Debug)]
@@ -70,7 +70,7 @@ impl Question {
     /// down what the message says about numbers.
     #[inline(always)]
     pub fn new(
-        in_force: &InForce,
+        in_force: &ActivePolicies,
         table: &Table,
         message: &Message<'_>,
     ) -> Result<Self, Unanswerable> {
@@ -80,7 +80,7 @@ impl Question {
     /// As [`new`](Self::new), for a message that was asked about before its request had to wait.
     /// It was counted then.
     pub fn again(
-        in_force: &InForce,
+        in_force: &ActivePolicies,
         table: &Table,
         message: &Message<'_>,
     ) -> Result<Self, Unanswerable> {
@@ -89,7 +89,7 @@ impl Question {
 
     /// The question about a message that no client has sent.
     pub fn if_sent(
-        in_force: &InForce,
+        in_force: &ActivePolicies,
         table: &Table,
         message: &Message<'_>,
     ) -> Result<Self, Unanswerable> {
@@ -98,7 +98,7 @@ impl Question {
 
     #[inline(always)]
     fn find(
-        in_force: &InForce,
+        in_force: &ActivePolicies,
         table: &Table,
         message: &Message<'_>,
         asked: Occasion,
@@ -129,7 +129,7 @@ impl Question {
     pub(crate) fn prefetch(
         self,
         table: &Table,
-        in_force: &InForce,
+        in_force: &ActivePolicies,
         message: Option<&Message<'_>>,
     ) {
         let policy = &in_force.row(self.policy).policy;
@@ -147,7 +147,7 @@ impl Question {
     /// The question about one cell of a message's key, under the policy with this index, whether
     /// that is the one for the message or not. `None` when an arg of the key is missing.
     pub fn under(
-        in_force: &InForce,
+        in_force: &ActivePolicies,
         table: &Table,
         index: usize,
         message: &Message<'_>,
@@ -161,7 +161,7 @@ impl Question {
 /// `None` when an arg has no value, of the policy's key or of one that a limit has of its own.
 #[inline(never)]
 fn mapped(
-    row: &PolicyInForce,
+    row: &ActivePolicy,
     table: &Table,
     message: &Message<'_>,
     asked: Occasion,

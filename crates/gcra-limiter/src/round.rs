@@ -8,14 +8,14 @@ use std::sync::Arc;
 use arc_swap::Guard;
 use gcra_table::{Leases, Reading, Table};
 
+use crate::active_policies::ActivePolicies;
 use crate::audit_lines::Lines;
-use crate::policies_in_force::InForce;
 use crate::stats::Lane;
 
 /// The values that are read once for all requests of a round.
 pub struct Round {
     pub(crate) table: Guard<Arc<Table>>,
-    pub(crate) in_force: Guard<Arc<InForce>>,
+    pub(crate) in_force: Guard<Arc<ActivePolicies>>,
     pub(crate) now: Reading,
     pub(crate) lane: Lane,
     /// In a box, because a round without it must stay small.

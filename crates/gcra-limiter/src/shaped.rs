@@ -16,14 +16,14 @@ use gcra_policy::{Policy, RuleAt};
 use gcra_table::{BucketPlace, KeyHash, Table};
 use spop_agent::{Arg, Reply, Request, Shape, ShapedNotifies, Value};
 
-use crate::borrower::Borrower;
+use crate::active_policies::{ActivePolicies, ActivePolicy, DecisionPath};
 use crate::counting::count;
-use crate::decide::lent::Lent;
-use crate::decide::local::{decide, decide_usual};
+use crate::decide::lease_spender::LeaseSpender;
+use crate::decide::local::{decide, decide_single};
 use crate::decide::plain::Plain;
 use crate::known_shapes::{KnownShape, KnownShapes, MOST_SHAPES};
+use crate::lease_client::LeaseClient;
 use crate::message_key::write;
-use crate::policies_in_force::{DecisionPath, InForce, PolicyInForce};
 use crate::question::Question;
 use crate::round::Round;
 use crate::stats::{Lane, LaneStats};
@@ -38,7 +38,7 @@ impl KnownShape {
     /// The known shape of a request whose question came out as this one; `None` if its requests
     /// cannot be decided by it.
     fn of(
-        in_force: &InForce,
+        in_force: &ActivePolicies,
         shape: &Shape<&[u8]>,
         arg: Arg<'_>,
         question: Question,
@@ -87,7 +87,7 @@ impl KnownShapes {
     pub(crate) fn learn_once(
         &self,
         has_learned: &mut bool,
-        in_force: &InForce,
+        in_force: &ActivePolicies,
         request: &Request<'_>,
         question: Question,
     ) {
@@ -98,7 +98,7 @@ impl KnownShapes {
 
     /// Learns the shape of a request whose question came out as this one, unless it is known.
     #[cold]
-    fn learn(&self, in_force: &InForce, request: &Request<'_>, question: Question) {
+    fn learn(&self, in_force: &ActivePolicies, request: &Request<'_>, question: Question) {
         let Some(shape) = request.shape() else { return };
         let Some(arg) = request.messages().next().and_then(|message| message.args().next()) else {
             return;
@@ -128,14 +128,14 @@ impl KnownShapes {
     fn add_to<'r>(
         &'r self,
         list: &mut ArrayVec<ShapeInForce<'r>, MOST_SHAPES>,
-        in_force: &'r InForce,
+        in_force: &'r ActivePolicies,
         lane: Lane,
         is_lent: bool,
     ) {
         for known in self.list.iter().map_while(OnceLock::get) {
             let row = in_force.row(known.policy);
             // Without a store nothing is lent.
-            if is_lent || !matches!(row.path, DecisionPath::UsualShared(_)) {
+            if is_lent || !matches!(row.path, DecisionPath::SingleLease(_)) {
                 list.push(ShapeInForce { known, row, stats: row.stats.on(lane) });
             }
         }
@@ -146,7 +146,7 @@ impl KnownShapes {
 /// `None` if the next request of the shape may have another policy, or a key that is not made of
 /// the arg.
 fn policy_of_shape<'p>(
-    in_force: &'p InForce,
+    in_force: &'p ActivePolicies,
     arg: Arg<'_>,
     question: Question,
 ) -> Option<&'p Policy> {
@@ -167,9 +167,9 @@ fn policy_of_shape<'p>(
 }
 
 /// Whether requests of the policy in this row are answered by their shapes.
-fn is_answered(row: &PolicyInForce) -> bool {
+fn is_answered(row: &ActivePolicy) -> bool {
     match row.path {
-        DecisionPath::Usual(_) | DecisionPath::UsualShared(_) => true,
+        DecisionPath::SingleCharge(_) | DecisionPath::SingleLease(_) => true,
         DecisionPath::Plain => !row.reads_messages,
         DecisionPath::Full => false,
     }
@@ -177,7 +177,7 @@ fn is_answered(row: &PolicyInForce) -> bool {
 
 struct ShapeInForce<'r> {
     known: &'r KnownShape,
-    row: &'r PolicyInForce,
+    row: &'r ActivePolicy,
     stats: LaneStats<'r>,
 }
 
@@ -195,11 +195,11 @@ impl Round {
     /// way.
     pub(crate) fn answer_known(
         &mut self,
-        borrower: Option<&Borrower>,
+        lease_client: Option<&LeaseClient>,
         notifies: &mut ShapedNotifies<'_, '_>,
     ) {
         let Self { table, in_force, now, lane, audit, leases, .. } = self;
-        let (table, in_force): (&Table, &InForce) = (table, in_force);
+        let (table, in_force): (&Table, &ActivePolicies) = (table, in_force);
         let leases = leases.as_ref().map(|leases| &***leases);
         let mut shapes = ArrayVec::new();
         in_force.shapes.add_to(&mut shapes, in_force, *lane, leases.is_some());
@@ -234,10 +234,12 @@ impl Round {
                     (behind[last], take_turns, misses) = (at, true, 0);
                 }
                 let place = match &row.path {
-                    DecisionPath::Usual(usual) => Some(table.place(usual.key(key), &usual.quota)),
-                    DecisionPath::UsualShared(usual) => {
+                    DecisionPath::SingleCharge(single) => {
+                        Some(table.place(single.key(key), &single.quota))
+                    }
+                    DecisionPath::SingleLease(single) => {
                         if let Some(leases) = leases {
-                            leases.prefetch(usual.lease_key(key));
+                            leases.prefetch(single.lease_key(key));
                         }
                         None
                     }
@@ -257,15 +259,23 @@ impl Round {
                 let question = known.question(*key, *rule);
                 let message = || notifies.first().message();
                 let verdict = match (&row.path, place) {
-                    (DecisionPath::Usual(usual), Some(place)) => {
-                        let verdict = decide_usual(table, now, usual, place, question);
+                    (DecisionPath::SingleCharge(single), Some(place)) => {
+                        let verdict = decide_single(table, now, single, place, question);
                         count(in_force, row, stats, question, verdict, message);
                         verdict
                     }
-                    (DecisionPath::UsualShared(usual), _) => {
+                    (DecisionPath::SingleLease(single), _) => {
                         let (lane, now) = (*lane, now.time());
-                        let lent =
-                            Lent { table, in_force, row, usual, lane, borrower, leases, now };
+                        let lent = LeaseSpender {
+                            table,
+                            in_force,
+                            row,
+                            single,
+                            lane,
+                            lease_client,
+                            leases,
+                            now,
+                        };
                         match lent.spend(question, message) {
                             Some(verdict) => verdict,
                             None => return,

@@ -57,9 +57,9 @@ impl Lane {
 #[derive(Debug)]
 pub struct PolicyStats {
     /// One for each worker.
-    own: Box<[CachePadded<Stripe>]>,
+    own: Box<[CachePadded<LaneCounters>]>,
     /// For any other thread. The daemon has none that counts.
-    shared: Stripe,
+    shared: LaneCounters,
     /// Not for each worker, and not beside what each request reads.
     pub seldom: CachePadded<SeldomCounts>,
     /// An arg of the key whose value was an address written as a string.
@@ -69,14 +69,14 @@ pub struct PolicyStats {
 }
 
 #[derive(Debug, Default)]
-struct Stripe {
+struct LaneCounters {
     counts: [AtomicU64; COUNTS],
     /// By outcome, so that blocked requests never mix with those that would have been blocked. Of
     /// a trial, the latter are only requests that its policy has allowed.
     heaviest: [Heaviest; DECISIONS],
 }
 
-impl Stripe {
+impl LaneCounters {
     /// The sketch that takes a sample of the request that was counted last with this outcome, as
     /// the one with this number, if it is sampled.
     #[inline(always)]
@@ -88,7 +88,7 @@ impl Stripe {
 /// The counters of one policy that one lane writes.
 #[derive(Clone, Copy)]
 pub(crate) struct LaneStats<'s> {
-    stripe: &'s Stripe,
+    stripe: &'s LaneCounters,
     /// Whether no other thread writes them.
     is_own: bool,
 }
@@ -118,7 +118,7 @@ impl PolicyStats {
     fn new(lanes: usize) -> Self {
         Self {
             own: (0..lanes).map(|_| CachePadded::default()).collect(),
-            shared: Stripe::default(),
+            shared: LaneCounters::default(),
             seldom: CachePadded::default(),
             text_address: OnceLock::new(),
             reported: Mutex::default(),
@@ -198,7 +198,7 @@ impl PolicyStats {
         }
     }
 
-    fn stripes(&self) -> impl Iterator<Item = &Stripe> {
+    fn stripes(&self) -> impl Iterator<Item = &LaneCounters> {
         self.own.iter().map(|stripe| &**stripe).chain([&self.shared])
     }
 

@@ -11,7 +11,7 @@ use gcra_policy::{Limit, Policy, id_since};
 use gcra_table::{KeyHash, Nanos, Reading, Table, Term, UnsettledCells};
 use gcra_text::duration::nanoseconds;
 
-use crate::policies_in_force::InForce;
+use crate::active_policies::ActivePolicies;
 use crate::question::Question;
 use crate::reservations::{Reservation, Reserved, wall_ms};
 
@@ -54,7 +54,12 @@ pub(crate) fn take_overdue(
 /// Writes down what the requests cost that go on with these reservations, if no response settles
 /// them.
 #[cold]
-pub(crate) fn add(table: &Table, now: &mut Reading, in_force: &InForce, reserved: &Reserved) {
+pub(crate) fn add(
+    table: &Table,
+    now: &mut Reading,
+    in_force: &ActivePolicies,
+    reserved: &Reserved,
+) {
     for (index, reservation) in reserved.each() {
         let policy = &in_force.row(*index).policy;
         let client = reservation.client.and_then(|key| Client::of(table, policy, key));
@@ -104,7 +109,11 @@ pub(crate) fn remove(
 
 /// The cells that unsettled requests of the client of a question may still cost; `None` if its
 /// policy does not charge them. Changes nothing.
-pub fn unsettled(table: &Table, in_force: &InForce, question: Question) -> Option<UnsettledCells> {
+pub fn unsettled(
+    table: &Table,
+    in_force: &ActivePolicies,
+    question: Question,
+) -> Option<UnsettledCells> {
     let policy = &in_force.row(question.policy).policy;
     let client = Client::of(table, policy, question.key)?;
     Some(table.unsettled(client.key, client.term(wall_ms(table))))

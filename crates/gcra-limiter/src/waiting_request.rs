@@ -11,45 +11,45 @@ use gcra_table::Table;
 use spop_agent::{LateReply, OwnedRequest};
 use tokio::time::{Instant, timeout_at};
 
-use crate::answer::Standings;
+use crate::active_policies::ActivePolicies;
+use crate::answer::LimitUsages;
 use crate::audit_lines::{AuditFile, Lines};
-use crate::borrower::Borrower;
-use crate::decide::attempt::Patience;
 use crate::decide::request::{Deciding, Progress};
-use crate::policies_in_force::InForce;
+use crate::decide::shared_progress::Patience;
+use crate::lease_client::LeaseClient;
 use crate::stats::Lane;
 use crate::undecided::Undecided;
 
 pub(crate) struct WaitingRequest {
-    pub borrower: Arc<Borrower>,
+    pub lease_client: Arc<LeaseClient>,
     pub table: Arc<ArcSwap<Table>>,
     pub undecided: Arc<Undecided>,
     pub audit: Option<Arc<AuditFile>>,
     /// The policies that were in force when it came.
-    pub in_force: Arc<InForce>,
+    pub in_force: Arc<ActivePolicies>,
     pub request: OwnedRequest,
     pub progress: Progress,
     /// The standings of limits so far.
-    pub standings: Standings,
+    pub usages: LimitUsages,
 }
 
 impl WaitingRequest {
     /// Waits, for `--store-wait` at most, and writes the answer.
     pub(crate) async fn answer(self, mut reply: LateReply) -> LateReply {
-        let Self { borrower, table, undecided, audit, in_force, request, .. } = self;
-        let Self { mut progress, mut standings, .. } = self;
-        let until = Instant::now() + Duration::from(borrower.wait());
-        borrower.counts.waited.fetch_add(1, Ordering::Relaxed);
+        let Self { lease_client, table, undecided, audit, in_force, request, .. } = self;
+        let Self { mut progress, mut usages, .. } = self;
+        let until = Instant::now() + Duration::from(lease_client.wait());
+        lease_client.counts.waited.fetch_add(1, Ordering::Relaxed);
         let mut patience = Patience::Asks;
         let mut looked_for = None;
         loop {
             let mut is_over = false;
-            if let Some(under_way) = progress.attempt.under_way() {
+            if let Some(under_way) = progress.so_far.under_way() {
                 is_over = timeout_at(until, under_way.wait()).await.is_err();
-            } else if let Some(waits) = &progress.attempt.waits {
+            } else if let Some(waits) = &progress.so_far.waits {
                 // The first one that waits for a key asks, and the others wait for it. One that
                 // is charged in the store asks by itself.
-                let asks = waits.is_first() || progress.attempt.at_once.is_some();
+                let asks = waits.is_first() || progress.so_far.at_once.is_some();
                 let is_new = looked_for.replace(waits.key) != Some(waits.key);
                 if asks && is_new {
                     tokio::task::yield_now().await;
@@ -61,20 +61,20 @@ impl WaitingRequest {
                 is_over = Instant::now() >= until;
             }
             if is_over {
-                borrower.counts.timed_out.fetch_add(1, Ordering::Relaxed);
-                patience = Patience::Over;
+                lease_client.counts.timed_out.fetch_add(1, Ordering::Relaxed);
+                patience = Patience::MustAnswer;
             }
-            let (table, leases) = (table.load(), borrower.leases());
+            let (table, leases) = (table.load(), lease_client.leases());
             let deciding = Deciding {
                 in_force: &in_force,
                 table: &table,
-                borrowing: Some((&borrower, &leases)),
+                borrowing: Some((&lease_client, &leases)),
                 undecided: &undecided,
                 lane: Lane::of_this_thread(),
                 patience,
             };
             let wanted = !in_force.policies.answers.others.is_empty();
-            let wanted = wanted.then_some(&mut standings);
+            let wanted = wanted.then_some(&mut usages);
             // They are written before the answer leaves.
             let mut lines = audit.clone().map(Lines::new);
             let messages = request.as_request().messages();
@@ -86,7 +86,7 @@ impl WaitingRequest {
             }
         }
         let messages = request.as_request().messages();
-        progress.answer(&in_force, &standings, messages, &mut reply);
+        progress.answer(&in_force, &usages, messages, &mut reply);
         reply
     }
 }

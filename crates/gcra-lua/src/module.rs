@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use gcra_admin::server::{AskedOfAnother, about_itself};
-use gcra_limiter::decide::in_process::{AskedRequest, FoundInForce, WaitInProcess};
+use gcra_limiter::decide::in_process::{AskedRequest, FoundPolicies, WaitInProcess};
 
 use crate::asked_panics::may_panic;
 use crate::guarded::guarded;
@@ -35,7 +35,7 @@ thread_local! {
 
 /// The memory that a thread keeps from one request to the next.
 struct Own {
-    found: Option<FoundInForce>,
+    found: Option<FoundPolicies>,
     /// Space for the message about a request.
     message: Vec<u8>,
     /// Space for values in hexadecimal.
@@ -141,7 +141,7 @@ fn decided_fields(arguments: &[&[u8]], results: &mut Results) {
 #[inline]
 fn ask<T>(
     arguments: &[&[u8]],
-    code: impl FnOnce(AskedRequest<'_>, &mut [u8], &mut Option<FoundInForce>) -> T,
+    code: impl FnOnce(AskedRequest<'_>, &mut [u8], &mut Option<FoundPolicies>) -> T,
 ) -> Option<T> {
     let (text, rest) = arguments.split_first()?;
     let message = rest.first().copied();
@@ -199,9 +199,9 @@ fn in_milliseconds(wait: WaitInProcess) -> i64 {
 /// arguments are the method, the host, the path and the query.
 pub(crate) fn about(arguments: &[&[u8]], results: &mut Results) {
     let &[method, host, path, query] = arguments else { return };
-    let watched = Worker::running().map(|running| &running.watched);
+    let view = Worker::running().map(|running| &running.view);
     let asked = AskedOfAnother { method, host, path, query };
-    let (status, kind, body) = about_itself(watched, asked);
+    let (status, kind, body) = about_itself(view, asked);
     results.add_text(status.to_string().as_bytes());
     results.add_text(kind.as_bytes());
     results.add_text(&body);

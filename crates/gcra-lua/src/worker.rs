@@ -8,11 +8,11 @@ use std::thread;
 use std::time::SystemTime;
 
 use arc_swap::ArcSwap;
-use gcra_admin::watched::Watched;
+use gcra_admin::agent_view::AgentView;
 use gcra_inspect::policies_file::Keeper;
+use gcra_limiter::active_policies::ActivePolicies;
 use gcra_limiter::decide::in_process::InProcess;
 use gcra_limiter::limit_bucket::write_down_said;
-use gcra_limiter::policies_in_force::InForce;
 use gcra_limiter::stats::Stats;
 use gcra_limiter::undecided::Undecided;
 use gcra_policy::table_error::TableError;
@@ -32,7 +32,7 @@ static RUNNING: OnceLock<Running> = OnceLock::new();
 /// The limiter of this process, and what it tells about itself.
 pub(crate) struct Running {
     pub(crate) limiter: InProcess,
-    pub(crate) watched: Watched,
+    pub(crate) view: AgentView,
     pub(crate) counters: Arc<Counters>,
     stats: Arc<Stats>,
     keeper: Keeper,
@@ -133,11 +133,11 @@ impl Worker {
         let keeper = Keeper::new(FilePath::new(&self.settings.table, Some(&self.folder)));
         let (history, why) = keeper.begin(&table, &policies);
         why.iter().for_each(|why| log::warn!("{why}"));
-        let in_force = InForce::after(history, policies, &stats, &table);
+        let in_force = ActivePolicies::after(history, policies, &stats, &table);
         let table = Arc::new(ArcSwap::from_pointee(table));
         let in_force = Arc::new(ArcSwap::from_pointee(in_force));
         let (counters, undecided) = <(Arc<Counters>, Arc<Undecided>)>::default();
-        let watched = Watched::new(
+        let view = AgentView::new(
             table.clone(),
             counters.clone(),
             undecided.clone(),
@@ -146,7 +146,7 @@ impl Worker {
             None,
         );
         let limiter = InProcess { table, in_force, undecided };
-        self.beat(RUNNING.get_or_init(|| Running { limiter, watched, counters, stats, keeper }));
+        self.beat(RUNNING.get_or_init(|| Running { limiter, view, counters, stats, keeper }));
     }
 
     /// Logs what is in force.

@@ -6,10 +6,10 @@
 use gcra_text::count::Count;
 
 use crate::calendar::Calendar;
+use crate::describe::text;
 use crate::limit::Limit;
 use crate::policies::Policies;
 use crate::policy::Policy;
-use crate::words::text;
 
 /// A sentence for each policy or limit under which clients begin with no debts when `new` takes
 /// the place of `old`. One that is new, and takes the place of none, is not named.

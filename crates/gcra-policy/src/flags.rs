@@ -22,9 +22,9 @@ use crate::file::secrets::Readers;
 use crate::file::sharing::not_shareable;
 use crate::key_parts::KeyParts;
 use crate::limit::{Limit, LimitIdentity, Rule};
-use crate::origin::{FlagsOrigin, Origin, StoreOrigin, text_of};
 use crate::policies::Policies;
 use crate::policy::{Policy, Price};
+use crate::policy_text::{FlagsOrigin, PolicyText, StoreOrigin, text_of};
 use crate::rate_guess::Meant;
 use crate::sharing::{Sharing, WORDS, WithoutStore};
 use crate::store::{StoreSettings, StoreUrl, VARIABLE_RULE, WAITS, is_variable};
@@ -245,7 +245,7 @@ pub fn policies_of_flags(
     let burst = rule.limits().first().map(|limit| limit.burst().into());
     let price = price.unwrap_or(Price::Cell);
     let policy = Policy { price, shared, ..Policy::new("default", key, rule) };
-    let origin = Origin::Flags(FlagsOrigin {
+    let origin = PolicyText::Flags(FlagsOrigin {
         rate: rate.to_string(),
         burst,
         key: args.key.clone(),
@@ -297,9 +297,10 @@ pub fn policies_of_flags_and_store(
 ) -> Result<Policies, Sentence> {
     let shared = store.as_ref().map(|_| Sharing { without_store, at_once: false });
     let mut policies = policies_of_flags(args, shared, answers)?;
-    if let (Some(settings), Some(Origin::Flags(flags))) = (&store, policies.origin.as_deref()) {
+    if let (Some(settings), Some(PolicyText::Flags(flags))) = (&store, policies.origin.as_deref())
+    {
         let store = Some(of_store(settings, without_store));
-        let origin = Origin::Flags(FlagsOrigin { store, ..flags.clone() });
+        let origin = PolicyText::Flags(FlagsOrigin { store, ..flags.clone() });
         policies.origin = Some(Arc::new(origin));
     }
     policies.store = store;
@@ -322,7 +323,7 @@ fn of_store(settings: &StoreSettings, without_store: WithoutStore) -> StoreOrigi
     }
 }
 
-impl Origin {
+impl PolicyText {
     /// The same policies once more. `None` if only the path of their file is known. The error is
     /// what is wrong, a sentence each: for example, the salt of the store cannot be read.
     pub fn policies(&self) -> Result<Option<Policies>, Vec<ConfigNote>> {

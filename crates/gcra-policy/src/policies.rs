@@ -13,8 +13,8 @@ use crate::client_names::NameSalt;
 use crate::client_names::known::KnownClients;
 use crate::digest;
 use crate::limit::Limit;
-use crate::origin::Origin;
 use crate::policy::{LimitPlace, Policy, policy_id};
+use crate::policy_text::PolicyText;
 use crate::store::StoreSettings;
 use crate::watch::SeenFile;
 
@@ -36,7 +36,7 @@ pub struct Policies {
     /// The files that they were read from, in their state before that.
     pub files: Vec<SeenFile>,
     /// Their origin, unless that is not known.
-    pub origin: Option<Arc<Origin>>,
+    pub origin: Option<Arc<PolicyText>>,
     /// A digest of all text that they were read from. It is equal where nothing has changed.
     pub text_digest: u64,
     /// A digest of their limits, which other agents can compare with their own. Never 0.
@@ -102,7 +102,7 @@ impl Policies {
 
     /// Whether both were read at one time from one text, and have the same modes.
     pub fn is_same_text(&self, other: &Self) -> bool {
-        let is_same = |one: &Arc<Origin>, other: &Arc<Origin>| Arc::ptr_eq(one, other);
+        let is_same = |one: &Arc<PolicyText>, other: &Arc<PolicyText>| Arc::ptr_eq(one, other);
         let both = self.origin.as_ref().zip(other.origin.as_ref());
         ptr::eq(self, other)
             || both.is_some_and(|(one, other)| is_same(one, other))

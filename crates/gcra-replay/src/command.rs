@@ -14,7 +14,7 @@ use crate::html;
 use crate::log_answers::AnswersOfLog;
 use crate::logs::{self, inputs, no_requests, open_page, width};
 use crate::mapping::{Described, Fields, Mapping};
-use crate::side::{Configured, Replaying, Side};
+use crate::replayed_config::{Configured, ReplayedConfig, Replaying};
 use crate::suggesting::{self, Suggesting};
 
 /// Replays the logs, prints what was found, and returns the exit status.
@@ -50,7 +50,7 @@ pub fn run(command: &Replay) -> anyhow::Result<ExitCode> {
     };
     let (new, old) = (mapped(new)?, mapped(old)?);
     let suggested = suggested.map(|it| anyhow::Ok((mapping(&it, &[])?, it))).transpose()?;
-    let side = |(mapping, it)| anyhow::Ok((Side::new(it, command.slots)?, mapping));
+    let side = |(mapping, it)| anyhow::Ok((ReplayedConfig::new(it, command.slots)?, mapping));
     let (new, old) = (new.map(side).transpose()?, old.map(side).transpose()?);
     let mut replaying = new.map(|new| Replaying::new(new, old));
     let suggesting = command.suggest.as_deref().zip(suggested);

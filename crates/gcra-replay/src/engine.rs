@@ -5,11 +5,11 @@ use std::io;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-use gcra_limiter::answer::{LimitStanding, Standings};
+use gcra_limiter::active_policies::ActivePolicies;
+use gcra_limiter::answer::{LimitUsage, LimitUsages};
 use gcra_limiter::client_name::write_client;
 use gcra_limiter::decide::local::decide;
 use gcra_limiter::limit_bucket::{LimitBucket, lacks_a_key};
-use gcra_limiter::policies_in_force::InForce;
 use gcra_limiter::question::{Question, Unanswerable};
 use gcra_limiter::stats::Stats;
 use gcra_limiter::verdict::Verdict;
@@ -25,7 +25,7 @@ const LAST: Time = Time(1 << 59);
 pub(crate) struct Engine {
     pub(crate) table: Table,
     clock: ManualClock,
-    in_force: InForce,
+    in_force: ActivePolicies,
     /// The latest moment that was decided about, in microseconds since 1970.
     latest: Option<i64>,
     /// The policies that machines share. They are decided as if one bucket held all of the limit.
@@ -38,7 +38,7 @@ pub(crate) struct Step<'s> {
     pub verdict: Verdict,
     pub key: KeyHash,
     /// The answers of its limits, in their order; empty if the rule is not made of limits.
-    pub standings: &'s [LimitStanding],
+    pub usages: &'s [LimitUsage],
 }
 
 /// The verdict of all policies on a message together.
@@ -61,7 +61,7 @@ impl Engine {
         // With another variable to set, each decision says what each limit says.
         policies.answers.others = vec![Var::RetryAfterMs];
         let (table, clock) = Table::with_manual_clock(slots)?;
-        let in_force = InForce::at_start(policies, &Stats::new(NonZeroUsize::MIN), &table);
+        let in_force = ActivePolicies::at_start(policies, &Stats::new(NonZeroUsize::MIN), &table);
         Ok(Self { table, clock, in_force, latest: None, shared })
     }
 
@@ -111,17 +111,17 @@ impl Engine {
     ) -> Decided {
         let mut ask = |question: Question| {
             let mut now = Reading::at(self.clock.now());
-            let mut standings = Standings::default();
+            let mut usages = LimitUsages::default();
             let verdict = decide(
                 &self.table,
                 &mut now,
                 self.in_force.row(question.policy),
                 question,
-                Some(&mut standings),
+                Some(&mut usages),
                 None,
                 || Some(message.clone()),
             );
-            step(Step { verdict, key: question.key, standings: standings.listed() });
+            step(Step { verdict, key: question.key, usages: usages.listed() });
             verdict
         };
         let mut verdict = ask(question);

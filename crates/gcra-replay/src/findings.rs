@@ -12,11 +12,11 @@ use haproxy_log::{Format, ReadCounts};
 
 use crate::logs::note_on_late;
 use crate::mapping::Described;
+use crate::replayed_config::{ReplayedConfig, Replaying};
 use crate::report::{
     Against, Bad, BlockedClient, ClientPeak, ClientTimeline, Configuration, LimitReport,
     LogAnswers, NewlyBlocked, PolicyReport, Report, Timeline, Total,
 };
-use crate::side::{Replaying, Side};
 use crate::suggest::grid::f64_from;
 use crate::suggest::suggestions::Suggestions;
 use crate::tally::{ClientCounts, Hit, LogTally, PolicyTally};
@@ -195,11 +195,11 @@ fn redacted(excerpt: &str) -> String {
     out
 }
 
-fn policy_name(side: &Side, place: usize) -> String {
+fn policy_name(side: &ReplayedConfig, place: usize) -> String {
     side.engine.policies().get(place).map(|policy| policy.name.to_string()).unwrap_or_default()
 }
 
-fn policies(side: &Side) -> Vec<PolicyReport> {
+fn policies(side: &ReplayedConfig) -> Vec<PolicyReport> {
     let pairs = side.engine.policies().iter().zip(&side.tally.policies);
     pairs.map(|(policy, tally)| policy_report(policy, tally)).collect()
 }
@@ -273,7 +273,7 @@ fn timeline(tally: &LogTally, has_other: bool) -> Timeline {
     }
 }
 
-fn blocked(side: &Side, (client, hit): (ClientCounts, Hit)) -> BlockedClient {
+fn blocked(side: &ReplayedConfig, (client, hit): (ClientCounts, Hit)) -> BlockedClient {
     let policy = side.engine.policies().get(hit.policy);
     let observes = policy.is_some_and(|policy| policy.observes);
     let (blocked, would_block) = split(observes, client.hit.into());

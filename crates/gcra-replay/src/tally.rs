@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 
 use ahash::AHashMap;
-use gcra_limiter::answer::LimitStanding;
+use gcra_limiter::answer::LimitUsage;
 use gcra_limiter::question::{Question, Unanswerable};
 use gcra_limiter::verdict::{Outcome, Reason, Verdict};
 use gcra_policy::{Limit, LimitPlace, Policy};
@@ -220,7 +220,7 @@ impl LogTally {
 
     /// Counts a request of a client that has blocked requests.
     fn count_hit(&mut self, engine: &Engine, id: u64, step: &Step<'_>, message: &Message<'_>) {
-        let Step { verdict, key, standings } = *step;
+        let Step { verdict, key, usages } = *step;
         let Verdict { policy: place, reason, .. } = verdict;
         let is_hit = verdict.would_block();
         let policy = &mut self.policies[place];
@@ -237,8 +237,7 @@ impl LogTally {
                     policy.reasons.limit += 1;
                 }
             }
-            for LimitStanding { limit, wait, .. } in
-                standings.iter().filter(|it| it.wait > Nanos::ZERO)
+            for LimitUsage { limit, wait, .. } in usages.iter().filter(|it| it.wait > Nanos::ZERO)
             {
                 let LimitPlace { policy: place, rule, limit } = *limit;
                 let limit = &engine.policies()[place].rule(rule).limits()[limit as usize];

@@ -13,7 +13,7 @@ use proptest::prelude::*;
 
 use super::engine::Engine;
 use super::mapping::{Described, Fields, Mapping};
-use super::side::flags_of;
+use super::replayed_config::flags_of;
 use super::tally::{LogTally, decide_request};
 use super::wanted::{WantedArg, WantedMessage};
 

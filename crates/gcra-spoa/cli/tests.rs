@@ -9,7 +9,7 @@ use gcra_inspect::commands::check::Check;
 use gcra_inspect::commands::store::StoreCommand;
 use gcra_inspect::commands::table::TableCommand;
 use gcra_policy::flags::Source;
-use gcra_policy::origin::Origin;
+use gcra_policy::policy_text::PolicyText;
 use gcra_policy::{Policies, Sharing, WithoutStore};
 use gcra_store::Password;
 use jiff::Timestamp;
@@ -195,7 +195,7 @@ fn the_limits_of_flags_are_made_again_however_they_are_shared() {
         let config = parse(&format!("--rate 3/s{args}")).unwrap();
         let Source::Flags(policies) = config.policies else { panic!("not the flags") };
         let origin = policies.origin.as_deref().unwrap();
-        let Origin::Flags(flags) = origin else { panic!("a file") };
+        let PolicyText::Flags(flags) = origin else { panic!("a file") };
         assert_eq!(flags.to_string(), format!("--rate 3/s --burst 3{shown}"));
         let again = origin.policies().unwrap().unwrap();
         assert_eq!(again.limits_digest, policies.limits_digest, "{args}");

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use gcra_limiter::audit_lines::AuditFile;
 use gcra_text::count::Count;
 
-use super::complaint::{Complaint, News};
+use super::once_per_minute::{News, OncePerMinute};
 
 /// The lines of the log about the file.
 pub(super) struct AuditReports {
     file: Option<Arc<AuditFile>>,
     /// That the file cannot be opened again.
-    lost: Complaint,
+    lost: OncePerMinute,
     /// The decisions that were missing when the log last said so.
     missing: u64,
     news: News,

@@ -6,14 +6,14 @@ use std::sync::atomic::Ordering;
 use gcra_limiter::limit_bucket::write_down_said;
 use gcra_policy::table_error::TableError;
 
-use super::complaint::Complaint;
+use super::once_per_minute::OncePerMinute;
 use super::running::Running;
 
 /// This agent, as the others of its table see it.
 #[derive(Default)]
 pub(super) struct Beat {
     /// That the table's successor cannot be opened.
-    lost: Complaint,
+    lost: OncePerMinute,
 }
 
 impl Beat {

@@ -3,29 +3,29 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::{io, thread};
 
+use gcra_limiter::active_policies::ActivePolicies;
 use gcra_limiter::earlier_policies::PolicyHistory;
-use gcra_limiter::policies_in_force::InForce;
 
-use super::complaint::Complaint;
+use super::once_per_minute::OncePerMinute;
 use super::running::Running;
 
 /// The lines of the log about it, and what others have written.
 pub(super) struct KeptPolicies {
     /// That it cannot be written.
-    unkept: Complaint,
+    unkept: OncePerMinute,
     /// The history before these policies, which the file has and the agent did not know.
     told: Arc<Mutex<Option<Told>>>,
 }
 
 /// A history, and the policies that it belongs to.
-type Told = (Arc<InForce>, PolicyHistory);
+type Told = (Arc<ActivePolicies>, PolicyHistory);
 
 impl KeptPolicies {
     /// Tells the other agents about this one, after its policies were kept: so a command finds the
     /// limits of each agent that the table lists.
     pub(super) fn begin(running: &Running) -> Self {
         running.introduce();
-        Self { unkept: Complaint::default(), told: Arc::default() }
+        Self { unkept: OncePerMinute::default(), told: Arc::default() }
     }
 
     /// Takes what other agents have written, and writes the policies once more if the file lacks

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::iter;
 use std::sync::atomic::Ordering;
 
+use gcra_limiter::active_policies::{ActivePolicies, ActivePolicy};
 use gcra_limiter::haproxy_undecided::{self, ByErr, HaproxyUndecided};
-use gcra_limiter::policies_in_force::{InForce, PolicyInForce};
 use gcra_limiter::stats::PolicyStats;
 use gcra_limiter::undecided::Undecided;
 use gcra_limiter::{undecided, verdict};
@@ -13,7 +13,7 @@ use gcra_policy::Policy;
 use gcra_policy::haproxy::report::ERRS;
 use gcra_policy::limit_from_arg::ArgValue;
 
-use super::complaint::News;
+use super::once_per_minute::News;
 use super::running::Running;
 
 /// The lines of the log so far.
@@ -64,8 +64,8 @@ impl MessageReports {
 
     /// Logs once the texts that can never match. Logs how many messages had no limit in the arg
     /// for it since the last report; with `first`, only if there was no report for the policy.
-    fn report_mistaken_args(&mut self, in_force: &InForce, first: bool) {
-        for PolicyInForce { policy, stats, mistaken, .. } in in_force.rows() {
+    fn report_mistaken_args(&mut self, in_force: &ActivePolicies, first: bool) {
+        for ActivePolicy { policy, stats, mistaken, .. } in in_force.rows() {
             if let Some(about) = mistaken.about_misfit(policy)
                 && self.misfits.insert(about.clone())
             {

@@ -1,13 +1,13 @@
 //! The work besides the requests: the beats in the table, warnings, reloads, the signals that stop
 //! the agent, and what the service manager learns about all that.
 
-mod adopt;
+mod apply_reload;
 mod audit_reports;
 mod beat;
-mod complaint;
 mod followed;
 mod kept_policies;
 mod message_reports;
+mod once_per_minute;
 mod orders;
 mod reload_loop;
 mod running;
@@ -23,28 +23,28 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gcra_admin::actions::Errand;
-use gcra_admin::watched::MAX_SILENCE;
+use gcra_admin::agent_view::MAX_SILENCE;
 use gcra_limiter::audit_lines::AuditFile;
-use gcra_limiter::borrower::{Background, Borrower};
+use gcra_limiter::lease_client::{Background, LeaseClient};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval};
 
-pub(crate) use self::adopt::Startup;
+pub(crate) use self::apply_reload::Startup;
 use self::audit_reports::AuditReports;
 use self::beat::Beat;
-use self::complaint::BEATS_BETWEEN;
 use self::followed::Followed;
 use self::kept_policies::KeptPolicies;
 use self::message_reports::MessageReports;
+use self::once_per_minute::BEATS_BETWEEN;
 use self::orders::Orders;
 use self::reload_loop::Reloads;
 pub(crate) use self::running::Running;
 use self::shared_limits::SharedLimits;
 pub(crate) use self::shared_orders::exchange_orders;
 use self::warnings::Warnings;
-use crate::hangup;
 use crate::service_manager::ServiceManager;
+use crate::sighup;
 
 /// A part for each of the topics, and what the loop needs itself.
 pub(crate) struct Housekeeping {
@@ -78,7 +78,7 @@ impl Housekeeping {
         startup: Startup,
         path: PathBuf,
         audit: Option<Arc<AuditFile>>,
-        borrower: Option<Arc<Borrower>>,
+        lease_client: Option<Arc<LeaseClient>>,
         errands: mpsc::Receiver<Errand>,
     ) -> Self {
         let manager = Arc::new(ServiceManager::from_environment());
@@ -92,7 +92,7 @@ impl Housekeeping {
             warnings: Warnings::new(&running, path),
             messages: MessageReports::default(),
             audit: AuditReports::new(audit),
-            shared: SharedLimits::new(borrower),
+            shared: SharedLimits::new(lease_client),
             running,
             manager,
         }
@@ -101,7 +101,7 @@ impl Housekeeping {
     /// Runs until SIGTERM, SIGINT or SIGUSR1. From then on the agent is leaving, and the
     /// housekeeping continues until the runtime ends.
     ///
-    /// `background` is what the borrower does.
+    /// `background` is what the lease client does.
     pub(crate) async fn until_stopped(self, background: Option<Background>) {
         let (stats, manager) = (self.running.stats.clone(), self.manager.clone());
         let background = async {
@@ -117,7 +117,7 @@ impl Housekeeping {
                 return log::error!("stopping, because signals cannot be received: {error}");
             }
         };
-        hangup::release();
+        sighup::release();
         let housekeeping = tokio::spawn(self.keep(hangup));
         tokio::select! {
             stopped = stop_signal() => match stopped {

@@ -15,7 +15,7 @@ use gcra_text::config_note::ConfigNote;
 use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::RecvError;
 
-use super::adopt::{ReadOutcome, Replacement, Startup, adopt};
+use super::apply_reload::{ReadOutcome, Replacement, Startup, adopt};
 use super::running::Running;
 use crate::service_manager::ServiceManager;
 

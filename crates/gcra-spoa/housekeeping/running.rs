@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use gcra_inspect::policies_file::Keeper;
-use gcra_limiter::policies_in_force::InForce;
+use gcra_limiter::active_policies::ActivePolicies;
 use gcra_limiter::stats::Stats;
 use gcra_limiter::undecided::Undecided;
 use gcra_table::{Nanos, Profile, Table};
@@ -16,7 +16,7 @@ use spop_agent::Counters;
 #[derive(Clone, Debug)]
 pub(crate) struct Running {
     pub(crate) table: Arc<ArcSwap<Table>>,
-    pub(crate) policies: Arc<ArcSwap<InForce>>,
+    pub(crate) policies: Arc<ArcSwap<ActivePolicies>>,
     pub(crate) stats: Arc<Stats>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) undecided: Arc<Undecided>,

@@ -3,38 +3,38 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use gcra_limiter::borrower::Borrower;
+use gcra_limiter::lease_client::LeaseClient;
 use gcra_limiter::stats::PolicyStats;
+use gcra_policy::describe::{blocked_without_store, without_store_in_words};
 use gcra_policy::table_error::TableError;
-use gcra_policy::words::{blocked_without_store, without_store_in_words};
 use gcra_policy::{Policies, Policy, WithoutStore};
 use gcra_text::count::Count;
 
-use super::complaint::Complaint;
+use super::once_per_minute::OncePerMinute;
 use super::running::Running;
 use super::store_reports::{Counted, StoreReports};
 
 /// The leases of this host, and the lines of the log about them.
 pub(super) struct SharedLimits {
-    borrower: Option<Arc<Borrower>>,
+    lease_client: Option<Arc<LeaseClient>>,
     /// The most machines that the log has spoken of.
     machines: u32,
     reports: StoreReports,
     /// That the file of leases cannot be opened.
-    lost: Complaint,
+    lost: OncePerMinute,
 }
 
 impl SharedLimits {
-    pub(super) fn new(borrower: Option<Arc<Borrower>>) -> Self {
+    pub(super) fn new(lease_client: Option<Arc<LeaseClient>>) -> Self {
         let (machines, reports, lost) = Default::default();
-        Self { borrower, machines, reports, lost }
+        Self { lease_client, machines, reports, lost }
     }
 
     /// Looks after what this host holds of shared limits.
     pub(super) fn follow(&mut self, running: &Running) {
-        let Some(borrower) = self.borrower.clone() else { return };
-        self.report_store(&borrower, running);
-        let followed = borrower.follow(&running.table.load());
+        let Some(lease_client) = self.lease_client.clone() else { return };
+        self.report_store(&lease_client, running);
+        let followed = lease_client.follow(&running.table.load());
         if self.lost.due(followed.is_err())
             && let Err(error) = followed
         {
@@ -44,28 +44,28 @@ impl SharedLimits {
     }
 
     /// Logs that requests are decided without the store, and what else is wrong with it.
-    fn report_store(&mut self, borrower: &Borrower, running: &Running) {
+    fn report_store(&mut self, lease_client: &LeaseClient, running: &Running) {
         let (store, counts, now) =
-            (borrower.store(), &borrower.counts, running.table.load().now());
+            (lease_client.store(), &lease_client.counts, running.table.load().now());
         let without_store = |(_, policy): &(String, Arc<PolicyStats>)| -> u64 {
             policy.seldom.without_store.sum()
         };
         let counted = Counted {
             at: running.stats.uptime(),
-            is_away: !borrower.can_ask(now),
+            is_away: !lease_client.can_ask(now),
             away: store.away_total(),
             without_store: running.stats.policies().iter().map(without_store).sum(),
             open: counts.open.load(Ordering::Relaxed),
             timed_out: counts.timed_out.load(Ordering::Relaxed),
-            evicted: borrower.leases().evictions(),
+            evicted: lease_client.leases().evictions(),
         };
-        let machines = borrower.hosts(now);
+        let machines = lease_client.hosts(now);
         if machines > self.machines {
             warn_about_bursts(&running.policies.load().policies, machines);
             self.machines = machines;
         }
         let what_happens = || all_without_store(&running.policies.load().policies, machines);
-        for (level, line) in self.reports.beat(counted, borrower.wait().into(), what_happens) {
+        for (level, line) in self.reports.beat(counted, lease_client.wait().into(), what_happens) {
             log::log!(level, "{line}");
         }
     }

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use gcra_inspect::inspected_table::{Inspected, PolicySource};
 use gcra_inspect::store_orders::StoreOrders;
-use gcra_limiter::borrower::Borrower;
+use gcra_limiter::lease_client::LeaseClient;
 use gcra_policy::store::StoreSettings;
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
-use super::complaint::News;
+use super::once_per_minute::News;
 use super::running::Running;
 
 /// How long after one exchange the next one begins. With a second until the table is read, and
@@ -25,7 +25,7 @@ pub(crate) async fn exchange_orders(
     running: Running,
     path: PathBuf,
     settings: StoreSettings,
-    borrower: Arc<Borrower>,
+    lease_client: Arc<LeaseClient>,
 ) {
     let mut orders = match StoreOrders::new(&settings) {
         Ok(orders) => orders,
@@ -37,7 +37,7 @@ pub(crate) async fn exchange_orders(
     let mut told = Told::default();
     loop {
         // The log says already that it is away.
-        if !borrower.store().is_away() {
+        if !lease_client.store().is_away() {
             let (running, path) = (running.clone(), path.clone());
             let exchanged = orders.exchange().await;
             let is_new = *exchanged.as_ref().unwrap_or(&false);

@@ -7,7 +7,7 @@ use gcra_text::count::Count;
 use gcra_text::duration::{Exact, Short};
 use log::Level;
 
-use super::complaint::News;
+use super::once_per_minute::News;
 
 /// The lines of the log so far.
 #[derive(Debug, Default)]

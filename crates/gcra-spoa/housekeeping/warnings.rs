@@ -3,13 +3,13 @@
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
+use gcra_admin::agent_view::MAX_SILENCE;
 use gcra_admin::agreement::{Agreement, Matter, Report, differing};
-use gcra_admin::watched::MAX_SILENCE;
 use gcra_policy::Policy;
 use gcra_table::{Evictions, Name, Table};
 use gcra_text::count::Count;
 
-use super::complaint::Complaint;
+use super::once_per_minute::OncePerMinute;
 use super::running::Running;
 
 /// For how many beats a table is in the middle of a resize before the log says so. A resize takes
@@ -23,10 +23,10 @@ pub(super) struct Warnings {
     limits: Agreement,
     salts: Agreement,
     /// That the table's name does not lead to it.
-    detached: Complaint,
+    detached: OncePerMinute,
     /// That a resize does not end.
-    resizing: Complaint,
-    stuck: Complaint,
+    resizing: OncePerMinute,
+    stuck: OncePerMinute,
 }
 
 impl Warnings {

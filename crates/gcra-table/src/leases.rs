@@ -600,7 +600,7 @@ mod tests {
     use std::collections::HashMap;
     use std::time::Duration;
 
-    use gcra_lease::{Advice, StoreTime, Word};
+    use gcra_lease::{RefillHint, StoreTime, Word};
     use proptest::prelude::*;
 
     use super::*;
@@ -671,7 +671,7 @@ mod tests {
         for (number, step, passes) in steps {
             now = now.saturating_add(Micros(passes));
             let (key, tick) = (key(number), base.tick(now));
-            let new = Packed { word: Word::EMPTY, advice: Advice::from_bits(0) };
+            let new = Packed { word: Word::EMPTY, hint: RefillHint::from_bits(0) };
             let before = there.get(&number).copied();
             let is_asking =
                 before.is_some_and(|entry| entry.holding(base, now).is_asking(now, PATIENCE));
@@ -699,9 +699,7 @@ mod tests {
                     if before.is_some_and(|entry| entry.holding(base, now).is_fresh()) => {}
                 Do::Charge(cells) => {
                     prop_assert_eq!(leases.charge(key, now, cells), before.is_some());
-                    there
-                        .entry(number)
-                        .and_modify(|entry| entry.advice = entry.advice.charge(cells));
+                    there.entry(number).and_modify(|entry| entry.hint = entry.hint.charge(cells));
                 }
                 Do::Ask(want) => {
                     let wish = Wish { want, least: 1, validity: Micros(500_000) };
@@ -869,9 +867,9 @@ mod tests {
         let place = Place::new(&sets[0], 1 << 16, leases.memory());
         let position =
             place.entries().iter().position(|entry| entry.word.fingerprint() == 1 << 16);
-        let advice = &sets[0].advice[position.unwrap()];
+        let hint = &sets[0].hint[position.unwrap()];
         ask(late).unwrap();
-        advice.store_bits(0);
+        hint.store_bits(0);
         let later = |milliseconds: u64| late.saturating_add(Micros::from_millis(milliseconds));
         let look = |now| leases.look(key(0), now, 2, PATIENCE);
         assert!(matches!(look(later(500)), Look::Waiting { .. }));
@@ -912,7 +910,7 @@ mod tests {
     fn hold_nothing_up(bits: &[u128], mine: u8, cells: u32) -> Result<(), TestCaseError> {
         let (leases, now) = (leases(), HostTime(2_000_000));
         let set = &leases.region.sets()[0];
-        for (slot, bits) in set.words.iter().chain(&set.advice).zip(bits) {
+        for (slot, bits) in set.words.iter().chain(&set.hint).zip(bits) {
             slot.store_bits(*bits);
         }
         for (position, slot) in set.words.iter().enumerate().filter(|(at, _)| mine >> at & 1 == 1)

@@ -73,7 +73,7 @@
 
 mod bucket;
 mod bucket_place;
-mod class;
+mod burst_class;
 mod clock;
 mod counters;
 mod cpu;

@@ -27,7 +27,7 @@ use crate::bucket::context::{Context, Moved};
 use crate::bucket::seal::seal;
 use crate::bucket::ticket::Announcer;
 use crate::bucket::window::{Count, Window};
-use crate::class::{Class, IN_FINGERPRINT};
+use crate::burst_class::{Class, IN_FINGERPRINT};
 use crate::counters::Counters;
 use crate::decision::Decision;
 use crate::mutation::{Changes, Mutation, model_with};

@@ -5,7 +5,7 @@
 
 use core::num::{NonZeroU32, NonZeroU64};
 
-use crate::class::Class;
+use crate::burst_class::Class;
 use crate::sentences::sentences;
 use crate::time::{Nanos, Time};
 

@@ -4,7 +4,7 @@
 
 use core::fmt;
 
-use crate::class::{Class, IN_FINGERPRINT};
+use crate::burst_class::{Class, IN_FINGERPRINT};
 use crate::cpu::Loads;
 use crate::sync::{AtomicU128, Ordering};
 use crate::time::Time;

@@ -832,7 +832,7 @@ impl Drop for Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::class::Class;
+    use crate::burst_class::Class;
     use crate::slot::{LINE_SLOTS, Word};
 
     const T: Nanos = Nanos::from_secs(1);

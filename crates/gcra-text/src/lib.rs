@@ -16,4 +16,4 @@ pub mod output;
 pub mod sentence;
 pub mod version;
 pub mod visible;
-mod words;
+mod word_enum;

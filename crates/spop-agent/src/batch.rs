@@ -18,11 +18,11 @@
 
 use arrayvec::ArrayVec;
 
+use crate::catch_panic::shielded;
 use crate::handler::{Handler, Request};
 use crate::late_replies::LateReplies;
 use crate::reply::{Aside, Reply};
 use crate::round::Round;
-use crate::shield::shielded;
 
 /// Requests that are prepared together: enough that the memory of the first request has arrived
 /// when it is answered.

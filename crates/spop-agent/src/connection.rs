@@ -19,6 +19,7 @@ use tokio::time::{Instant, Sleep, sleep, sleep_until, timeout};
 
 use crate::batch::{self, BATCH};
 use crate::buffers::Share;
+use crate::catch_panic::shielded;
 use crate::end::{End, Ended};
 use crate::handler::{Handler, Request};
 use crate::inbox::Inbox;
@@ -26,7 +27,6 @@ use crate::late_replies::{Answered, LateReplies, Source};
 use crate::round::{LATE_IS_LIKE, MORE_MESSAGES, Round, encode_farewell, farewell};
 use crate::shaped::ShapedNotifies;
 use crate::shared::{HandlerPermit, Shared, Stage};
-use crate::shield::shielded;
 use crate::stream::Socket;
 
 /// The most bytes to read in one round.

@@ -11,10 +11,10 @@ use futures_util::stream::{FuturesUnordered, Stream as _};
 use tokio::time::{Instant, Sleep, sleep};
 
 use crate::buffers::Share;
+use crate::catch_panic::shielded;
 use crate::counters::Counters;
 use crate::handler::Request;
 use crate::reply::{LateFuture, LateReply};
-use crate::shield::shielded;
 
 /// The requests that wait, and the futures that will answer them. It allocates nothing while there
 /// are none.

@@ -6,12 +6,12 @@ use tokio::time::Instant;
 
 use spop_codec::{Status, encode_agent_disconnect};
 
+use crate::catch_panic::shielded;
 use crate::end::End;
 use crate::handler::{Handler, Request};
 use crate::late_replies::{LateReplies, Waiting};
 use crate::reply::LateFuture;
 use crate::shared::Shared;
-use crate::shield::shielded;
 
 /// The most bytes of a frame of the agent that is not an ACK. Such frames have under 100.
 const CONTROL_FRAME_BYTES: usize = 512;

@@ -9,7 +9,7 @@ use gcra_text::columns::{Column, cut};
 use crate::client_waits::WaitReason;
 use crate::status::{ClientRow, PolicyStatus, TOP};
 use crate::status_sum::Together;
-use crate::top::words::{number, plain, rate, short, text};
+use crate::top::describe::{number, plain, rate, short, text};
 
 gcra_text::words! {
     /// The lists, each with its title.

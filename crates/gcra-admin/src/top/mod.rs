@@ -2,6 +2,6 @@
 
 mod clients;
 pub mod command;
+mod describe;
 pub mod screen;
 mod terminal;
-mod words;

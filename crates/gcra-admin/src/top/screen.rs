@@ -12,7 +12,7 @@ use crate::status::{Connections, LatencyBound, PolicyStatus, Status};
 use crate::status_sum::Together;
 use crate::store_status::StoreStatus;
 use crate::top::clients::{Which, client_rows, list};
-use crate::top::words::{
+use crate::top::describe::{
     bar, labelled, number, oddities, plain, quantile, rate, short, styled, sum, text, wrapped,
 };
 

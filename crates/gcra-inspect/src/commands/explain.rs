@@ -7,16 +7,16 @@ use std::process::ExitCode;
 
 use anyhow::bail;
 use clap::builder::{OsStringValueParser, TypedValueParser};
+use gcra_policy::describe::text;
 use gcra_policy::flags::StoreFlags;
 use gcra_policy::key::{NamedValue, WrittenValue};
-use gcra_policy::words::text;
 use gcra_policy::{Policies, Policy};
 use gcra_text::output::{Output, WrongUsage, print, print_note};
 
 use crate::explanation::{Decided, Explanation, RuleKind, SharedSources, explain_all};
 use crate::flags::{At, values_help};
 use crate::inspected_table::Inspected;
-use crate::key_meanings::{OtherForm, other_forms};
+use crate::key_readings::{OtherForm, other_forms};
 use crate::store_reader::InStore;
 
 /// Which message to explain.
@@ -109,7 +109,7 @@ pub fn run(command: &Explain) -> anyhow::Result<ExitCode> {
     };
     let store = settings.map(InStore::new).transpose()?;
     let shared =
-        SharedSources { leases: leases.as_deref(), store: store.as_ref(), borrower: None };
+        SharedSources { leases: leases.as_deref(), store: store.as_ref(), lease_client: None };
     let explain_with = |args: &[NamedValue]| {
         explain_all(in_force, table, shared, message.as_deref(), args).map_err(WrongUsage)
     };

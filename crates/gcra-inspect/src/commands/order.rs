@@ -32,7 +32,7 @@ use crate::orders::{
 };
 use crate::process_state::is_used;
 use crate::store_orders::{GivesToStore, missing_orders, where_it_has_ended, where_it_holds};
-use crate::{inspected_table, key_meanings};
+use crate::{inspected_table, key_readings};
 
 /// Which clients an order is about, and for how long.
 #[derive(Debug, clap::Args)]
@@ -655,7 +655,7 @@ fn list_plain(orders: &[Order]) -> anyhow::Result<ExitCode> {
 
 /// The hash of the key that a KEY means in a policy.
 fn hash_of(table: &Table, policy: &Policy, key: &Key) -> Option<KeyHash> {
-    let args = key_meanings::named(key, &policy.key.args).ok()?.args;
+    let args = key_readings::named(key, &policy.key.args).ok()?.args;
     let name = policy.message.as_deref().unwrap_or_default();
     let written = |args: &[NamedValue]| {
         let message = WrittenMessage::new(name, args).map_err(|_| String::new())?;

@@ -352,13 +352,13 @@ fn clear_in_store(
         });
         for quota in quotas {
             let bucket = store.bucket(shared, limit, quota)?;
-            let Some(standing) = store.read(&bucket)? else { continue };
+            let Some(usage) = store.read(&bucket)? else { continue };
             cleared = Some(match cleared {
-                None => standing,
+                None => usage,
                 Some(mut all) => {
-                    all.owed = all.owed.saturating_add(standing.owed);
-                    all.lent = all.lent.saturating_add(standing.lent);
-                    all.drains_in = all.drains_in.max(standing.drains_in);
+                    all.owed = all.owed.saturating_add(usage.owed);
+                    all.lent = all.lent.saturating_add(usage.lent);
+                    all.drains_in = all.drains_in.max(usage.drains_in);
                     all
                 }
             });
@@ -367,10 +367,10 @@ fn clear_in_store(
         found |= cleared.is_some();
         let said = match &cleared {
             None => "the store had nothing".to_owned(),
-            Some(standing) => format!(
+            Some(usage) => format!(
                 "the store has forgotten {} owed, and {lent} lent",
-                Count(standing.owed, "cell", "cells"),
-                lent = standing.lent
+                Count(usage.owed, "cell", "cells"),
+                lent = usage.lent
             ),
         };
         outputs.push(Output {
@@ -380,8 +380,8 @@ fn clear_in_store(
                 "policy": &*policy.name,
                 "limit": &*limit.label,
                 "bucket": cleared.is_some(),
-                "forgiven_ms": cleared.map_or(0, |standing| standing.drains_in.0.div_ceil(1_000)),
-                "forgiven_lent_cells": cleared.map_or(0, |standing| standing.lent),
+                "forgiven_ms": cleared.map_or(0, |usage| usage.drains_in.0.div_ceil(1_000)),
+                "forgiven_lent_cells": cleared.map_or(0, |usage| usage.lent),
             }),
         });
     }

@@ -164,10 +164,10 @@ fn process_as_json(process: &Process) -> Value {
 fn occupancy_in_words(path: &Path, table: &Table, occupancy: Occupancy) -> Vec<String> {
     let Occupancy { live, idle, pending, sealed, .. } = occupancy;
     let slots = table.slots().get();
-    let row = |state: &str, count: u64, meaning: &str| {
+    let row = |state: &str, count: u64, reading: &str| {
         let per_mille = count * 1000 / u64::from(slots);
         let (percent, tenth) = (per_mille / 10, per_mille % 10);
-        format!("  {state:<8} {count:>10}  {percent:>3}.{tenth} %   {meaning}")
+        format!("  {state:<8} {count:>10}  {percent:>3}.{tenth} %   {reading}")
     };
     let mut lines = vec![
         format!(

@@ -7,13 +7,13 @@ use crate::explore::fingerprint::Fingerprint;
 use crate::holding::{Holding, Sent, Wish};
 use crate::limit::SharedLimit;
 use crate::message::{Ask, AskNumber, AskReply, HostId};
+use crate::packed_holding::through_words_with_ticks;
 use crate::police::Police;
 use crate::record::Record;
 use crate::request::Step;
 use crate::request::unpacked::{Need, decide};
 use crate::rule::{Rule, without};
 use crate::time::{HostTime, Micros, StoreTime};
-use crate::word::through_words_with_ticks;
 
 /// Clocks begin here, so that they can be set back.
 pub(super) const START: u64 = 1_000_000;

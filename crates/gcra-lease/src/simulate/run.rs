@@ -9,6 +9,7 @@ use crate::demand::Demand;
 use crate::holding::{Holding, Sent, Wish};
 use crate::limit::SharedLimit;
 use crate::message::{AskNumber, AskReply, HostId};
+use crate::packed_holding::{Base, through_words};
 use crate::police::Police;
 use crate::record::Record;
 use crate::request::Step;
@@ -17,7 +18,6 @@ use crate::rule::{Rule, without};
 use crate::simulate::random::Random;
 use crate::time::{HostTime, Micros, StoreTime};
 use crate::watch::ClockWatch;
-use crate::word::{Base, through_words};
 
 /// The longest time that a request waits (`--store-wait`).
 const PATIENCE: Micros = Micros::from_millis(50);

@@ -13,12 +13,12 @@ use gcra_table::{KeyHash, LeaseKey, LeaseNumbers, Leases, Nanos, Quota, Table};
 use gcra_text::duration::nanoseconds;
 use spop_agent::Message;
 
-use crate::borrower::Borrower;
-use crate::borrower::due::Loan;
+use crate::active_policies::{ActivePolicies, ActivePolicy};
 use crate::earlier_policies::LimitedClient;
+use crate::lease_client::LeaseClient;
+use crate::lease_client::agenda::LeaseTarget;
 use crate::limit_bucket::{LimitBucket, own_key_bytes};
 use crate::message_key::key_bytes;
-use crate::policies_in_force::{InForce, PolicyInForce};
 use crate::question::Question;
 
 /// Another host may have missed the store that much earlier, and use its share by now.
@@ -30,10 +30,10 @@ const MOST_FORMER: usize = 16;
 /// The values that a decision about a message under shared limits needs.
 #[derive(Clone, Copy)]
 pub struct SharedQuestion<'p, 't, 'm> {
-    pub borrower: &'t Borrower,
+    pub lease_client: &'t LeaseClient,
     pub leases: &'t Leases,
     pub table: &'t Table,
-    pub in_force: &'p InForce,
+    pub in_force: &'p ActivePolicies,
     pub sharing: Sharing,
     pub question: Question,
     pub message: &'m Message<'m>,
@@ -52,7 +52,7 @@ pub(crate) struct Claim<'p> {
 }
 
 impl<'p> SharedQuestion<'p, '_, '_> {
-    pub(crate) fn row(&self) -> &'p PolicyInForce {
+    pub(crate) fn row(&self) -> &'p ActivePolicy {
         self.in_force.row(self.question.policy)
     }
 
@@ -76,16 +76,16 @@ impl<'p> SharedQuestion<'p, '_, '_> {
         Claim { limit, place, quota, local, key: bucket.lease_key(limit) }
     }
 
-    /// The facts about a key that the borrower needs.
-    pub(super) fn loan(&self, claim: Claim<'_>) -> Option<Loan> {
-        self.loan_at(claim, self.table.wall_reading().second())
+    /// The facts about a key that the lease client needs.
+    pub(super) fn target(&self, claim: Claim<'_>) -> Option<LeaseTarget> {
+        self.target_at(claim, self.table.wall_reading().second())
     }
 
     /// The same in the windows of this second after 1970.
-    pub(crate) fn loan_at(&self, claim: Claim<'_>, second: i64) -> Option<Loan> {
+    pub(crate) fn target_at(&self, claim: Claim<'_>, second: i64) -> Option<LeaseTarget> {
         let Claim { limit, quota, key, .. } = claim;
         let Self { table, in_force, question, message, .. } = *self;
-        let names = &self.borrower.names;
+        let names = &self.lease_client.names;
         let client = SharedClient { in_force, table, question, message };
         let bucket = client.bucket(names, limit, quota, second)?;
         let shares_after = match self.sharing.without_store {
@@ -96,7 +96,7 @@ impl<'p> SharedQuestion<'p, '_, '_> {
                 Some(Nanos(nanoseconds(for_)).saturating_sub(OPEN_IS_OVER_EARLIER))
             }
         };
-        Some(Loan { key, bucket, quota, shares_after })
+        Some(LeaseTarget { key, bucket, quota, shares_after })
     }
 
     /// The client of a claim, for whom former buckets are looked for.
@@ -107,23 +107,23 @@ impl<'p> SharedQuestion<'p, '_, '_> {
         LimitedClient { table, policy, limit, current, message }
     }
 
-    /// The facts that the borrower needs about the buckets that the client of a claim had before a
-    /// change.
-    pub(crate) fn former_loans(
+    /// The facts that the lease client needs about the buckets that the client of a claim had
+    /// before a change.
+    pub(crate) fn former_targets(
         &self,
         claim: Claim<'_>,
         second: i64,
-    ) -> ArrayVec<Loan, MOST_FORMER> {
+    ) -> ArrayVec<LeaseTarget, MOST_FORMER> {
         let buckets = self.row().changes.buckets(self.asked(claim));
-        let loan = self.loan_at(claim, second).filter(|_| !buckets.is_empty());
-        let Some(Loan { shares_after, .. }) = loan else { return ArrayVec::new() };
-        let (limit, names) = (claim.limit, &self.borrower.names);
+        let target = self.target_at(claim, second).filter(|_| !buckets.is_empty());
+        let Some(LeaseTarget { shares_after, .. }) = target else { return ArrayVec::new() };
+        let (limit, names) = (claim.limit, &self.lease_client.names);
         let bytes = record_key(self.policy(), limit, self.message);
         let former = |LimitBucket { key, quota }: LimitBucket| {
             let lent = lent(quota).ok()?;
             let key = LeaseKey::new(key, LeaseNumbers::new(&lent.numbers()));
             let bucket = names.bucket(limit.record_name.clone(), &bytes, lent);
-            Some(Loan { key, bucket, quota, shares_after })
+            Some(LeaseTarget { key, bucket, quota, shares_after })
         };
         buckets.into_iter().filter_map(former).take(MOST_FORMER).collect()
     }
@@ -132,7 +132,7 @@ impl<'p> SharedQuestion<'p, '_, '_> {
 /// The client of a message under limits that machines share.
 #[derive(Clone, Copy)]
 pub struct SharedClient<'a, 'm> {
-    pub in_force: &'a InForce,
+    pub in_force: &'a ActivePolicies,
     pub table: &'a Table,
     pub question: Question,
     pub message: &'a Message<'m>,

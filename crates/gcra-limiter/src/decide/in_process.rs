@@ -13,13 +13,13 @@ use spop_agent::{Message, Value};
 use spop_codec::haproxy::NotifyWriter;
 use spop_codec::{Frame, FrameId, Messages, decode};
 
-use crate::answer::{SetVars, Standings};
+use crate::active_policies::{ActivePolicies, ActivePolicy, DecisionPath, Hashing, SingleCharge};
+use crate::answer::{LimitUsages, SetVars};
 use crate::counting::count;
-use crate::decide::attempt::Patience;
 use crate::decide::local::reason_of;
 use crate::decide::request::{Deciding, Progress};
+use crate::decide::shared_progress::Patience;
 use crate::message_key::hash_key;
-use crate::policies_in_force::{DecisionPath, Hashing, InForce, PolicyInForce, Usual};
 use crate::question::Question;
 use crate::shaped::hash_as_sent;
 use crate::stats::Lane;
@@ -31,7 +31,7 @@ use crate::verdict::{Reason, Verdict};
 pub struct InProcess {
     /// The table in use. A resize puts another one in its place.
     pub table: Arc<ArcSwap<Table>>,
-    pub in_force: Arc<ArcSwap<InForce>>,
+    pub in_force: Arc<ArcSwap<ActivePolicies>>,
     pub undecided: Arc<Undecided>,
 }
 
@@ -39,10 +39,10 @@ pub struct InProcess {
 /// they still are, which costs less than to load them. What is no longer in force is kept until
 /// the thread asks again.
 #[derive(Debug)]
-pub struct FoundInForce {
+pub struct FoundPolicies {
     lane: Lane,
     table: Cache<Arc<ArcSwap<Table>>, Arc<Table>>,
-    in_force: Cache<Arc<ArcSwap<InForce>>, Arc<InForce>>,
+    in_force: Cache<Arc<ArcSwap<ActivePolicies>>, Arc<ActivePolicies>>,
 }
 
 /// A request that is asked about.
@@ -69,11 +69,11 @@ pub enum WaitInProcess {
 }
 
 impl WaitInProcess {
-    fn of(verdict: Option<Verdict>, standings: &Standings) -> Self {
+    fn of(verdict: Option<Verdict>, usages: &LimitUsages) -> Self {
         match verdict {
             None => Self::Undecided,
             Some(verdict) if !verdict.is_blocked() => Self::Allowed,
-            Some(verdict) => match standings.wait() {
+            Some(verdict) => match usages.wait() {
                 Some(wait) if verdict.may_come_back() => Self::After(wait),
                 _ => Self::Never,
             },
@@ -83,10 +83,10 @@ impl WaitInProcess {
 
 impl InProcess {
     /// What is in force now, for the [`wait`](Self::wait)s of a thread.
-    pub fn found_in_force(&self) -> FoundInForce {
+    pub fn found_in_force(&self) -> FoundPolicies {
         let (table, in_force) =
             (Cache::new(self.table.clone()), Cache::new(self.in_force.clone()));
-        FoundInForce { lane: Lane::of_this_thread(), table, in_force }
+        FoundPolicies { lane: Lane::of_this_thread(), table, in_force }
     }
 
     /// Decides about a request, and charges it. The message about it is written to `buffer` where
@@ -96,18 +96,18 @@ impl InProcess {
     #[inline(always)]
     pub fn wait(
         &self,
-        found: &mut FoundInForce,
+        found: &mut FoundPolicies,
         asked: AskedRequest<'_>,
         buffer: &mut [u8],
     ) -> WaitInProcess {
         let (table, in_force) = (&**found.table.load(), &**found.in_force.load());
         let mut now = table.reading();
-        match usual(in_force, &asked) {
-            Some((policy, row, usual, value)) => {
+        match single(in_force, &asked) {
+            Some((policy, row, single, value)) => {
                 let (key, rule) = (hash_as_sent(table, value), RuleAt::new(None));
                 let question = Question { policy, rule, cells: 1, key };
                 let policies = &in_force.policies;
-                let charge = ChargeUsual { table, in_force, row, lane: found.lane, usual };
+                let charge = ChargeSingle { table, in_force, row, lane: found.lane, single };
                 charge.wait(&mut now, question, || written(policies, asked, buffer)?.next())
             }
             None => self.wait_of_message(table, in_force, &mut now, asked, buffer),
@@ -119,7 +119,7 @@ impl InProcess {
     fn wait_of_message(
         &self,
         table: &Table,
-        in_force: &InForce,
+        in_force: &ActivePolicies,
         now: &mut Reading,
         asked: AskedRequest<'_>,
         buffer: &mut [u8],
@@ -131,19 +131,19 @@ impl InProcess {
         let question = Question::new(in_force, table, &message);
         if let Ok(question) = question
             && let row = in_force.row(question.policy)
-            && let DecisionPath::Usual(usual) = &row.path
+            && let DecisionPath::SingleCharge(single) = &row.path
         {
             let lane = Lane::of_this_thread();
-            let charge = ChargeUsual { table, in_force, row, lane, usual };
+            let charge = ChargeSingle { table, in_force, row, lane, single };
             return charge.wait(now, question, || Some(message));
         }
-        let (mut standings, mut progress) = (Standings::default(), Progress::default());
+        let (mut usages, mut progress) = (LimitUsages::default(), Progress::default());
         let deciding = self.deciding(table, in_force);
-        let standing = Some(&mut standings);
+        let usage = Some(&mut usages);
         // Nothing is shared, so that it never waits.
         let asked = messages.clone();
-        let _ = deciding.go_on(asked, Some(question), now, &mut progress, standing, None);
-        wait_after(table, in_force, messages, progress.verdict, &standings)
+        let _ = deciding.go_on(asked, Some(question), now, &mut progress, usage, None);
+        wait_after(table, in_force, messages, progress.verdict, &usages)
     }
 
     /// Decides about a request, charges it, and sets the variables that an agent sets. Where
@@ -159,31 +159,42 @@ impl InProcess {
         let Some(messages) = written(&in_force.policies, asked, buffer) else {
             return WaitInProcess::Undecided;
         };
-        let (mut standings, mut progress) = (Standings::default(), Progress::default());
-        let wanted = Some(&mut standings);
+        let (mut usages, mut progress) = (LimitUsages::default(), Progress::default());
+        let wanted = Some(&mut usages);
         let deciding = self.deciding(&table, &in_force);
         let (asked, mut now) = (messages.clone(), table.reading());
         let _ = deciding.go_on(asked, None, &mut now, &mut progress, wanted, None);
-        progress.answer(&in_force, &standings, messages.clone(), reply);
-        wait_after(&table, &in_force, messages, progress.verdict, &standings)
+        progress.answer(&in_force, &usages, messages.clone(), reply);
+        wait_after(&table, &in_force, messages, progress.verdict, &usages)
     }
 
-    fn deciding<'p, 't>(&'t self, table: &'t Table, in_force: &'p InForce) -> Deciding<'p, 't> {
+    fn deciding<'p, 't>(
+        &'t self,
+        table: &'t Table,
+        in_force: &'p ActivePolicies,
+    ) -> Deciding<'p, 't> {
         let (undecided, lane) = (&*self.undecided, Lane::of_this_thread());
-        Deciding { in_force, table, borrowing: None, undecided, lane, patience: Patience::Over }
+        Deciding {
+            in_force,
+            table,
+            borrowing: None,
+            undecided,
+            lane,
+            patience: Patience::MustAnswer,
+        }
     }
 }
 
 /// The place of the policy, its row, its limit and the value of the key, where a request is
 /// decided by one charge and its message need not be written for that.
 #[inline]
-fn usual<'p, 'a>(
-    in_force: &'p InForce,
+fn single<'p, 'a>(
+    in_force: &'p ActivePolicies,
     asked: &AskedRequest<'a>,
-) -> Option<(usize, &'p PolicyInForce, &'p Usual, Value<'a>)> {
+) -> Option<(usize, &'p ActivePolicy, &'p SingleCharge, Value<'a>)> {
     let &[(arg, value)] = asked.args else { return None };
     let rows = in_force.rows();
-    let is_for = |row: &PolicyInForce, name: &[u8]| {
+    let is_for = |row: &ActivePolicy, name: &[u8]| {
         row.policy.message.as_deref().is_none_or(|known| *known == *name)
     };
     let place = match asked.message {
@@ -203,9 +214,9 @@ fn usual<'p, 'a>(
         [known] => arg.is_empty() || *known.name == *arg,
         _ => false,
     };
-    let DecisionPath::Usual(usual) = &row.path else { return None };
+    let DecisionPath::SingleCharge(single) = &row.path else { return None };
     let is_usual = is_whole_key && row.hashing == Hashing::Exact && policy.price.arg().is_none();
-    is_usual.then_some((place, row, usual, value))
+    is_usual.then_some((place, row, single, value))
 }
 
 /// The only policy, if there is one. Trials come last.
@@ -214,15 +225,15 @@ fn only_policy(policies: &Policies) -> Option<usize> {
 }
 
 /// The one charge of the usual path.
-struct ChargeUsual<'r> {
+struct ChargeSingle<'r> {
     table: &'r Table,
-    in_force: &'r InForce,
-    row: &'r PolicyInForce,
+    in_force: &'r ActivePolicies,
+    row: &'r ActivePolicy,
     lane: Lane,
-    usual: &'r Usual,
+    single: &'r SingleCharge,
 }
 
-impl ChargeUsual<'_> {
+impl ChargeSingle<'_> {
     /// Makes it, and counts the verdict.
     #[inline]
     fn wait<'m>(
@@ -231,10 +242,10 @@ impl ChargeUsual<'_> {
         question: Question,
         message: impl FnOnce() -> Option<Message<'m>>,
     ) -> WaitInProcess {
-        let Self { table, in_force, row, lane, usual } = self;
-        let decision = table.charge(usual.key(question.key), usual.quota, question.cells, now);
+        let Self { table, in_force, row, lane, single } = self;
+        let decision = table.charge(single.key(question.key), single.quota, question.cells, now);
         let reason = reason_of(&decision);
-        let verdict = Verdict::new(question.policy, usual.observes, reason);
+        let verdict = Verdict::new(question.policy, single.observes, reason);
         count(in_force, row, row.stats.on(lane), question, verdict, message);
         match (verdict.is_blocked(), decision.retry_after()) {
             (false, _) => WaitInProcess::Allowed,
@@ -247,10 +258,10 @@ impl ChargeUsual<'_> {
 /// How long a request with this verdict has to wait.
 fn wait_after(
     table: &Table,
-    in_force: &InForce,
+    in_force: &ActivePolicies,
     mut messages: Messages<'_>,
     verdict: Option<Verdict>,
-    standings: &Standings,
+    usages: &LimitUsages,
 ) -> WaitInProcess {
     match verdict {
         Some(verdict @ Verdict { policy, reason: Some(Reason::Blocked), .. })
@@ -261,7 +272,7 @@ fn wait_after(
                 message.and_then(|message| left_of_order(table, in_force, policy, &message));
             left.map_or(WaitInProcess::Never, WaitInProcess::After)
         }
-        verdict => WaitInProcess::of(verdict, standings),
+        verdict => WaitInProcess::of(verdict, usages),
     }
 }
 
@@ -269,7 +280,7 @@ fn wait_after(
 #[cold]
 fn left_of_order(
     table: &Table,
-    in_force: &InForce,
+    in_force: &ActivePolicies,
     place: usize,
     message: &Message<'_>,
 ) -> Option<Nanos> {
@@ -349,7 +360,7 @@ mod tests {
             giver: String::new(),
         };
         table.give_order(&order).unwrap();
-        let in_force = InForce::at_start(policies, &Stats::new(NonZeroUsize::MIN), &table);
+        let in_force = ActivePolicies::at_start(policies, &Stats::new(NonZeroUsize::MIN), &table);
         let limiter = InProcess {
             table: Arc::new(ArcSwap::from_pointee(table)),
             in_force: Arc::new(ArcSwap::from_pointee(in_force)),

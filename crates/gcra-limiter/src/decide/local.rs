@@ -13,10 +13,10 @@ use gcra_table::{
 };
 use spop_agent::Message;
 
-use crate::answer::{LimitStanding, Standings};
+use crate::active_policies::{ActivePolicies, ActivePolicy, DecisionPath, SingleCharge};
+use crate::answer::{LimitUsage, LimitUsages};
 use crate::earlier_policies::LimitedClient;
 use crate::limit_bucket::{LimitBucket, lacks_a_key};
-use crate::policies_in_force::{DecisionPath, InForce, PolicyInForce, Usual};
 use crate::question::Question;
 use crate::unsettled::unsettled;
 use crate::verdict::{Reason, Verdict};
@@ -28,24 +28,24 @@ pub(crate) const MOST_WINDOWS: usize = 4;
 /// Decides about one message, and charges its cells to the buckets of its key.
 ///
 /// `now` is the reading of the table's clock that a round shares; the table brings it forward when
-/// it had to read the clock again. The standing of each limit is added to `standings`, where an
+/// it had to read the clock again. The standing of each limit is added to `usage`, where an
 /// answer needs it. `goes_on` becomes the moment at which the message may go on by the limits, for
 /// the audit. `message` is called only while changes may matter.
 #[inline(always)]
 pub fn decide<'p, 'm>(
     table: &Table,
     now: &mut Reading,
-    row: &'p PolicyInForce,
+    row: &'p ActivePolicy,
     question: Question,
-    standings: Option<&mut Standings>,
+    usages: Option<&mut LimitUsages>,
     goes_on: Option<&mut Time>,
     message: impl FnOnce() -> Option<Message<'m>>,
 ) -> Verdict {
     let mut at = None;
     let (verdict, delay) = match row.path {
-        DecisionPath::Usual(ref usual) => {
-            let place = table.place(usual.key(question.key), &usual.quota);
-            (decide_usual(table, now, usual, &place, question), Nanos::ZERO)
+        DecisionPath::SingleCharge(ref single) => {
+            let place = table.place(single.key(question.key), &single.quota);
+            (decide_single(table, now, single, &place, question), Nanos::ZERO)
         }
         _ => {
             let (reason, delay) = match row.policy.rule(question.rule) {
@@ -55,7 +55,7 @@ pub fn decide<'p, 'm>(
                     let is_read = row.reads_messages || row.has_changed;
                     let message = if is_read { message() } else { None };
                     let mut charge = LocalCharge::new(table, now, row, question, message);
-                    let decided = charge.all(limits, standings);
+                    let decided = charge.all(limits, usages);
                     at = charge.goes_on;
                     decided
                 }
@@ -72,23 +72,23 @@ pub fn decide<'p, 'm>(
 
 /// As [`decide`], where a policy has only this limit, and this is the place of its bucket.
 #[inline(always)]
-pub(crate) fn decide_usual(
+pub(crate) fn decide_single(
     table: &Table,
     now: &mut Reading,
-    usual: &Usual,
+    single: &SingleCharge,
     place: &BucketPlace<'_>,
     question: Question,
 ) -> Verdict {
-    let reason = reason_of(&table.charge_at(place, &usual.quota, question.cells, now));
-    Verdict::new(question.policy, usual.observes, reason)
+    let reason = reason_of(&table.charge_at(place, &single.quota, question.cells, now));
+    Verdict::new(question.policy, single.observes, reason)
 }
 
 /// A limit, as it would decide about a message now.
 #[derive(Clone, Copy, Debug)]
-pub struct Foreseen<'p> {
+pub struct Preview<'p> {
     pub limit: &'p Limit,
     /// The debt of the client and its wait, as long as it sends no request.
-    pub standing: LimitStanding,
+    pub usage: LimitUsage,
     /// The wait in the answer to the message, which has the penalty in it.
     pub wait_if_asked: Nanos,
     /// The debt of the key's bucket; `None` if there is no bucket. The client owes more than its
@@ -99,12 +99,12 @@ pub struct Foreseen<'p> {
 }
 
 /// The verdict of [`decide`] if it were called now, and that of each limit. Charges nothing.
-pub fn foresee<'p>(
+pub fn preview<'p>(
     table: &Table,
-    in_force: &'p InForce,
+    in_force: &'p ActivePolicies,
     question: Question,
     message: &Message<'_>,
-) -> (Verdict, ArrayVec<Foreseen<'p>, MAX_LIMITS>) {
+) -> (Verdict, ArrayVec<Preview<'p>, MAX_LIMITS>) {
     let row = in_force.row(question.policy);
     let rule = row.policy.rule(question.rule);
     let mut now = table.reading();
@@ -112,7 +112,7 @@ pub fn foresee<'p>(
     let charge = LocalCharge::new(table, &mut now, row, question, Some(message.clone()));
     let mut reason = (*rule == Rule::Deny).then_some(Reason::Denied);
     let mut delay = Nanos::ZERO;
-    let mut foreseen = ArrayVec::new();
+    let mut preview = ArrayVec::new();
     // They are charged before it is decided.
     let overdue = unsettled(table, in_force, question).map_or(0, |unsettled| unsettled.overdue);
     for (place, limit) in (0..).zip(rule.limits()).take(MAX_LIMITS) {
@@ -121,36 +121,36 @@ pub fn foresee<'p>(
             continue;
         }
         let claim = &charge.claim(place, limit);
-        let (standing, denied) = match overdue {
+        let (usage, denied) = match overdue {
             0 => charge.look(claim),
             overdue => charge.look_after(claim, overdue),
         };
         reason = reason.max(denied);
-        delay = delay.max(charge.delay_of(claim.quota, charge.owed_with_cells(&standing)));
-        let punished = denied.and_then(|_| charge.owed_when_punished(limit, &standing));
-        let if_asked = punished.map_or(standing, |owed| charge.ask(claim, owed).0);
+        delay = delay.max(charge.delay_of(claim.quota, charge.owed_with_cells(&usage)));
+        let punished = denied.and_then(|_| charge.owed_when_punished(limit, &usage));
+        let if_asked = punished.map_or(usage, |owed| charge.ask(claim, owed).0);
         let (bucket, window_end) = match claim.limit.calendar() {
             None => (table.look_up(claim.key, claim.quota, at), None),
             Some(calendar) => {
                 let at = table.wall_reading();
                 let used = table.counted_in(claim.key, calendar.window(at));
-                (used.map(|_| standing.owed), Some(calendar.bounds(at).end))
+                (used.map(|_| usage.owed), Some(calendar.bounds(at).end))
             }
         };
-        let bucket = if overdue > 0 { Some(standing.owed) } else { bucket };
+        let bucket = if overdue > 0 { Some(usage.owed) } else { bucket };
         let wait_if_asked = if_asked.wait;
-        foreseen.push(Foreseen { limit, standing, wait_if_asked, bucket, window_end });
+        preview.push(Preview { limit, usage, wait_if_asked, bucket, window_end });
     }
-    (Verdict::new(question.policy, row.policy.observes, reason).after(delay), foreseen)
+    (Verdict::new(question.policy, row.policy.observes, reason).after(delay), preview)
 }
 
 /// What each limit said.
-type Said = ArrayVec<LimitStanding, MAX_LIMITS>;
+type Said = ArrayVec<LimitUsage, MAX_LIMITS>;
 
 pub struct LocalCharge<'t, 'p, 'm> {
     table: &'t Table,
     now: &'t mut Reading,
-    row: &'p PolicyInForce,
+    row: &'p ActivePolicy,
     question: Question,
     /// Needed for limits with a key or numbers of their own, and to find what a key owed under
     /// earlier policies.
@@ -184,7 +184,7 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
     pub fn new(
         table: &'t Table,
         now: &'t mut Reading,
-        row: &'p PolicyInForce,
+        row: &'p ActivePolicy,
         question: Question,
         message: Option<Message<'m>>,
     ) -> Self {
@@ -215,8 +215,8 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
             true => self.charge_claims(&claims, &mut said),
             false => self.look_at(&claims, &mut said),
         };
-        for (standing, whole) in said.iter_mut().zip(whole) {
-            *standing = of_share(*standing, whole);
+        for (usage, whole) in said.iter_mut().zip(whole) {
+            *usage = of_share(*usage, whole);
         }
         (reason, said)
     }
@@ -242,7 +242,7 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
     fn all(
         &mut self,
         limits: &'p [Limit],
-        standings: Option<&mut Standings>,
+        usages: Option<&mut LimitUsages>,
     ) -> (Option<Reason>, Nanos) {
         let mut claims = ArrayVec::<_, MAX_LIMITS>::new();
         for (place, limit) in (0..).zip(limits).take(MAX_LIMITS) {
@@ -253,14 +253,14 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
         let mut delay = Nanos::ZERO;
         if self.row.may_delay && reason.is_none() {
             // It goes on when it conforms to each limit.
-            let delays = said.iter().map(|standing| self.delay_of(standing.quota, standing.owed));
+            let delays = said.iter().map(|usage| self.delay_of(usage.quota, usage.owed));
             delay = delays.max().unwrap_or_default();
         }
         if delay > Nanos::ZERO {
             self.row.stats.seldom.delayed.add(0, 1);
         }
-        if let Some(standings) = standings {
-            said.iter().for_each(|standing| standings.add(standing, &self.row.policy));
+        if let Some(usages) = usages {
+            said.iter().for_each(|usage| usages.add(usage, &self.row.policy));
         }
         (reason, delay)
     }
@@ -273,9 +273,9 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
     }
 
     /// The debt of a client with this standing, with the cells of the message added.
-    fn owed_with_cells(&self, standing: &LimitStanding) -> Nanos {
-        let interval = standing.quota.emission_interval();
-        standing.owed.saturating_add(interval.saturating_mul(self.question.cells.into()))
+    fn owed_with_cells(&self, usage: &LimitUsage) -> Nanos {
+        let interval = usage.quota.emission_interval();
+        usage.owed.saturating_add(interval.saturating_mul(self.question.cells.into()))
     }
 
     /// Charges the buckets of all claims, or none. Adds the standing of each to `said`.
@@ -283,11 +283,11 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
     fn charge_claims(&mut self, claims: &[LocalClaim<'p>], said: &mut Said) -> Option<Reason> {
         match claims {
             [claim] if self.question.cells > 0 => {
-                let (mut standing, reason, _) = self.charge(claim);
+                let (mut usage, reason, _) = self.charge(claim);
                 if reason.is_some() {
-                    self.punish(claim, &mut standing);
+                    self.punish(claim, &mut usage);
                 }
-                said.push(standing);
+                said.push(usage);
                 reason
             }
             claims => self.charge_all(claims, said),
@@ -296,15 +296,15 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
 
     /// Charges one bucket, unless it denies the cells.
     #[inline(always)]
-    fn charge(&mut self, claim: &LocalClaim<'p>) -> (LimitStanding, Option<Reason>, Undo) {
+    fn charge(&mut self, claim: &LocalClaim<'p>) -> (LimitUsage, Option<Reason>, Undo) {
         if let Some(calendar) = claim.limit.calendar() {
             return self.count(claim, calendar);
         }
         let LocalClaim { quota, key, least_tat, .. } = *claim;
         let cells = self.question.cells;
         let decision = self.table.charge_owing(key, quota, cells, self.now, least_tat);
-        let standing = standing_of(self.question.place(claim.place), quota, &decision);
-        (standing, reason_of(&decision), Undo::Bucket(decision))
+        let usage = standing_of(self.question.place(claim.place), quota, &decision);
+        (usage, reason_of(&decision), Undo::Bucket(decision))
     }
 
     /// Counts the cells in the window of this moment, unless they are too many for it.
@@ -313,7 +313,7 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
         &mut self,
         claim: &LocalClaim<'p>,
         calendar: &Calendar,
-    ) -> (LimitStanding, Option<Reason>, Undo) {
+    ) -> (LimitUsage, Option<Reason>, Undo) {
         let LocalClaim { key, quota, place, .. } = *claim;
         let (cells, place) = (self.question.cells, self.question.place(place));
         let mut at = self.table.wall_reading();
@@ -327,14 +327,14 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
                     false => Some(Reason::Limit),
                 };
                 let ends_in = calendar.ends_in(at);
-                let standing = in_window(place, quota, tally.used(), ends_in, reason.is_some());
-                return (standing, reason, Undo::Window(window));
+                let usage = in_window(place, quota, tally.used(), ends_in, reason.is_some());
+                return (usage, reason, Undo::Window(window));
             }
             at = self.table.wall_reading();
         }
         // This process is stopped again and again.
-        let standing = in_window(place, quota, quota.burst(), calendar.ends_in(at), true);
-        (standing, Some(Reason::Limit), Undo::Window(calendar.window(at)))
+        let usage = in_window(place, quota, quota.burst(), calendar.ends_in(at), true);
+        (usage, Some(Reason::Limit), Undo::Window(calendar.window(at)))
     }
 
     /// Charges several buckets: all, or none.
@@ -350,19 +350,19 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
                 // In place: a standing takes many bytes.
                 None => {
                     let (owed, wait, denied) = self.look_at_rate(claim);
-                    said.push(self.standing(claim, owed, wait));
+                    said.push(self.usage(claim, owed, wait));
                     denied
                 }
                 Some(calendar) => {
-                    let (standing, denied) = self.look_in_window(claim, calendar);
-                    said.push(standing);
+                    let (usage, denied) = self.look_in_window(claim, calendar);
+                    said.push(usage);
                     denied
                 }
             };
             if denied.is_some()
-                && let Some(standing) = said.last_mut()
+                && let Some(usage) = said.last_mut()
             {
-                self.punish(claim, standing);
+                self.punish(claim, usage);
             }
             reason = reason.max(denied);
         }
@@ -372,15 +372,15 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
         let mut all_charged = ArrayVec::<Undo, MAX_LIMITS>::new();
         let mut goes_on = None::<Time>;
         for (place, claim) in claims.iter().enumerate() {
-            let (standing, denied, charged) = self.charge(claim);
-            said[place] = standing;
+            let (usage, denied, charged) = self.charge(claim);
+            said[place] = usage;
             if denied.is_none() {
                 all_charged.push(charged);
                 // A charge can read the clock again. So the moment is that of the first charge, or
                 // the one from which on each limit has its cells: it keeps to all limits exactly,
                 // because no limit was charged before it.
                 let at = self.now.time();
-                let has_cells = at.saturating_add(standing.owed);
+                let has_cells = at.saturating_add(usage.owed);
                 let has_cells = has_cells.saturating_sub(claim.quota.drain_time());
                 goes_on = Some(goes_on.unwrap_or(at).max(has_cells));
                 continue;
@@ -406,8 +406,8 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
     /// The outcome of charges of these claims, if they were made now.
     fn look_at(&self, claims: &[LocalClaim<'p>], said: &mut Said) -> Option<Reason> {
         let look = |claim| {
-            let (standing, denied) = self.look(claim);
-            said.push(standing);
+            let (usage, denied) = self.look(claim);
+            said.push(usage);
             denied
         };
         claims.iter().map(look).max().flatten()
@@ -415,12 +415,12 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
 
     /// The outcome of a charge, if it were made now.
     #[inline(always)]
-    fn look(&self, claim: &LocalClaim<'p>) -> (LimitStanding, Option<Reason>) {
+    fn look(&self, claim: &LocalClaim<'p>) -> (LimitUsage, Option<Reason>) {
         if let Some(calendar) = claim.limit.calendar() {
             return self.look_in_window(claim, calendar);
         }
         let (owed, wait, reason) = self.look_at_rate(claim);
-        (self.standing(claim, owed, wait), reason)
+        (self.usage(claim, owed, wait), reason)
     }
 
     /// The same for a limit with a rate: what is owed, how long to wait, and why it denies.
@@ -439,12 +439,12 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
     }
 
     #[inline(always)]
-    fn standing(&self, claim: &LocalClaim<'p>, owed: Nanos, wait: Nanos) -> LimitStanding {
-        LimitStanding::of_rate(self.question.place(claim.place), claim.quota, owed, wait)
+    fn usage(&self, claim: &LocalClaim<'p>, owed: Nanos, wait: Nanos) -> LimitUsage {
+        LimitUsage::of_rate(self.question.place(claim.place), claim.quota, owed, wait)
     }
 
     /// As [`look`](Self::look), if this many cells were charged before, as far as they fit.
-    fn look_after(&self, claim: &LocalClaim<'p>, cells: u32) -> (LimitStanding, Option<Reason>) {
+    fn look_after(&self, claim: &LocalClaim<'p>, cells: u32) -> (LimitUsage, Option<Reason>) {
         let LocalClaim { limit, quota, key, least_tat, .. } = *claim;
         if let Some(calendar) = limit.calendar() {
             let window = calendar.window(self.table.wall_reading());
@@ -463,7 +463,7 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
         &self,
         claim: &LocalClaim<'p>,
         calendar: &Calendar,
-    ) -> (LimitStanding, Option<Reason>) {
+    ) -> (LimitUsage, Option<Reason>) {
         let window = calendar.window(self.table.wall_reading());
         self.ask_in_window(claim, calendar, self.table.counted_in(claim.key, window).unwrap_or(0))
     }
@@ -474,7 +474,7 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
         claim: &LocalClaim<'p>,
         calendar: &Calendar,
         used: u32,
-    ) -> (LimitStanding, Option<Reason>) {
+    ) -> (LimitUsage, Option<Reason>) {
         let (cells, most) = (self.question.cells, claim.quota.burst());
         let is_denied = u64::from(used) + u64::from(cells.max(1)) > most.into();
         let reason = match cells > most {
@@ -496,9 +496,9 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
     ///
     /// No cells are always allowed, unless the response charges. The wait is the one for a single
     /// cell then, which is what a request that costs something has to wait.
-    fn ask(&self, claim: &LocalClaim<'p>, owed: Nanos) -> (LimitStanding, Option<Reason>) {
+    fn ask(&self, claim: &LocalClaim<'p>, owed: Nanos) -> (LimitUsage, Option<Reason>) {
         let (wait, reason) = self.ask_rate(&claim.quota, owed);
-        (self.standing(claim, owed, wait), reason)
+        (self.usage(claim, owed, wait), reason)
     }
 
     /// How long to wait, and why the cells are denied.
@@ -517,14 +517,14 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
     /// Charges the penalty to a client that asks while it is denied, up to the ceiling. It also
     /// brings the standing up to date: a client that waits for the time in its answer must pass.
     #[inline]
-    fn punish(&mut self, claim: &LocalClaim<'p>, standing: &mut LimitStanding) {
+    fn punish(&mut self, claim: &LocalClaim<'p>, usage: &mut LimitUsage) {
         if let Some(penalty) = self.row.policy.penalty_under(claim.limit) {
-            self.charge_penalty(claim, penalty.cells, standing);
+            self.charge_penalty(claim, penalty.cells, usage);
         }
     }
 
     #[cold]
-    fn charge_penalty(&mut self, claim: &LocalClaim<'p>, cells: u32, said: &mut LimitStanding) {
+    fn charge_penalty(&mut self, claim: &LocalClaim<'p>, cells: u32, said: &mut LimitUsage) {
         let LocalClaim { quota, key, least_tat, .. } = *claim;
         let quota = quota.up_to_cap();
         let decision = self.table.charge_owing(key, quota, cells, self.now, least_tat);
@@ -535,10 +535,10 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
     }
 
     /// The debt of a client with this standing after its penalty, if one would be charged.
-    fn owed_when_punished(&self, limit: &Limit, standing: &LimitStanding) -> Option<Nanos> {
+    fn owed_when_punished(&self, limit: &Limit, usage: &LimitUsage) -> Option<Nanos> {
         let penalty = self.row.policy.penalty_under(limit)?;
-        let (now, tat) = (Time::ZERO, Time::ZERO.saturating_add(standing.owed));
-        match standing.quota.up_to_cap().admit(tat, now, penalty.cells) {
+        let (now, tat) = (Time::ZERO, Time::ZERO.saturating_add(usage.owed));
+        match usage.quota.up_to_cap().admit(tat, now, penalty.cells) {
             Admission::Conforming { tat } => Some(tat.saturating_since(now)),
             Admission::Early { .. } | Admission::Oversize => None,
         }
@@ -547,12 +547,12 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
 
 /// The standing of a share of a limit, as that of the limit, whose quota is `whole`: as many cells
 /// are left as the share has.
-fn of_share(standing: LimitStanding, whole: Quota) -> LimitStanding {
-    let LimitStanding { limit, quota: share, owed, wait, window_ends } = standing;
+fn of_share(usage: LimitUsage, whole: Quota) -> LimitUsage {
+    let LimitUsage { limit, quota: share, owed, wait, window_ends } = usage;
     let left = if wait > Nanos::ZERO { 0 } else { share.remaining(owed) };
     let used = whole.burst().saturating_sub(left);
     let used = Nanos(whole.emission_interval().0.saturating_mul(used.into()));
-    LimitStanding { limit, quota: whole, owed: owed.max(used), wait, window_ends }
+    LimitUsage { limit, quota: whole, owed: owed.max(used), wait, window_ends }
 }
 
 /// Why a bucket denied the cells, if it did.
@@ -566,11 +566,11 @@ pub(crate) fn reason_of(decision: &Decision) -> Option<Reason> {
 }
 
 /// The standing of a limit after a charge.
-fn standing_of(limit: LimitPlace, quota: Quota, decision: &Decision) -> LimitStanding {
+fn standing_of(limit: LimitPlace, quota: Quota, decision: &Decision) -> LimitUsage {
     // A cost above the burst is never allowed. One burst later it still is not.
     let never = if decision.is_allowed() { Nanos::ZERO } else { quota.drain_time() };
     let wait = decision.retry_after().unwrap_or(never);
-    LimitStanding::of_rate(limit, quota, decision.owed(), wait)
+    LimitUsage::of_rate(limit, quota, decision.owed(), wait)
 }
 
 /// The standing of a limit that counts in windows, if so many cells are counted in this one.
@@ -580,11 +580,11 @@ pub(crate) fn in_window(
     used: u32,
     ends_in: Nanos,
     is_denied: bool,
-) -> LimitStanding {
+) -> LimitUsage {
     // More were counted if the file allowed more then, or if responses have charged more.
     let owed = quota.emission_interval().saturating_mul(used.min(quota.burst()).into());
     let wait = if is_denied { ends_in } else { Nanos::ZERO };
-    LimitStanding { limit, quota, owed, wait, window_ends: ends_in }
+    LimitUsage { limit, quota, owed, wait, window_ends: ends_in }
 }
 
 #[cfg(test)]
@@ -603,7 +603,7 @@ mod tests {
     fn as_many_cells_are_left_of_a_limit_as_its_share_has() {
         let (table, _clock) = Table::with_manual_clock(Slots::new(4096).unwrap()).unwrap();
         let policies = flags::policies_of_rate("10/s".parse().unwrap(), Some(20)).unwrap();
-        let in_force = InForce::at_start(policies, &Stats::new(NonZeroUsize::MIN), &table);
+        let in_force = ActivePolicies::at_start(policies, &Stats::new(NonZeroUsize::MIN), &table);
         let arg = NamedValue { name: "ip".to_owned(), value: "192.0.2.1".parse().unwrap() };
         let message = WrittenMessage::new(b"", &[arg]).unwrap();
         let asked = message.message().unwrap();

@@ -3,15 +3,15 @@
 // ADR 14: Several limits are looked at before one is charged.
 // ADR 35: Every message takes one path to its verdict.
 
-pub(crate) mod at_once;
-pub(crate) mod attempt;
-pub(crate) mod charges;
+pub(crate) mod charges_under_way;
 pub mod claim;
+pub(crate) mod direct_charge;
 pub mod in_process;
-pub(crate) mod lent;
+pub(crate) mod lease_spender;
 pub mod local;
 pub(crate) mod overdue;
 pub(crate) mod plain;
 pub(crate) mod request;
 pub(crate) mod settle;
+pub(crate) mod shared_progress;
 pub mod without_store;

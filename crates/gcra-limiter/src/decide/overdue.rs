@@ -5,10 +5,10 @@
 use gcra_table::{Reading, Table};
 use spop_agent::Message;
 
+use crate::active_policies::ActivePolicies;
 use crate::decide::settle::{charge_more, count_cells};
 use crate::earlier_policies::LimitedClient;
 use crate::limit_bucket::LimitBucket;
-use crate::policies_in_force::InForce;
 use crate::question::Question;
 use crate::settlement::SettledCells;
 use crate::unsettled::take_overdue;
@@ -18,7 +18,7 @@ use crate::unsettled::take_overdue;
 pub(crate) fn charge_overdue(
     table: &Table,
     now: &mut Reading,
-    in_force: &InForce,
+    in_force: &ActivePolicies,
     question: Question,
     message: &Message<'_>,
 ) -> u32 {

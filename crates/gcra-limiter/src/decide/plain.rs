@@ -6,11 +6,11 @@
 use gcra_table::{Reading, Table};
 use spop_agent::{Message, Reply};
 
-use crate::answer::{Answer, Standings};
+use crate::active_policies::{ActivePolicies, ActivePolicy};
+use crate::answer::{Answer, LimitUsages};
 use crate::client_name::write_client;
 use crate::counting::count;
 use crate::decide::local::decide;
-use crate::policies_in_force::{InForce, PolicyInForce};
 use crate::question::Question;
 use crate::reservations::Reserved;
 use crate::stats::LaneStats;
@@ -19,8 +19,8 @@ use crate::stats::LaneStats;
 #[derive(Clone, Copy)]
 pub(crate) struct Plain<'r> {
     pub(crate) table: &'r Table,
-    pub(crate) in_force: &'r InForce,
-    pub(crate) row: &'r PolicyInForce,
+    pub(crate) in_force: &'r ActivePolicies,
+    pub(crate) row: &'r ActivePolicy,
     /// The counters of the policy that this thread writes.
     pub(crate) stats: LaneStats<'r>,
 }
@@ -36,12 +36,12 @@ impl Plain<'_> {
         reply: &mut Reply<'_>,
     ) {
         let Self { table, in_force, row, stats } = self;
-        let (mut standings, reserved) = (Standings::default(), Reserved::default());
-        let verdict = decide(table, now, row, question, Some(&mut standings), None, &message);
+        let (mut usages, reserved) = (LimitUsages::default(), Reserved::default());
+        let verdict = decide(table, now, row, question, Some(&mut usages), None, &message);
         count(in_force, row, stats, question, verdict, &message);
         let client = |name: &mut String| write_client(name, &row.policy, question.key, message());
-        let (verdict, standings, reserved) = (Some(verdict), &standings, &reserved);
-        let InForce { policies, vars, .. } = in_force;
-        Answer { policies, vars, verdict, standings, reserved, client: &client }.write(reply);
+        let (verdict, usages, reserved) = (Some(verdict), &usages, &reserved);
+        let ActivePolicies { policies, vars, .. } = in_force;
+        Answer { policies, vars, verdict, usages, reserved, client: &client }.write(reply);
     }
 }

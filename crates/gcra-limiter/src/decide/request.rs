@@ -11,18 +11,18 @@ use gcra_policy::{Limit, MAX_LIMITS, Policy, Rule};
 use gcra_table::{KeyHash, Leases, OrderKind, Reading, Table, Time};
 use spop_agent::{Message, Messages};
 
-use crate::answer::{self, Answer, SetVars, Standings};
+use crate::active_policies::{ActivePolicies, ActivePolicy, DecisionPath};
+use crate::answer::{self, Answer, LimitUsages, SetVars};
 use crate::audit_lines::{AuditOutcome, Lines, Moment};
-use crate::borrower::Borrower;
 use crate::client_name::write_client;
 use crate::counting::{count, count_tried, count_undecided};
-use crate::decide::attempt::{Attempt, MustWait, Patience, SharedDecision};
 use crate::decide::claim::SharedQuestion;
 use crate::decide::local::decide;
 use crate::decide::overdue::charge_overdue;
 use crate::decide::settle::{SettlingInStore, settle};
+use crate::decide::shared_progress::{MustWait, Patience, SharedDecision, SharedProgress};
+use crate::lease_client::LeaseClient;
 use crate::limit_bucket::{LimitBucket, lacks_a_key, note_said};
-use crate::policies_in_force::{DecisionPath, InForce, PolicyInForce};
 use crate::question::{Question, Unanswerable};
 use crate::reservations::{Reservation, Reserved, wall_ms};
 use crate::stats::Lane;
@@ -33,10 +33,10 @@ use crate::verdict::{Reason, Verdict};
 /// The values that a decision about a request needs.
 #[derive(Clone, Copy)]
 pub(crate) struct Deciding<'p, 't> {
-    pub in_force: &'p InForce,
+    pub in_force: &'p ActivePolicies,
     pub table: &'t Table,
-    /// The borrower and the leases of this host, if there is a store.
-    pub borrowing: Option<(&'t Borrower, &'t Leases)>,
+    /// The lease client and the leases of this host, if there is a store.
+    pub borrowing: Option<(&'t LeaseClient, &'t Leases)>,
     pub undecided: &'t Undecided,
     pub lane: Lane,
     pub patience: Patience,
@@ -51,7 +51,7 @@ pub(crate) struct Progress {
     pub verdict: Option<Verdict>,
     /// The verdict on the next one, whose trial is still undecided.
     next: Option<Verdict>,
-    pub(crate) attempt: Attempt,
+    pub(crate) so_far: SharedProgress,
     /// Whether the next message was asked about already, before the request had to wait.
     is_next_asked: bool,
     pub reserved: Reserved,
@@ -80,8 +80,8 @@ impl Progress {
     #[inline(always)]
     pub(crate) fn answer(
         &self,
-        in_force: &InForce,
-        standings: &Standings,
+        in_force: &ActivePolicies,
+        usages: &LimitUsages,
         messages: Messages<'_>,
         reply: &mut impl SetVars,
     ) {
@@ -92,8 +92,8 @@ impl Progress {
                 write_client(name, &in_force.row(policy).policy, key, message);
             }
         };
-        let InForce { policies, vars, .. } = in_force;
-        Answer { policies, vars, verdict: *verdict, standings, reserved, client: &client }
+        let ActivePolicies { policies, vars, .. } = in_force;
+        Answer { policies, vars, verdict: *verdict, usages, reserved, client: &client }
             .write(reply);
         if let Some(told) = told {
             answer::write_told(*told, reply);
@@ -114,11 +114,11 @@ impl<'p> Deciding<'p, '_> {
         first: Option<Result<Question, Unanswerable>>,
         now: &mut Reading,
         progress: &mut Progress,
-        mut standings: Option<&mut Standings>,
+        mut usages: Option<&mut LimitUsages>,
         mut audit: Option<&mut Lines>,
     ) -> Result<(), MustWait> {
         let mut first = first;
-        let is_named = standings.is_some();
+        let is_named = usages.is_some();
         for message in messages.skip(progress.messages) {
             let question = match first.take() {
                 Some(question) => question,
@@ -130,20 +130,20 @@ impl<'p> Deciding<'p, '_> {
             progress.is_next_asked = true;
             match question {
                 Ok(question) => {
-                    let (standings, audit) = (standings.as_deref_mut(), audit.as_deref_mut());
+                    let (usages, audit) = (usages.as_deref_mut(), audit.as_deref_mut());
                     let Self { in_force, table, lane, .. } = self;
                     let row = in_force.row(question.policy);
                     let next = match row.path {
-                        DecisionPath::Usual(_) | DecisionPath::Plain if audit.is_none() => {
+                        DecisionPath::SingleCharge(_) | DecisionPath::Plain if audit.is_none() => {
                             let stats = row.stats.on(lane);
                             let message = || Some(message.clone());
-                            let next = decide(table, now, row, question, standings, None, message);
+                            let next = decide(table, now, row, question, usages, None, message);
                             count(in_force, row, stats, question, next, message);
                             next
                         }
                         _ => {
                             let asked = Asked { deciding: self, row, question, message: &message };
-                            asked.verdict(now, progress, standings, audit)?
+                            asked.verdict(now, progress, usages, audit)?
                         }
                     };
                     let verdict = progress.verdict;
@@ -157,9 +157,9 @@ impl<'p> Deciding<'p, '_> {
                 }
                 Err(why) => match why.settles(&self.in_force.policies, &message) {
                     Some(policy) => {
-                        let (standings, audit) = (standings.as_deref_mut(), audit.as_deref_mut());
-                        let attempt = &mut progress.attempt;
-                        self.settle(policy, &message, now, attempt, standings, audit)?;
+                        let (usages, audit) = (usages.as_deref_mut(), audit.as_deref_mut());
+                        let so_far = &mut progress.so_far;
+                        self.settle(policy, &message, now, so_far, usages, audit)?;
                     }
                     None if is_report(message.name) => {
                         progress.told = self.undecided.haproxy.hear(self.table, &message);
@@ -173,7 +173,7 @@ impl<'p> Deciding<'p, '_> {
             progress.messages += 1;
             progress.is_next_asked = false;
             if self.borrowing.is_some() {
-                progress.attempt = Attempt::default();
+                progress.so_far = SharedProgress::default();
             }
         }
         // A request that is blocked by another policy has no response.
@@ -194,20 +194,20 @@ impl<'p> Deciding<'p, '_> {
         policy: usize,
         message: &Message<'_>,
         now: &mut Reading,
-        attempt: &mut Attempt,
-        standings: Option<&mut Standings>,
+        so_far: &mut SharedProgress,
+        usages: Option<&mut LimitUsages>,
         audit: Option<&mut Lines>,
     ) -> Result<(), MustWait> {
         let Self { in_force, table, borrowing, undecided, lane, patience } = self;
         let asked = &in_force.row(policy).policy;
         let settled = match asked.shared {
             None => {
-                let cells = settle(table, now, in_force, policy, message, standings);
+                let cells = settle(table, now, in_force, policy, message, usages);
                 cells.map(|(charged, less)| (charged, less, None))
             }
             Some(sharing) => {
                 let settling = SettlingInStore { table, in_force, borrowing, sharing, message };
-                settling.settle(policy, attempt, patience, standings)?
+                settling.settle(policy, so_far, patience, usages)?
             }
         };
         match settled {
@@ -235,7 +235,7 @@ impl<'p> Deciding<'p, '_> {
 struct Asked<'p, 't, 'm> {
     deciding: Deciding<'p, 't>,
     /// That of the policy of the question.
-    row: &'p PolicyInForce,
+    row: &'p ActivePolicy,
     question: Question,
     message: &'m Message<'m>,
 }
@@ -250,7 +250,7 @@ impl<'p> Asked<'p, '_, '_> {
         self,
         now: &mut Reading,
         progress: &mut Progress,
-        standings: Option<&mut Standings>,
+        usages: Option<&mut LimitUsages>,
         mut audit: Option<&mut Lines>,
     ) -> Result<Verdict, MustWait> {
         let Question { rule, key, .. } = self.question;
@@ -260,7 +260,7 @@ impl<'p> Asked<'p, '_, '_> {
             Some(verdict) => verdict,
             None => match order() {
                 Some(order) => return Ok(self.obey(order.kind, now.time(), progress, audit)),
-                None => self.decide(now, progress, standings, audit.as_deref_mut())?,
+                None => self.decide(now, progress, usages, audit.as_deref_mut())?,
             },
         };
         let Some(trial) = trial.filter(|_| !rule.is_override()) else { return Ok(verdict) };
@@ -275,7 +275,7 @@ impl<'p> Asked<'p, '_, '_> {
         }
         if progress.next.is_none() {
             progress.next = Some(verdict);
-            progress.attempt = Attempt::default();
+            progress.so_far = SharedProgress::default();
         }
         // The numbers of a trial would contradict the verdict.
         let question = Question { policy: trial, ..self.question };
@@ -311,7 +311,7 @@ impl<'p> Asked<'p, '_, '_> {
         self,
         now: &mut Reading,
         progress: &mut Progress,
-        standings: Option<&mut Standings>,
+        usages: Option<&mut LimitUsages>,
         mut audit: Option<&mut Lines>,
     ) -> Result<Verdict, MustWait> {
         let Deciding { in_force, table, borrowing, patience, .. } = self.deciding;
@@ -333,11 +333,11 @@ impl<'p> Asked<'p, '_, '_> {
         let mut reserved = policy.reserves().then(|| self.reservation());
         let mut store_ns = None;
         let verdict = match (policy.shared, policy.rule(question.rule), borrowing) {
-            (Some(sharing), Rule::Limits(limits), Some((borrower, leases))) => {
+            (Some(sharing), Rule::Limits(limits), Some((lease_client, leases))) => {
                 // A cell counts as spent at this moment, and may have been lent just now.
                 *now = table.reading();
                 let shared = SharedQuestion {
-                    borrower,
+                    lease_client,
                     leases,
                     table,
                     in_force,
@@ -345,11 +345,11 @@ impl<'p> Asked<'p, '_, '_> {
                     question,
                     message,
                 };
-                let attempt = &mut progress.attempt;
+                let so_far = &mut progress.so_far;
                 let decided = match sharing.at_once {
-                    true => shared.decide_at_once(limits, now, attempt, patience, standings)?,
+                    true => shared.decide_at_once(limits, now, so_far, patience, usages)?,
                     false => {
-                        let reason = shared.decide(limits, now, attempt, patience, standings)?;
+                        let reason = shared.decide(limits, now, so_far, patience, usages)?;
                         // It reserves nothing, because nothing settles it.
                         SharedDecision { reason, ..SharedDecision::default() }
                     }
@@ -366,7 +366,7 @@ impl<'p> Asked<'p, '_, '_> {
             }
             _ => {
                 let message = || Some(message.clone());
-                decide(table, now, row, question, standings, Some(&mut goes_on), message)
+                decide(table, now, row, question, usages, Some(&mut goes_on), message)
             }
         };
         self.count(verdict, progress.next);

@@ -10,16 +10,16 @@ use gcra_policy::{Limit, LimitPlace, Price, RuleAt, Sharing};
 use gcra_table::{KeyHash, Leases, Nanos, Quota, Reading, Table, Time, WallReading, WindowOver};
 use spop_agent::Message;
 
-use crate::answer::{LimitStanding, Standings};
-use crate::borrower::Borrower;
-use crate::decide::at_once::{LOOK, SettledInStore};
-use crate::decide::attempt::{Attempt, MustWait, Patience};
+use crate::active_policies::{ActivePolicies, ActivePolicy};
+use crate::answer::{LimitUsage, LimitUsages};
 use crate::decide::claim::SharedQuestion;
+use crate::decide::direct_charge::{LOOK, SettledInStore};
 use crate::decide::local::{MOST_WINDOWS, in_window};
+use crate::decide::shared_progress::{MustWait, Patience, SharedProgress};
 use crate::earlier_policies::LimitedClient;
+use crate::lease_client::LeaseClient;
 use crate::limit_bucket::{LimitBucket, lacks_a_key, note_said};
 use crate::message_key::hash_key;
-use crate::policies_in_force::{InForce, PolicyInForce};
 use crate::question::Question;
 use crate::reservations::{Marks, Reservation, read, wall_ms};
 use crate::settlement::{SettledCells, Settlement};
@@ -27,15 +27,15 @@ use crate::stats::PolicyStats;
 use crate::unsettled;
 
 /// Settles a request of the policy with this index, as the message of its response says. Adds the
-/// standing of each limit to `standings`, where an answer needs it. Returns how many cells were
+/// standing of each limit to `usage`, where an answer needs it. Returns how many cells were
 /// charged, and how many were to be given back; `None` when an arg of the key has no value.
 pub(crate) fn settle(
     table: &Table,
     now: &mut Reading,
-    in_force: &InForce,
+    in_force: &ActivePolicies,
     index: usize,
     message: &Message<'_>,
-    mut standings: Option<&mut Standings>,
+    mut usages: Option<&mut LimitUsages>,
 ) -> Option<(u32, u32)> {
     let row = in_force.row(index);
     let policy = &row.policy;
@@ -74,8 +74,8 @@ pub(crate) fn settle(
                 }
                 (more, _) => counted.charge(more, now, &mut cells),
             };
-            if let Some(standings) = &mut standings {
-                standings.add(&in_window(place, quota, used, ends_in, false), policy);
+            if let Some(usages) = &mut usages {
+                usages.add(&in_window(place, quota, used, ends_in, false), policy);
             }
             continue;
         }
@@ -91,10 +91,10 @@ pub(crate) fn settle(
         if more > 0 {
             charge_rate(table, (id, quota), more, now, least_tat, &mut cells);
         }
-        if let Some(standings) = &mut standings {
+        if let Some(usages) = &mut usages {
             let owed = table.tat(id, quota).max(least_tat).saturating_since(now.time());
-            let standing = LimitStanding::of_rate(place, quota, owed, Nanos::ZERO);
-            standings.add(&standing, policy);
+            let usage = LimitUsage::of_rate(place, quota, owed, Nanos::ZERO);
+            usages.add(&usage, policy);
         }
     }
     if less > 0 && !is_known {
@@ -117,7 +117,7 @@ pub(crate) fn count_cells(stats: &PolicyStats, cells: SettledCells) {
 
 /// Charges cells under a limit, also beyond its burst or count.
 pub(crate) fn charge_more(
-    row: &PolicyInForce,
+    row: &ActivePolicy,
     asked: LimitedClient<'_, '_>,
     more: u32,
     now: &mut Reading,
@@ -149,7 +149,7 @@ fn charge_rate(
 /// The bucket of the limit in which the request was charged: that of the numbers in force, or of
 /// earlier ones. `None` if it is not known here.
 fn charged_bucket(
-    row: &PolicyInForce,
+    row: &ActivePolicy,
     asked: LimitedClient<'_, '_>,
     marks: &Marks,
 ) -> Option<(KeyHash, Quota)> {
@@ -228,9 +228,9 @@ impl InWindow<'_> {
 /// A message that settles a request under limits that machines share.
 pub(crate) struct SettlingInStore<'p, 't, 'm> {
     pub table: &'t Table,
-    pub in_force: &'p InForce,
-    /// The borrower and the leases of this host, if there is a store.
-    pub borrowing: Option<(&'t Borrower, &'t Leases)>,
+    pub in_force: &'p ActivePolicies,
+    /// The lease client and the leases of this host, if there is a store.
+    pub borrowing: Option<(&'t LeaseClient, &'t Leases)>,
     pub sharing: Sharing,
     pub message: &'m Message<'m>,
 }
@@ -245,9 +245,9 @@ impl<'p> SettlingInStore<'p, '_, '_> {
     pub(crate) fn settle(
         self,
         policy: usize,
-        attempt: &mut Attempt,
+        so_far: &mut SharedProgress,
         patience: Patience,
-        mut standings: Option<&mut Standings>,
+        mut usages: Option<&mut LimitUsages>,
     ) -> Result<Option<(u32, u32, Option<u64>)>, MustWait> {
         let Self { table, in_force, borrowing, sharing, message } = self;
         let row = in_force.row(policy);
@@ -276,8 +276,8 @@ impl<'p> SettlingInStore<'p, '_, '_> {
             count(&row.stats, Settlement::NoStore, SettledCells::default());
             Ok(Some((0, 0, None)))
         };
-        let Some((borrower, leases)) = borrowing else { return no_store() };
-        let wants = standings.is_some();
+        let Some((lease_client, leases)) = borrowing else { return no_store() };
+        let wants = usages.is_some();
         let charge = |mark: u32| match (more, less) {
             (0, 1..) if marks.contains(&mark) => {
                 Some(StoreCharge::Less { cells: less, taken_at: None })
@@ -288,8 +288,8 @@ impl<'p> SettlingInStore<'p, '_, '_> {
         let is_charged = |mark: u32| less > 0 && marks.contains(&mark);
         let question = Question { policy, rule, cells: 0, key };
         let shared =
-            SharedQuestion { borrower, leases, table, in_force, sharing, question, message };
-        let Some(all) = shared.settle_at_once(limits, charge, is_charged, attempt, patience)?
+            SharedQuestion { lease_client, leases, table, in_force, sharing, question, message };
+        let Some(all) = shared.settle_at_once(limits, charge, is_charged, so_far, patience)?
         else {
             return no_store();
         };
@@ -297,7 +297,7 @@ impl<'p> SettlingInStore<'p, '_, '_> {
         if less > 0 && !all.iter().any(|it| matches!(it.charge, StoreCharge::Less { .. })) {
             outcome = difference.not_given_back(limits, table.wall_reading());
         }
-        for SettledInStore { standing, charge, charged } in all {
+        for SettledInStore { usage, charge, charged } in all {
             let done = charged.cells;
             store_ns = store_ns.max(Some(charged.now.0.saturating_mul(1_000)));
             match charge {
@@ -309,8 +309,8 @@ impl<'p> SettlingInStore<'p, '_, '_> {
                     cells.forgiven = cells.forgiven.max(more - done);
                 }
             }
-            if let (Some(standings), Some(standing)) = (&mut standings, standing) {
-                standings.add(&standing, asked);
+            if let (Some(usages), Some(usage)) = (&mut usages, usage) {
+                usages.add(&usage, asked);
             }
         }
         count(&row.stats, outcome, cells);

@@ -9,10 +9,10 @@ use arrayvec::ArrayVec;
 use gcra_policy::{Limit, MAX_LIMITS, Sharing, WithoutStore};
 use gcra_table::{Nanos, Reading};
 
-use crate::answer::LimitStanding;
-use crate::borrower::due::Loan;
+use crate::answer::LimitUsage;
 use crate::decide::claim::SharedQuestion;
 use crate::decide::local::LocalCharge;
+use crate::lease_client::agenda::LeaseTarget;
 use crate::verdict::Reason;
 
 /// The treatment of a request instead of asking the store.
@@ -60,19 +60,19 @@ impl<'p> SharedQuestion<'p, '_, '_> {
         &self,
         limits: &'p [Limit],
         now: &mut Reading,
-        loan: &Loan,
-    ) -> (Option<Reason>, ArrayVec<LimitStanding, MAX_LIMITS>) {
-        let since = self.borrower.away_since(self.table, loan).unwrap_or(now.time());
+        target: &LeaseTarget,
+    ) -> (Option<Reason>, ArrayVec<LimitUsage, MAX_LIMITS>) {
+        let since = self.lease_client.away_since(self.table, target).unwrap_or(now.time());
         let away = now.time().saturating_since(since);
         match Instead::of(self.sharing, away) {
             Instead::Closed => return (Some(Reason::Store), ArrayVec::new()),
             Instead::Open { .. } => {
-                self.borrower.counts.open.fetch_add(1, Ordering::Relaxed);
+                self.lease_client.counts.open.fetch_add(1, Ordering::Relaxed);
                 return (None, ArrayVec::new());
             }
             Instead::Share => {}
         }
-        let share = |quota| self.borrower.share(self.table, loan, quota);
+        let share = |quota| self.lease_client.share(self.table, target, quota);
         let Self { table, question, message, .. } = *self;
         LocalCharge::new(table, now, self.row(), question, Some(message.clone()))
             .by_share(limits, share, true)
@@ -86,20 +86,20 @@ impl<'p> SharedQuestion<'p, '_, '_> {
         place: usize,
     ) -> Option<ForeseenWithoutStore> {
         let (place, limit) = (0..).zip(limits).nth(place)?;
-        let loan = self.loan(self.claim(place, limit))?;
-        if self.borrower.is_starting(&loan) {
+        let target = self.target(self.claim(place, limit))?;
+        if self.lease_client.is_starting(&target) {
             return None;
         }
-        let since = self.borrower.away_since(self.table, &loan)?;
+        let since = self.lease_client.away_since(self.table, &target)?;
         let mut now = self.table.reading();
         let away = now.time().saturating_since(since);
         let instead = Instead::of(self.sharing, away);
-        let machines = self.borrower.hosts(now.time());
+        let machines = self.lease_client.hosts(now.time());
         let (reason, wait) = match instead {
             Instead::Closed => (Some(Reason::Store), Nanos::ZERO),
             Instead::Open { .. } => (None, Nanos::ZERO),
             Instead::Share => {
-                let share = |quota| self.borrower.share(self.table, &loan, quota);
+                let share = |quota| self.lease_client.share(self.table, &target, quota);
                 let Self { table, question, message, .. } = *self;
                 let message = Some(message.clone());
                 let charge = LocalCharge::new(table, &mut now, self.row(), question, message);

@@ -12,8 +12,8 @@ use std::task::{Context, Poll};
 
 use arbitrary::{Result, Unstructured};
 use arc_swap::ArcSwap;
+use gcra_limiter::active_policies::ActivePolicies;
 use gcra_limiter::limiter::Limiter;
-use gcra_limiter::policies_in_force::InForce;
 use gcra_limiter::question::{Question, Unanswerable};
 use gcra_limiter::round::Round;
 use gcra_limiter::stats::Stats;
@@ -261,7 +261,7 @@ struct Peer<'s> {
     rest: &'s [u8],
     clock: ManualClock,
     table: Arc<ArcSwap<Table>>,
-    in_force: Arc<ArcSwap<InForce>>,
+    in_force: Arc<ArcSwap<ActivePolicies>>,
     stats: Arc<Stats>,
     output: Vec<u8>,
 }
@@ -338,7 +338,7 @@ fn serve(script: &Script, knows_shapes: bool) -> Served {
     let (table, clock) =
         Table::with_manual_clock(Slots::new(4096).expect("a size")).expect("room");
     let stats = Arc::new(Stats::new(NonZeroUsize::new(4096).expect("a number")));
-    let in_force = InForce::at_start(policies(script.configuration), &stats, &table);
+    let in_force = ActivePolicies::at_start(policies(script.configuration), &stats, &table);
     let (table, in_force) =
         (Arc::new(ArcSwap::from_pointee(table)), Arc::new(ArcSwap::from_pointee(in_force)));
     let asked = Arc::new(AtomicUsize::new(0));

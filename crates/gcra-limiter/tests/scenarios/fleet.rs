@@ -223,14 +223,14 @@ struct Running {
     /// Of its file.
     version: usize,
     /// The versions that were in force before, and when.
-    history: Vec<(usize, InForce)>,
+    history: Vec<(usize, ActivePolicies)>,
     /// Since when its file is in force.
     since: Ns,
 }
 
 /// Since when a version of the file is or was in force, and when it ended.
 #[derive(Clone, Copy, Default)]
-struct InForce {
+struct ActivePolicies {
     since: Ns,
     ended: Ns,
 }
@@ -240,7 +240,7 @@ struct Fleet {
     policies: Vec<Vec<PolicyVersion>>,
     agents: Vec<Option<Running>>,
     /// The history that agents keep beside the table, by version.
-    kept: [InForce; VERSIONS],
+    kept: [ActivePolicies; VERSIONS],
     /// Has the table and its clock.
     first: Scenario,
     /// By policy, limit and client.
@@ -288,7 +288,7 @@ impl Fleet {
             (Change::Reload, Some(mut running)) => {
                 running.scenario.reload(&text);
                 running.history.retain(|(former, _)| *former != running.version);
-                let former = InForce { since: running.since, ended: now };
+                let former = ActivePolicies { since: running.since, ended: now };
                 running.history.push((running.version, former));
                 Running { version, since: now, ..running }
             }
@@ -317,9 +317,12 @@ impl Fleet {
         let mut asked = Vec::new();
         for (number, numbers) in limits.iter().enumerate() {
             let of = |version: usize| limits_for(&versions[version], client)?.get(number).copied();
-            let former = running.history.iter().map(|(version, InForce { since, ended })| {
-                Former { numbers: of(*version), since: *since, ended: *ended }
-            });
+            let former =
+                running.history.iter().map(|(version, ActivePolicies { since, ended })| Former {
+                    numbers: of(*version),
+                    since: *since,
+                    ended: *ended,
+                });
             let former: Vec<Former> = former.collect();
             let ledger = self.ledgers.entry((policy, number, client)).or_default();
             let space = numbers.most_ns() as Ns - numbers.cell_ns() as Ns;

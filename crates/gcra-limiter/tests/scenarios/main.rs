@@ -35,11 +35,11 @@ use std::sync::{Arc, Mutex};
 use arc_swap::ArcSwap;
 use clap::Parser as _;
 use gcra_inspect::explanation::{Explanation, RuleKind, SharedSources, explain};
-use gcra_inspect::key_meanings::named;
+use gcra_inspect::key_readings::named;
+use gcra_limiter::active_policies::{ActivePolicies, DecisionPath};
 use gcra_limiter::earlier_policies::PolicyHistory;
 use gcra_limiter::heaviest::Minutes;
 use gcra_limiter::limiter::Limiter;
-use gcra_limiter::policies_in_force::{DecisionPath, InForce};
 use gcra_limiter::question::Question;
 use gcra_limiter::stats::Stats;
 use gcra_limiter::undecided::Undecided;
@@ -62,7 +62,7 @@ struct Scenario {
     kept: Kept,
     table: Arc<ArcSwap<Table>>,
     clock: ManualClock,
-    policies: Arc<ArcSwap<InForce>>,
+    policies: Arc<ArcSwap<ActivePolicies>>,
     stats: Stats,
     undecided: Arc<Undecided>,
     client: Client,
@@ -96,7 +96,7 @@ impl Scenario {
         policies: Policies,
         history: PolicyHistory,
     ) -> Self {
-        let in_force = InForce::after(history, policies, &stats, &table.load());
+        let in_force = ActivePolicies::after(history, policies, &stats, &table.load());
         let policies = Arc::new(ArcSwap::from_pointee(in_force));
         let limiter = Limiter::new(table.clone(), policies.clone());
         let undecided = limiter.undecided();
@@ -206,7 +206,7 @@ impl Scenario {
     }
 
     /// The policies in force, as a command makes them of the file that the agent keeps.
-    fn told(&self) -> InForce {
+    fn told(&self) -> ActivePolicies {
         let (in_force, table) = (self.policies.load(), self.table.load());
         let made =
             |policies: &Policies| policies.origin.as_ref().unwrap().policies().unwrap().unwrap();
@@ -216,7 +216,7 @@ impl Scenario {
             history.push(Arc::new(made(&former.policies)), former.since, former.ended);
         }
         let stats = Stats::new(NonZeroUsize::MIN);
-        InForce::after(history, made(&in_force.policies), &stats, &table)
+        ActivePolicies::after(history, made(&in_force.policies), &stats, &table)
     }
 
     /// The explanation of a message with these args.

@@ -50,7 +50,7 @@ async fn a_reset_leaves_the_usual_path_and_the_known_mistakes_as_they_are() {
     let before = scenario.policies.load_full();
     scenario.reset("api");
     let after = scenario.policies.load_full();
-    assert!(matches!(after.row(0).path, DecisionPath::Usual(_)));
+    assert!(matches!(after.row(0).path, DecisionPath::SingleCharge(_)));
     assert_eq!(after.row(0).rules, before.row(0).rules);
     assert!(Arc::ptr_eq(&after.row(0).stats, &before.row(0).stats));
     scenario.housekeeping();

@@ -206,7 +206,7 @@ async fn a_policy_without_orders_keeps_its_short_path() {
         in_force
             .rows()
             .iter()
-            .map(|row| matches!(row.path, DecisionPath::Usual(_)))
+            .map(|row| matches!(row.path, DecisionPath::SingleCharge(_)))
             .collect::<Vec<_>>()
     };
     assert_eq!(usual(), [true, true]);

@@ -23,9 +23,9 @@ use crate::file::settings::{FILE_TABLE, POLICY_TABLE, flag, of_file as of};
 use crate::file::sources::{MAX_TOML_BYTES, Sources, read_text};
 use crate::file::{answers, key, sources, store, syntax};
 use crate::limit::Limit;
-use crate::origin::{FileOrigin, Origin};
 use crate::policies::Policies;
 use crate::policy::Policy;
+use crate::policy_text::{FileOrigin, PolicyText};
 use crate::store::StoreSettings;
 use crate::watch::{SeenFile, see};
 
@@ -144,7 +144,7 @@ fn parse_for(
     let zones = list.iter().flat_map(Policy::limits).filter_map(Limit::calendar);
     let digest = zones.fold(digest, |digest, zone| digest.rotate_left(1) ^ zone.rules());
     let policies = Policies::new(list, answers, looked_at.clone(), digest);
-    let origin = Some(Arc::new(Origin::File(origin)));
+    let origin = Some(Arc::new(PolicyText::File(origin)));
     let known = known.unwrap_or_default().into();
     Ok(Policies { store, known, origin, warnings, warning_count, ..policies })
 }

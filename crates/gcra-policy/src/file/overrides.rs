@@ -20,9 +20,9 @@ use crate::file::settings::{LIST_TABLE, is_setting, of_list};
 use crate::file::sources::{MAX_BYTES, Sources, read_text};
 use crate::key_parts::{KeyParts, is_address};
 use crate::limit::Rule;
-use crate::origin::Origin;
 use crate::overrides::{OVERRIDES, OverrideKey, Overrides};
 use crate::policy::Policy;
+use crate::policy_text::PolicyText;
 use crate::texts::{is_host_name, is_pattern, without_type};
 
 /// The most mistakes of one list that are reported one by one.
@@ -468,7 +468,7 @@ impl Policy {
     pub fn line_of(
         &self,
         wanted: &OverrideKey,
-        origin: Option<&Origin>,
+        origin: Option<&PolicyText>,
     ) -> Option<(&Path, usize)> {
         // A later entry replaces an earlier one.
         self.overrides.files.iter().rev().find_map(|path| {

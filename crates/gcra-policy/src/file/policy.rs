@@ -8,6 +8,7 @@ use toml::Spanned;
 use toml::de::DeValue;
 
 use crate::client_names::NameSalt;
+use crate::describe;
 use crate::file::entries::Entries;
 use crate::file::key::key_parts;
 use crate::file::limits::WrittenFor;
@@ -25,7 +26,6 @@ use crate::file::{bandwidth, limits, penalty, sharing};
 use crate::key_parts::{KeyParts, Nat64};
 use crate::limit::{Limit, Rule};
 use crate::policy::{Policy, Price, When, trial_name};
-use crate::words;
 
 /// The settings of a file for all its policies.
 pub(crate) struct ForAll {
@@ -363,7 +363,7 @@ fn key_tells_clients_apart(
     if let [only] = &key.args[..]
         && only.names().eq([&*when.arg])
     {
-        let arg = words::text(&when.arg);
+        let arg = describe::text(&when.arg);
         reader.at(at).warn(format!(
             "the key of policy '{policy}' has only the arg '{arg}', so all requests with the \
              same {arg} share one bucket; add the arg that tells clients apart, such as \"ip\""

@@ -6,9 +6,9 @@ use std::fmt;
 
 use ahash::AHashMap;
 
+use crate::describe::text;
 use crate::file::reader::Reader;
 use crate::policy::{Policy, When};
-use crate::words::text;
 
 /// Policies, and where each of them stands.
 #[derive(Default)]

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::origin::FileOrigin;
+use crate::policy_text::FileOrigin;
 use crate::watch::{SeenFile, see};
 use gcra_text::sentence;
 use gcra_text::sentence::Sentence;

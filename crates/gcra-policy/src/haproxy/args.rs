@@ -4,11 +4,11 @@
 use std::fmt::Write as _;
 use std::sync::LazyLock;
 
+use crate::describe::text;
 use crate::haproxy::shipped::{API_KEY_CFG, GROUP_CFG, line, part};
 use crate::key_parts::KeyParts;
 use crate::policies::Policies;
 use crate::policy::Policy;
-use crate::words::text;
 
 /// Stands for a text that the operator has to write. To HAProxy it is an ACL or a sample that does
 /// not exist.

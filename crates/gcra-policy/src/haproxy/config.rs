@@ -10,6 +10,7 @@ use std::time::Duration;
 use spop_codec::Scope;
 
 use crate::answers::Var;
+use crate::describe::text;
 pub use crate::haproxy::args::EDIT;
 use crate::haproxy::args::{API_KEY, KnownArg};
 use crate::haproxy::report::{self, REPORT};
@@ -20,7 +21,6 @@ use crate::limit::Limit;
 use crate::policies::Policies;
 use crate::policy::{Policy, When};
 use crate::settle::{RESERVED, Settle};
-use crate::words::text;
 
 /// The folder of the maps that the printed files name.
 pub const MAPS: &str = "/etc/haproxy/";

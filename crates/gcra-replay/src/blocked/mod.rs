@@ -2,9 +2,9 @@
 
 pub mod args;
 pub mod command;
+mod describe;
 mod findings;
 mod period;
 mod report;
 mod tally;
 mod who;
-mod words;

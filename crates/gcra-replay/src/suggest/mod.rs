@@ -3,10 +3,10 @@
 
 pub(crate) mod collector;
 mod debts;
+mod describe;
 pub(crate) mod grid;
 pub(crate) mod peaks;
 pub(crate) mod suggestions;
 pub(crate) mod target;
 #[cfg(test)]
 mod tests;
-mod words;

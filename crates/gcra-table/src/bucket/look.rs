@@ -93,9 +93,9 @@ impl SeenSlots {
     /// The position of the bucket that owes the smallest part of its own limit, of any key; `None`
     /// if all slots are announcements. Of equal parts the smallest TAT decides.
     ///
-    /// A slot knows its limit within the factor of a class (`class.rs`). So the chosen bucket owes
-    /// less than one and a half times the part of any other bucket, or less than twice that if one
-    /// is a count.
+    /// A slot knows its limit within the factor of a class (`burst_class.rs`). So the chosen
+    /// bucket owes less than one and a half times the part of any other bucket, or less than twice
+    /// that if one is a count.
     #[cold]
     pub(crate) fn least_owing(&self, now: Time) -> Option<usize> {
         let owing = self.words.iter().enumerate().filter_map(|(position, word)| {

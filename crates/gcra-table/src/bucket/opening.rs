@@ -55,8 +55,9 @@
 //! # A table too small
 //!
 //! If all eight slots are live, the confirmed one that owes the smallest part of its own limit is
-//! taken (`class.rs`), because a key that is being denied owes about the whole. Its key starts
-//! over with a full burst. This is the one way in which too much is allowed, and it is counted.
+//! taken (`burst_class.rs`), because a key that is being denied owes about the whole. Its key
+//! starts over with a full burst. This is the one way in which too much is allowed, and it is
+//! counted.
 
 // ADR 19: An announcement belongs to no process.
 // ADR 20: A bucket is opened at a fresh reading of the clock.

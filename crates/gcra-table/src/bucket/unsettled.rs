@@ -32,7 +32,7 @@ use core::time::Duration;
 use crate::bucket::context::{Context, Moved};
 use crate::bucket::opening::Opening;
 use crate::bucket::{Bucket, MAX_ATTEMPTS};
-use crate::class::Class;
+use crate::burst_class::Class;
 use crate::key::KeyHash;
 use crate::quota::scramble;
 use crate::slot::BucketId;

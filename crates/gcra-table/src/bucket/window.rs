@@ -39,7 +39,7 @@
 use crate::bucket::context::{Context, Moved};
 use crate::bucket::opening::Opening;
 use crate::bucket::{Bucket, MAX_ATTEMPTS};
-use crate::class::Class;
+use crate::burst_class::Class;
 use crate::clock::MAX_NS;
 use crate::key::{KeyHash, mark};
 use crate::mutation::{Mutation, broken};

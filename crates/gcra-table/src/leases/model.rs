@@ -11,8 +11,8 @@ use core::time::Duration;
 use std::sync::Mutex;
 
 use gcra_lease::{
-    Advice, AskNumber, AskReply, Base, HostId, HostTime, Look, Micros, NUMBERS, Packed, Record,
-    Sent, SharedLimit, StoreTime, Wish, Word,
+    AskNumber, AskReply, Base, HostId, HostTime, Look, Micros, NUMBERS, Packed, Record,
+    RefillHint, Sent, SharedLimit, StoreTime, Wish, Word,
 };
 #[cfg(gcra_loom)]
 use loom::{sync::Arc, thread};
@@ -72,7 +72,7 @@ impl World {
 
     fn put(&self, position: usize, entry: &Packed) {
         self.set.words[position].store_bits(entry.word.bits());
-        self.set.advice[position].store_bits(entry.advice.bits());
+        self.set.hint[position].store_bits(entry.hint.bits());
     }
 
     fn ask(&self, key: u64, now: HostTime, want: u32) -> Option<Sent> {
@@ -278,7 +278,7 @@ fn spend_beside_evict() {
 fn settled(key: u64, come_back_after: Micros) -> Packed {
     let base = Base(HostTime(0));
     let announced = Word::announcement(key, AskNumber(80));
-    let entry = Packed { word: announced, advice: Advice::seen(announced, base.tick(NOW)) };
+    let entry = Packed { word: announced, hint: RefillHint::seen(announced, base.tick(NOW)) };
     let wish = Wish { want: 1, least: 1, validity: VALIDITY };
     let (entry, sent) = entry.ask(base, &limit(1), NOW, HOST, AskNumber(90), wish);
     let (number, now) = (sent.ask.number, StoreTime(NOW.0));

@@ -44,7 +44,7 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use gcra_lease::{Advice, AskNumber, Base, HostTime, Micros, Packed, Sent, Word};
+use gcra_lease::{AskNumber, Base, HostTime, Micros, Packed, RefillHint, Sent, Word};
 
 use crate::leases::set::{MAX_ATTEMPTS, Place, SET_ENTRIES};
 use crate::mutation::{Mutation, broken};
@@ -189,8 +189,8 @@ impl Place<'_> {
             .iter()
             .enumerate()
             .map(|(position, packed)| {
-                let is_about = packed.advice.is_about(packed.word);
-                let since = is_about.then(|| packed.advice.since());
+                let is_about = packed.hint.is_about(packed.word);
+                let since = is_about.then(|| packed.hint.since());
                 (Use::of(packed, base, now, patience), since, position)
             })
             .min()?;
@@ -199,8 +199,8 @@ impl Place<'_> {
         if !self.exchange(position, victim.word, announced) {
             return None;
         }
-        let seen = Advice::seen(announced, base.tick(now));
-        self.exchange_advice(position, victim.advice, seen);
+        let seen = RefillHint::seen(announced, base.tick(now));
+        self.exchange_hint(position, victim.hint, seen);
         if matches!(used, Use::Over | Use::Busy) {
             self.memory.shared.evicted.fetch_add(1, Relaxed);
         }
@@ -216,24 +216,24 @@ impl Place<'_> {
         announced
     }
 
-    /// Writes the advice of an ask that was begun from `before`. Cells that were charged meanwhile
+    /// Writes the hint of an ask that was begun from `before`. Cells that were charged meanwhile
     /// are added.
     fn advise(&self, position: usize, before: &Packed, after: Packed) {
-        let mut seen = before.advice;
+        let mut seen = before.hint;
         for _ in 0..MAX_ATTEMPTS {
             let new = if seen.is_about(after.word) {
                 // Another process has seen the ask before we came here.
-                after.advice.charge(seen.debt())
+                after.hint.charge(seen.debt())
             } else if seen.is_about(before.word) {
-                after.advice.with_debt(seen.debt())
+                after.hint.with_debt(seen.debt())
             } else {
                 // The entry is another key's by now.
                 return;
             };
-            if self.exchange_advice(position, seen, new) {
+            if self.exchange_hint(position, seen, new) {
                 return;
             }
-            seen = Advice::from_bits(self.set.advice[position].load_bits());
+            seen = RefillHint::from_bits(self.set.hint[position].load_bits());
         }
     }
 }

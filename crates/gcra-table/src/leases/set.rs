@@ -2,7 +2,7 @@
 //! entry.
 //!
 //! An entry is two words: the [`Word`], which says what this host may spend and has to report, and
-//! the [`Advice`], which makes asks rare. Strictness depends on the word alone, and each step
+//! the [`RefillHint`], which makes asks rare. Strictness depends on the word alone, and each step
 //! changes it by one exchange. So the machines of gcra-lease see only their own steps: an entry
 //! goes from one [`Holding`] to the next as if there were one process.
 //!
@@ -16,7 +16,7 @@
 //! * *Before its exchange of the word*: nothing; at most a number that no ask has.
 //! * *After it has begun an ask*: an ask that gets no reply. Another process asks in its place
 //!   once it is as old as `--store-wait`.
-//! * *Before it has written when the ask began*: a word with the advice of an earlier ask. The
+//! * *Before it has written when the ask began*: a word with the hint of an earlier ask. The
 //!   next process that looks writes that the ask was seen now.
 //! * *Before it took a reply*: cells that the store counts as lent to this host, and that no
 //!   process can spend. With the next ask they are free again, or count as spent if that is fresh.
@@ -27,15 +27,15 @@
 use core::fmt;
 
 use gcra_lease::{
-    Advice, AskNumber, AskReply, Base, Demand, Holding, HostId, HostTime, Look, Micros, NUMBERS,
-    Packed, Sent, Tick, Word,
+    AskNumber, AskReply, Base, Demand, Holding, HostId, HostTime, Look, Micros, NUMBERS, Packed,
+    RefillHint, Sent, Tick, Word,
 };
 
 use crate::mutation::{Mutation, broken};
 use crate::slot::Slot;
 use crate::sync::{AtomicU64, Ordering, fence};
 
-/// Entries of a set: their words fill one cache line, their advice another. The loom models use
+/// Entries of a set: their words fill one cache line, their hint another. The loom models use
 /// fewer.
 pub(crate) const SET_ENTRIES: usize = if cfg!(gcra_loom) { 2 } else { 4 };
 
@@ -48,14 +48,14 @@ pub(super) const MAX_ATTEMPTS: u32 = if cfg!(gcra_model) { 24 } else { 1_000 };
 #[repr(C, align(128))]
 pub(crate) struct Set {
     pub(super) words: [Slot; SET_ENTRIES],
-    pub(super) advice: [Slot; SET_ENTRIES],
+    pub(super) hint: [Slot; SET_ENTRIES],
 }
 
 // As docs/internals/LEASES.md says.
 #[cfg(not(gcra_model))]
 const _: () = {
     assert!(size_of::<Set>() == 128);
-    assert!(core::mem::offset_of!(Set, advice) == 64);
+    assert!(core::mem::offset_of!(Set, hint) == 64);
     assert!(core::mem::offset_of!(LeasesShared, evicted) == 64);
 };
 
@@ -64,7 +64,7 @@ impl Set {
     pub(super) fn new() -> Self {
         Self {
             words: core::array::from_fn(|_| Slot::new()),
-            advice: core::array::from_fn(|_| Slot::new()),
+            hint: core::array::from_fn(|_| Slot::new()),
         }
     }
 }
@@ -251,8 +251,8 @@ impl<'a> Place<'a> {
         Word::from_bits(self.set.words[position].load_bits())
     }
 
-    fn advice(&self, position: usize) -> Advice {
-        Advice::from_bits(self.set.advice[position].load_bits())
+    fn hint(&self, position: usize) -> RefillHint {
+        RefillHint::from_bits(self.set.hint[position].load_bits())
     }
 
     /// Puts one word in the place of another. Those that see the new word and fence also see what
@@ -262,8 +262,13 @@ impl<'a> Place<'a> {
         self.set.words[position].exchange_bits(current.bits(), new.bits())
     }
 
-    pub(super) fn exchange_advice(&self, position: usize, current: Advice, new: Advice) -> bool {
-        self.set.advice[position].exchange_bits(current.bits(), new.bits())
+    pub(super) fn exchange_hint(
+        &self,
+        position: usize,
+        current: RefillHint,
+        new: RefillHint,
+    ) -> bool {
+        self.set.hint[position].exchange_bits(current.bits(), new.bits())
     }
 
     /// The word of the key that is not an announcement.
@@ -283,11 +288,11 @@ impl<'a> Place<'a> {
         fence(Ordering::Acquire);
         core::array::from_fn(|position| Packed {
             word: words[position],
-            advice: self.advice(position),
+            hint: self.hint(position),
         })
     }
 
-    /// The entry of the key. If its advice was not written, or was lost, it is from now on what
+    /// The entry of the key. If its hint was not written, or was lost, it is from now on what
     /// can be said without it.
     fn packed(&self, now: HostTime) -> Option<(usize, Packed)> {
         let (position, word) = self.find()?;
@@ -296,15 +301,15 @@ impl<'a> Place<'a> {
     }
 
     pub(super) fn advised(&self, position: usize, word: Word, now: HostTime) -> Packed {
-        let advice = self.advice(position);
-        if advice.is_about(word) {
-            return Packed { word, advice };
+        let hint = self.hint(position);
+        if hint.is_about(word) {
+            return Packed { word, hint };
         }
         // Otherwise an ask whose process was killed before it wrote when it began would never grow
         // old.
-        let seen = Advice::seen(word, self.memory.base.tick(now));
-        self.exchange_advice(position, advice, seen);
-        Packed { word, advice: seen }
+        let seen = RefillHint::seen(word, self.memory.base.tick(now));
+        self.exchange_hint(position, hint, seen);
+        Packed { word, hint: seen }
     }
 
     /// See [`Holding::look`].
@@ -346,7 +351,7 @@ impl<'a> Place<'a> {
                 Some(_) => {}
                 None => {
                     let lacking = cells - word.held(tick);
-                    if let Some(until) = self.advice(position).blocks(word, base, tick, lacking) {
+                    if let Some(until) = self.hint(position).blocks(word, base, tick, lacking) {
                         return Err(Look::Blocked { until });
                     }
                 }
@@ -426,7 +431,7 @@ impl<'a> Place<'a> {
             let Some((position, packed)) = self.packed(now) else {
                 return false;
             };
-            if self.exchange_advice(position, packed.advice, packed.advice.charge(cells)) {
+            if self.exchange_hint(position, packed.hint, packed.hint.charge(cells)) {
                 return true;
             }
         }
@@ -457,7 +462,7 @@ impl<'a> Place<'a> {
             // First, so that a process that sees that the ask has ended sees when to come back.
             // Once, because a debt that was paid is taken away there.
             if !is_advised {
-                if !self.exchange_advice(position, packed.advice, after.advice) {
+                if !self.exchange_hint(position, packed.hint, after.hint) {
                     continue;
                 }
                 is_advised = true;

@@ -1,6 +1,7 @@
 //! The meaning of configuration files, and the sentences about them. More sentences are in
 //! `tests/sentences/` of the crate.
 
+mod describe;
 mod digest;
 mod document;
 mod haproxy_config;
@@ -9,7 +10,6 @@ mod overrides;
 mod sharing;
 mod store;
 mod typed;
-mod words;
 
 use std::path::Path;
 

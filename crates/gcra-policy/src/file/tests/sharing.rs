@@ -4,12 +4,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
+use crate::describe::{blocked_without_store, without_store_in_words};
 use crate::file::document::parse;
 use crate::file::tests::sentences;
 use crate::policies::Policies;
 use crate::policy::Policy;
 use crate::sharing::{Sharing, WithoutStore};
-use crate::words::{blocked_without_store, without_store_in_words};
 
 const STORE: &str = "[store]\nurl = \"redis://a\"\n";
 

@@ -15,7 +15,7 @@ pub const MOST_TEXT: usize = 4 << 20;
 
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Origin {
+pub enum PolicyText {
     Flags(FlagsOrigin),
     File(FileOrigin),
 }
@@ -57,7 +57,7 @@ impl fmt::Debug for FileOrigin {
     }
 }
 
-impl Origin {
+impl PolicyText {
     /// The text of a list, if it is kept.
     pub(crate) fn list(&self, path: &Path) -> Option<&str> {
         let Self::File(file) = self else { return None };

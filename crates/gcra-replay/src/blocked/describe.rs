@@ -8,8 +8,8 @@ use gcra_text::duration::Wait;
 
 use super::findings::at_in_zone;
 use super::report::{BlockedReport, BlockedTimeline};
+use crate::describe::{Grouped, files_in_words, share, write_bad, write_notes, write_series};
 use crate::page::Page;
-use crate::words::{Grouped, files_in_words, share, write_bad, write_notes, write_series};
 
 /// How many rows of clients are listed.
 const MOST_CLIENTS: usize = 20;

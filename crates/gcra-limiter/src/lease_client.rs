@@ -1,4 +1,4 @@
-//! [`Borrower`]: the limits that this host shares with others, as this process takes part.
+//! [`LeaseClient`]: the limits that this host shares with others, as this process takes part.
 //!
 //! The cells that the host holds are in [`Leases`], which all its agents share. The state here
 //! belongs to one process: the asks that it has sent, the requests that wait for them, and what it
@@ -6,8 +6,8 @@
 
 // ADR 44: What cannot be lent is charged in the store.
 
+pub(crate) mod agenda;
 mod denials;
-pub(crate) mod due;
 mod outage;
 pub(crate) mod waiting;
 
@@ -30,10 +30,10 @@ use gcra_table::{
 use gcra_text::duration::nanoseconds;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
-use crate::borrower::denials::Denials;
-use crate::borrower::due::{Due, Duty, Loan};
-use crate::borrower::outage::{Connected, HOST_USES_IT_FOR, Outage};
-use crate::borrower::waiting::{News, Waiting, Waits};
+use crate::lease_client::agenda::{Agenda, LeaseTarget, Task};
+use crate::lease_client::denials::Denials;
+use crate::lease_client::outage::{Connected, HOST_USES_IT_FOR, Outage};
+use crate::lease_client::waiting::{News, Waiting, Waits};
 
 /// For how long the store counts as about to be reached after the start of the agent.
 const STARTING: Duration = Duration::from_secs(1);
@@ -74,7 +74,7 @@ const SAID_EARLIER: Nanos = Nanos::from_millis(300);
 const SHORT_LEASE: Micros = Micros::from_millis(200);
 
 #[derive(Debug)]
-pub struct Borrower {
+pub struct LeaseClient {
     /// The leases of the host. A file that was replaced gives way to another one.
     leases: ArcSwap<Leases>,
     asker: Asker,
@@ -85,9 +85,9 @@ pub struct Borrower {
     /// An ask that is as old as this counts as lost: no reply to it is used.
     pub(crate) patience: Micros,
     /// The asks that this process has sent, and that have no answer.
-    asked: Mutex<AHashMap<AskNumber, Loan>>,
+    asked: Mutex<AHashMap<AskNumber, LeaseTarget>>,
     waiting: Arc<Waiting>,
-    due: Due,
+    due: Agenda,
     /// The keys that the store has denied not long ago, where it is asked about each request.
     pub(crate) denials: Denials,
     /// When each part of the store was last away.
@@ -118,10 +118,10 @@ pub struct WaitCounters {
     pub open: AtomicU64,
 }
 
-/// The work of a [`Borrower`] in the background, for ever.
+/// The work of a [`LeaseClient`] in the background, for ever.
 pub type Background = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-impl Borrower {
+impl LeaseClient {
     /// Opens what this host holds, beside the table, and begins to use the store. The second value
     /// is to be spawned.
     ///
@@ -140,12 +140,12 @@ impl Borrower {
             .with_context(|| format!("could not use the store {}", settings.url_text))?;
         let line = store.line();
         let names = Names::new(&settings.salt);
-        let borrower = Arc::new(Self::new(leases, &line, names, settings, now.now()));
-        let run = borrower.clone().run(line, table.clone());
+        let lease_client = Arc::new(Self::new(leases, &line, names, settings, now.now()));
+        let run = lease_client.clone().run(line, table.clone());
         let background = async {
             tokio::join!(task, run);
         };
-        Ok((borrower, Box::pin(background)))
+        Ok((lease_client, Box::pin(background)))
     }
 
     fn new(
@@ -183,7 +183,7 @@ impl Borrower {
             patience: micros(settings.config().timeout),
             asked: Mutex::default(),
             waiting: Arc::default(),
-            due: Due::default(),
+            due: Agenda::default(),
             denials: Denials::default(),
             outages,
             counted: Default::default(),
@@ -204,21 +204,21 @@ impl Borrower {
 
     /// Whether the store cannot be asked about a key: no server can be used, or it is too early
     /// after an outage.
-    pub fn is_away(&self, table: &Table, loan: &Loan) -> bool {
-        let part = self.part(loan);
-        match loan.shares_after {
+    pub fn is_away(&self, table: &Table, target: &LeaseTarget) -> bool {
+        let part = self.part(target);
+        match target.shares_after {
             Some(after) => !self.is_usable(table.now(), part, after),
             None => self.store().is_part_away(part),
         }
     }
 
-    fn part(&self, loan: &Loan) -> usize {
-        self.store().part_of(&loan.bucket)
+    fn part(&self, target: &LeaseTarget) -> usize {
+        self.store().part_of(&target.bucket)
     }
 
     /// The latest outage of a key's part of the store.
-    fn outage(&self, loan: &Loan) -> Option<&Outage> {
-        self.outages.get(self.part(loan))
+    fn outage(&self, target: &LeaseTarget) -> Option<&Outage> {
+        self.outages.get(self.part(target))
     }
 
     /// Whether a part of the store can be asked about limits that have shares in an outage that
@@ -243,8 +243,8 @@ impl Borrower {
 
     /// Whether it still cannot be used, because the agent has just been started. Then requests
     /// wait for it, too.
-    pub(crate) fn is_starting(&self, loan: &Loan) -> bool {
-        self.outage(loan).is_some_and(Outage::is_starting) && self.opened.elapsed() < STARTING
+    pub(crate) fn is_starting(&self, target: &LeaseTarget) -> bool {
+        self.outage(target).is_some_and(Outage::is_starting) && self.opened.elapsed() < STARTING
     }
 
     /// Counts what the host holds, one entry after the other.
@@ -263,12 +263,12 @@ impl Borrower {
     }
 
     /// Since when the store is away of a key. `None` if it can be asked.
-    pub fn away_since(&self, table: &Table, loan: &Loan) -> Option<Time> {
-        let (now, part) = (table.now(), self.part(loan));
-        let outage = self.outage(loan)?;
+    pub fn away_since(&self, table: &Table, target: &LeaseTarget) -> Option<Time> {
+        let (now, part) = (table.now(), self.part(target));
+        let outage = self.outage(target)?;
         // It may have been lost just now.
         self.note(part, outage, now);
-        self.is_away(table, loan).then(|| outage.since().min(now))
+        self.is_away(table, target).then(|| outage.since().min(now))
     }
 
     /// Notes whether a part of the store is away now.
@@ -320,17 +320,22 @@ impl Borrower {
 
     /// Asks the store for the cells that the waiting requests of a key need, and for those that
     /// this host expects to need. `least` is how many cells the first request lacks.
-    pub fn ask(&self, table: &Table, loan: Loan, least: u32) -> Asking {
+    pub fn ask(&self, table: &Table, target: LeaseTarget, least: u32) -> Asking {
         let (leases, now) = (self.leases(), HostTime::from(table.now()));
-        let waiting = self.waiting.cells(loan.key).max(least);
-        let (limit, round_trip) = (loan.bucket.limit(), self.round_trip());
-        let wish = leases.wish(loan.key, limit, now, waiting, least, round_trip);
-        self.send(table, &leases, now, loan, wish)
+        let waiting = self.waiting.cells(target.key).max(least);
+        let (limit, round_trip) = (target.bucket.limit(), self.round_trip());
+        let wish = leases.wish(target.key, limit, now, waiting, least, round_trip);
+        self.send(table, &leases, now, target, wish)
     }
 
     /// After cells of a key were spent: asks for more if what is left will not last, and reports
     /// what was spent if that cannot wait.
-    pub fn spent(&self, table: &Table, key: LeaseKey, loan: impl FnOnce() -> Option<Loan>) {
+    pub fn spent(
+        &self,
+        table: &Table,
+        key: LeaseKey,
+        target: impl FnOnce() -> Option<LeaseTarget>,
+    ) {
         if self.asker.is_away() {
             return;
         }
@@ -345,27 +350,27 @@ impl Borrower {
         if !needs_more && left > 0 {
             return;
         }
-        let Some(loan) = loan() else { return };
-        let limit = loan.bucket.limit();
+        let Some(target) = target() else { return };
+        let limit = target.bucket.limit();
         let wish = match needs_more {
             true => leases.wish(key, limit, now, 0, 0, round_trip),
             false => Wish { want: 0, least: 0, validity: limit.longest_validity() },
         };
         if wish.want > 0 || (left == 0 && demand.reports_at_once(limit, round_trip)) {
-            self.send(table, &leases, now, loan, wish);
+            self.send(table, &leases, now, target, wish);
         }
     }
 
     /// Gives back cells that a request got and could not use.
-    pub(crate) fn give_back(&self, table: &Table, loan: Loan, cells: u32) {
-        if self.is_away(table, &loan) {
+    pub(crate) fn give_back(&self, table: &Table, target: LeaseTarget, cells: u32) {
+        if self.is_away(table, &target) {
             return;
         }
         let (leases, now) = (self.leases(), HostTime::from(table.now()));
-        let given = leases.give_back(loan.key, loan.bucket.limit(), now, self.patience, cells);
+        let given = leases.give_back(target.key, target.bucket.limit(), now, self.patience, cells);
         if let Some(mut sent) = given {
-            self.mind_shares(table, &loan, &mut sent);
-            self.submit(&leases, now, loan, sent);
+            self.mind_shares(table, &target, &mut sent);
+            self.submit(&leases, now, target, sent);
         }
     }
 
@@ -377,19 +382,19 @@ impl Borrower {
     pub fn charge(
         &self,
         table: &Table,
-        loan: &Loan,
+        target: &LeaseTarget,
         charge: Charge,
     ) -> Result<Charging, gcra_store::Away> {
-        self.asker.charge(loan.bucket.clone(), HostTime::from(table.now()), charge)
+        self.asker.charge(target.bucket.clone(), HostTime::from(table.now()), charge)
     }
 
     /// Notes a penalty, which is reported soon. False if nothing is known about the key, and the
     /// penalty is lost.
-    pub(crate) fn punish(&self, table: &Table, loan: Loan, cells: u32) -> bool {
+    pub(crate) fn punish(&self, table: &Table, target: LeaseTarget, cells: u32) -> bool {
         let (leases, now) = (self.leases(), HostTime::from(table.now()));
-        let is_noted = leases.charge(loan.key, now, cells);
+        let is_noted = leases.charge(target.key, now, cells);
         if is_noted {
-            self.due.note(now.saturating_add(REPORT_AFTER), Duty::Report, loan);
+            self.due.note(now.saturating_add(REPORT_AFTER), Task::Report, target);
         }
         is_noted
     }
@@ -410,33 +415,33 @@ impl Borrower {
         table: &Table,
         leases: &Leases,
         now: HostTime,
-        loan: Loan,
+        target: LeaseTarget,
         wish: Wish,
     ) -> Asking {
-        if self.is_away(table, &loan) {
-            let is_starting = self.is_starting(&loan);
+        if self.is_away(table, &target) {
+            let is_starting = self.is_starting(&target);
             return if is_starting { Asking::UnderWay } else { Asking::Away };
         }
-        let asked = leases.ask(loan.key, loan.bucket.limit(), now, self.patience, wish);
+        let asked = leases.ask(target.key, target.bucket.limit(), now, self.patience, wish);
         let Some(mut sent) = asked else { return Asking::UnderWay };
-        self.mind_shares(table, &loan, &mut sent);
-        self.submit(leases, now, loan, sent)
+        self.mind_shares(table, &target, &mut sent);
+        self.submit(leases, now, target, sent)
     }
 
     /// Adds to an ask what shares may have allowed, and sees to it that the cells are over before
     /// shares can begin.
-    fn mind_shares(&self, table: &Table, loan: &Loan, sent: &mut Sent) {
-        if let Some((outage, after)) = self.outage(loan).zip(loan.shares_after) {
+    fn mind_shares(&self, table: &Table, target: &LeaseTarget, sent: &mut Sent) {
+        if let Some((outage, after)) = self.outage(target).zip(target.shares_after) {
             let now = table.now();
-            sent.ask.owes = outage.owes(now, after, loan.quota);
+            sent.ask.owes = outage.owes(now, after, target.quota);
             let validity = outage.validity(now, after).0 / 1_000;
             sent.ask.validity = sent.ask.validity.min(Micros(validity));
         }
     }
 
-    fn submit(&self, leases: &Leases, now: HostTime, loan: Loan, sent: Sent) -> Asking {
-        let (key, bucket) = (loan.key, loan.bucket.clone());
-        self.asked().insert(sent.ask.number, loan);
+    fn submit(&self, leases: &Leases, now: HostTime, target: LeaseTarget, sent: Sent) -> Asking {
+        let (key, bucket) = (target.key, target.bucket.clone());
+        self.asked().insert(sent.ask.number, target);
         if self.asker.submit(vec![(bucket, sent)]).is_ok() {
             return Asking::UnderWay;
         }
@@ -449,20 +454,25 @@ impl Borrower {
     /// stay within the limit together. With it, the TAT that a key has at least. `None` if it is
     /// not known how many hosts these are, if the burst has fewer cells, or if the store may be
     /// back.
-    pub fn share(&self, table: &Table, loan: &Loan, quota: Quota) -> Option<(Quota, Time)> {
-        let (now, outage) = (table.now(), self.outage(loan)?);
-        let part = self.part(loan);
+    pub fn share(
+        &self,
+        table: &Table,
+        target: &LeaseTarget,
+        quota: Quota,
+    ) -> Option<(Quota, Time)> {
+        let (now, outage) = (table.now(), self.outage(target)?);
+        let part = self.part(target);
         let missed = Nanos(nanoseconds(self.store().missed_ago(part)));
         let used = self.leases().part_used_ago(part, HostTime::from(now)).into();
         // At that moment a full burst may be owed.
-        let from = outage.shares_from(now, loan.shares_after?, missed, used)?;
+        let from = outage.shares_from(now, target.shares_after?, missed, used)?;
         let hosts = outage.hosts();
         let interval = quota.emission_interval().0.checked_mul(hosts.into())?;
         let share = Quota::new(Nanos(interval), quota.burst().checked_div(hosts)?).ok()?;
         Some((share, from.saturating_add(quota.drain_time())))
     }
 
-    fn asked(&self) -> MutexGuard<'_, AHashMap<AskNumber, Loan>> {
+    fn asked(&self) -> MutexGuard<'_, AHashMap<AskNumber, LeaseTarget>> {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -475,8 +485,8 @@ impl Borrower {
         loop {
             let now = HostTime::from(table.load().now());
             let next = self.due.take(now, &mut done);
-            for (what, loan) in mem::take(&mut done) {
-                self.do_now(&table.load(), what, loan);
+            for (what, target) in mem::take(&mut done) {
+                self.do_now(&table.load(), what, target);
             }
             let sleeps = async {
                 match next {
@@ -509,52 +519,52 @@ impl Borrower {
 
     fn answered(&self, table: &Table, leases: &Leases, answer: AskAnswer) {
         let AskAnswer { sent, outcome } = answer;
-        let Some(loan) = self.asked().remove(&sent.ask.number) else { return };
+        let Some(target) = self.asked().remove(&sent.ask.number) else { return };
         let now = HostTime::from(table.now());
         let AskOutcome::Reply(reply) = outcome else {
-            leases.void(loan.key, now, &sent);
+            leases.void(target.key, now, &sent);
             // After a reply that is void, a request that waits looks by itself and asks again. At
             // once, it could do so thousands of times a second.
             if outcome == AskOutcome::Away {
-                self.waiting.wake(loan.key, News::Away, self.patience);
+                self.waiting.wake(target.key, News::Away, self.patience);
             }
             return;
         };
-        if loan.bucket.is_of(HOSTS) {
+        if target.bucket.is_of(HOSTS) {
             leases.see_hosts(reply.hosts, now);
             self.note_count(sent.at, now);
         }
-        if !leases.reply(loan.key, now, &sent, &reply) {
-            self.waiting.wake(loan.key, News::Late, self.patience);
+        if !leases.reply(target.key, now, &sent, &reply) {
+            self.waiting.wake(target.key, News::Late, self.patience);
             return;
         }
-        let holding = leases.holding(loan.key, now);
+        let holding = leases.holding(target.key, now);
         let news = News::Answered { holding, now, free: reply.free };
-        let is_waited_for = self.waiting.wake(loan.key, news, self.patience);
+        let is_waited_for = self.waiting.wake(target.key, news, self.patience);
         if holding.held(now) == 0 {
             return;
         }
         let is_short = sent.ask.want > 0 && sent.ask.validity <= SHORT_LEASE;
         if (reply.scarce || is_short) && !is_waited_for {
-            self.give_back(table, loan, u32::MAX);
+            self.give_back(table, target, u32::MAX);
         } else if let Some(at) = Demand::gives_back_at(&holding, sent.at) {
-            self.due.note(at, Duty::GiveBack, loan);
+            self.due.note(at, Task::GiveBack, target);
         }
     }
 
     /// Does what was noted for this moment.
-    fn do_now(&self, table: &Table, what: Duty, loan: Loan) {
+    fn do_now(&self, table: &Table, what: Task, target: LeaseTarget) {
         let (leases, now) = (self.leases(), HostTime::from(table.now()));
-        let holding = leases.holding(loan.key, now);
+        let holding = leases.holding(target.key, now);
         match what {
-            Duty::GiveBack if holding.held(now) > 0 => self.give_back(table, loan, u32::MAX),
-            Duty::Report if holding.debt() > 0 => {
+            Task::GiveBack if holding.held(now) > 0 => self.give_back(table, target, u32::MAX),
+            Task::Report if holding.debt() > 0 => {
                 // With a wish for one cell the answer says when to come back.
                 let validity = Micros(2 * self.round_trip().0 + 1_000);
                 let wish = Wish { want: 1, least: 1, validity };
-                self.send(table, &leases, now, loan, wish);
+                self.send(table, &leases, now, target, wish);
             }
-            Duty::GiveBack | Duty::Report => {}
+            Task::GiveBack | Task::Report => {}
         }
     }
 
@@ -610,7 +620,7 @@ impl Borrower {
             return false;
         };
         let limit = limit.with_longest_validity(HOST_COUNTS_FOR);
-        let loan = Loan {
+        let target = LeaseTarget {
             key: LeaseKey::new(table.hash(HOSTS.as_bytes()), LeaseNumbers::new(&limit.numbers())),
             bucket: self.names.bucket(HOSTS, b"", limit),
             quota,
@@ -618,8 +628,8 @@ impl Borrower {
         };
         let (leases, now) = (self.leases(), HostTime::from(table.now()));
         let wish = Wish { want: 0, least: 0, validity: HOST_COUNTS_FOR };
-        !self.is_away(table, &loan)
-            && self.send(table, &leases, now, loan, wish) == Asking::UnderWay
+        !self.is_away(table, &target)
+            && self.send(table, &leases, now, target, wish) == Asking::UnderWay
     }
 }
 

@@ -13,12 +13,12 @@ use gcra_lease::{Charge as StoreCharge, Charged, HostTime, Micros};
 use gcra_policy::{Limit, MAX_LIMITS, Policy};
 use gcra_table::{Nanos, Reading, Time, WallReading};
 
-use crate::answer::{LimitStanding, Standings};
-use crate::borrower::due::Loan;
-use crate::decide::attempt::{Attempt, MustWait, Patience, SharedDecision};
-use crate::decide::charges::{AtOnce, Done, MOST_STEPS, UnderWay};
+use crate::answer::{LimitUsage, LimitUsages};
+use crate::decide::charges_under_way::{ChargesUnderWay, Done, MOST_STEPS, UnderWay};
 use crate::decide::claim::{Claim, SharedQuestion};
 use crate::decide::local::in_window;
+use crate::decide::shared_progress::{MustWait, Patience, SharedDecision, SharedProgress};
+use crate::lease_client::agenda::LeaseTarget;
 use crate::reservations::Reservation;
 use crate::verdict::{Reason, Verdict};
 
@@ -36,7 +36,7 @@ type Steps = ArrayVec<Step, MOST_STEPS>;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SettledInStore {
     /// `None` for a bucket from before a change.
-    pub standing: Option<LimitStanding>,
+    pub usage: Option<LimitUsage>,
     pub charge: StoreCharge,
     pub charged: Charged,
 }
@@ -67,16 +67,16 @@ impl<'p> SharedQuestion<'p, '_, '_> {
         &self,
         limits: &'p [Limit],
         now: &mut Reading,
-        attempt: &mut Attempt,
+        so_far: &mut SharedProgress,
         patience: Patience,
-        standings: Option<&mut Standings>,
+        usages: Option<&mut LimitUsages>,
     ) -> Result<SharedDecision, MustWait> {
         let claims = self.claims_at_once(limits);
         let policy = self.policy();
-        attempt.sharing = Some(self.sharing);
+        so_far.sharing = Some(self.sharing);
         let denied = |reason| SharedDecision { reason: Some(reason), ..SharedDecision::default() };
-        let is_new = attempt.at_once.is_none();
-        let Some(at_once) = self.begin(&claims, attempt) else { return Ok(denied(Reason::Store)) };
+        let is_new = so_far.at_once.is_none();
+        let Some(at_once) = self.begin(&claims, so_far) else { return Ok(denied(Reason::Store)) };
         let is_oversize = claims.iter().any(|claim| self.is_too_large(claim));
         let oversize = is_oversize.then_some(Reason::Oversize);
         // A penalty is charged for each request.
@@ -85,25 +85,25 @@ impl<'p> SharedQuestion<'p, '_, '_> {
             && policy.penalty.is_none()
             && let Some(done) = self.denied_before(&claims, at_once, now.time())
         {
-            let said = self.standing(&claims[done.place], &done, at_once.began, now.time());
-            add(standings, policy, [said]);
-            attempt.at_once = None;
+            let said = self.usage(&claims[done.place], &done, at_once.began, now.time());
+            add(usages, policy, [said]);
+            so_far.at_once = None;
             return Ok(denied(Reason::Limit));
         }
         let steps = if is_oversize { self.looks(&claims) } else { self.steps(&claims) };
-        let outcome = self.charge_in_turn(&claims, &steps, attempt, patience);
+        let outcome = self.charge_in_turn(&claims, &steps, so_far, patience);
         if outcome == Err(Stop::Wait) {
             return Err(MustWait);
         }
         if outcome.is_ok() {
-            self.undo_and_wait(&claims, attempt, patience)?;
+            self.undo_and_wait(&claims, so_far, patience)?;
         }
-        let Some(at_once) = attempt.at_once.take() else { return Ok(denied(Reason::Store)) };
+        let Some(at_once) = so_far.at_once.take() else { return Ok(denied(Reason::Store)) };
         let stats = &self.row().stats;
         if outcome.is_err() {
             let unanswered = steps.get(at_once.done.len()).map_or(0, |step| step.place);
-            let reason = oversize.or_else(|| match at_once.loans.get(unanswered) {
-                Some(loan) => self.without_store(limits, now, loan).0,
+            let reason = oversize.or_else(|| match at_once.targets.get(unanswered) {
+                Some(target) => self.without_store(limits, now, target).0,
                 None => Some(Reason::Store),
             });
             // Also if it is allowed: nothing is reserved then.
@@ -115,7 +115,7 @@ impl<'p> SharedQuestion<'p, '_, '_> {
         // The replies have come after the reading before it.
         *now = self.table.reading();
         let decision = after_charges(&at_once, oversize, self.question.cells, now.time());
-        add(standings, policy, self.said_after(&claims, &at_once, now.time()));
+        add(usages, policy, self.said_after(&claims, &at_once, now.time()));
         if decision.delay > Nanos::ZERO {
             stats.seldom.delayed.add(0, 1);
         }
@@ -132,9 +132,9 @@ impl<'p> SharedQuestion<'p, '_, '_> {
     fn said_after(
         &self,
         claims: &[Claim<'p>],
-        at_once: &AtOnce,
+        at_once: &ChargesUnderWay,
         now: Time,
-    ) -> ArrayVec<LimitStanding, MAX_LIMITS> {
+    ) -> ArrayVec<LimitUsage, MAX_LIMITS> {
         let is_denied = at_once.is_denied();
         // A request that is denied waits from its denial on. Later it may be free already.
         let moment = match at_once.done.last() {
@@ -150,17 +150,17 @@ impl<'p> SharedQuestion<'p, '_, '_> {
             if let Some(Ok(undone)) = undone.find_map(|it| it.outcome) {
                 (done.charged.taken, done.at) = (undone.taken, moment);
             }
-            let mut standing = self.standing(claim, &done, at_once.began, moment);
+            let mut usage = self.usage(claim, &done, at_once.began, moment);
             if self.is_too_large(claim) {
-                standing.wait = match claim.limit.calendar() {
+                usage.wait = match claim.limit.calendar() {
                     None => claim.quota.drain_time(),
-                    Some(_) => standing.window_ends,
+                    Some(_) => usage.window_ends,
                 };
             }
             if !done.charged.allowed || self.is_too_large(claim) {
-                self.punish_at_once(claim, at_once.loans.get(place), &mut standing);
+                self.punish_at_once(claim, at_once.targets.get(place), &mut usage);
             }
-            said.push(standing);
+            said.push(usage);
         }
         said
     }
@@ -178,44 +178,44 @@ impl<'p> SharedQuestion<'p, '_, '_> {
         limits: &'p [Limit],
         charge: impl Fn(u32) -> Option<StoreCharge>,
         is_charged: impl Fn(u32) -> bool,
-        attempt: &mut Attempt,
+        so_far: &mut SharedProgress,
         patience: Patience,
     ) -> Result<Option<AllSettled>, MustWait> {
         let mut claims = self.claims_at_once(limits);
-        let Some(at_once) = self.begin(&claims, attempt) else { return Ok(None) };
+        let Some(at_once) = self.begin(&claims, so_far) else { return Ok(None) };
         let (began, own) = (at_once.began, claims.len());
         for place in 0..own {
             let claim = claims[place];
-            if !at_once.loans.get(place).is_some_and(|loan| is_charged(loan.bucket.mark()))
-                && let Some(loan) = self
-                    .former_loans(claim, began.second())
+            if !at_once.targets.get(place).is_some_and(|target| is_charged(target.bucket.mark()))
+                && let Some(target) = self
+                    .former_targets(claim, began.second())
                     .into_iter()
-                    .find(|loan| is_charged(loan.bucket.mark()))
+                    .find(|target| is_charged(target.bucket.mark()))
                 && claims.try_push(claim).is_ok()
-                && at_once.loans.len() < claims.len()
+                && at_once.targets.len() < claims.len()
             {
-                at_once.loans.push(loan);
+                at_once.targets.push(target);
             }
         }
-        let step = |(place, loan): (usize, &Loan)| {
-            Some(Step { place, charge: charge(loan.bucket.mark())? })
+        let step = |(place, target): (usize, &LeaseTarget)| {
+            Some(Step { place, charge: charge(target.bucket.mark())? })
         };
         // First what is given back, so that the others say what is left after that.
-        let steps: Steps = at_once.loans.iter().enumerate().rev().filter_map(step).collect();
-        self.charge_all(&claims, &steps, attempt, patience)?;
-        let all_done = attempt.at_once.take().map(|at_once| at_once.done).unwrap_or_default();
+        let steps: Steps = at_once.targets.iter().enumerate().rev().filter_map(step).collect();
+        self.charge_all(&claims, &steps, so_far, patience)?;
+        let all_done = so_far.at_once.take().map(|at_once| at_once.done).unwrap_or_default();
         let mut said = ArrayVec::new();
         for done in &all_done {
             let Some(claim) = claims.get(done.place) else { continue };
             let Done { charge, charged, limit, .. } = *done;
             if matches!(charge, StoreCharge::Less { .. }) {
-                self.borrower.denials.forget(claim.key, &limit);
+                self.lease_client.denials.forget(claim.key, &limit);
             }
             // Nobody waits for a response.
-            let standing = self.standing(claim, done, began, self.table.now());
-            let standing = LimitStanding { wait: Nanos::ZERO, ..standing };
-            let standing = (done.place < own).then_some(standing);
-            said.push(SettledInStore { standing, charge, charged });
+            let usage = self.usage(claim, done, began, self.table.now());
+            let usage = LimitUsage { wait: Nanos::ZERO, ..usage };
+            let usage = (done.place < own).then_some(usage);
+            said.push(SettledInStore { usage, charge, charged });
         }
         let is_answered = steps.is_empty() || !said.is_empty();
         Ok(is_answered.then_some(said))
@@ -223,16 +223,25 @@ impl<'p> SharedQuestion<'p, '_, '_> {
 
     /// Begins, if nothing has begun. `None` if the store cannot compute a limit, which the
     /// check of the configuration refuses.
-    fn begin<'a>(&self, claims: &[Claim<'p>], attempt: &'a mut Attempt) -> Option<&'a mut AtOnce> {
-        if attempt.at_once.is_none() {
+    fn begin<'a>(
+        &self,
+        claims: &[Claim<'p>],
+        so_far: &'a mut SharedProgress,
+    ) -> Option<&'a mut ChargesUnderWay> {
+        if so_far.at_once.is_none() {
             let began = self.table.wall_reading();
-            let loan = |claim: &Claim<'p>| self.loan_at(*claim, began.second());
-            let loans = claims.iter().map(loan).collect::<Option<_>>()?;
+            let target = |claim: &Claim<'p>| self.target_at(*claim, began.second());
+            let targets = claims.iter().map(target).collect::<Option<_>>()?;
             let (done, under_way) = (ArrayVec::new(), ArrayVec::new());
-            attempt.at_once =
-                Some(Box::new(AtOnce { began, loans, done, under_way, is_undone: false }));
+            so_far.at_once = Some(Box::new(ChargesUnderWay {
+                began,
+                targets,
+                done,
+                under_way,
+                is_undone: false,
+            }));
         }
-        attempt.at_once.as_deref_mut()
+        so_far.at_once.as_deref_mut()
     }
 
     /// The limits with the keys that they count by. First come the limits whose cells can be given
@@ -280,11 +289,16 @@ impl<'p> SharedQuestion<'p, '_, '_> {
     }
 
     /// The reply about a limit that has denied such a request not long ago, if one has.
-    fn denied_before(&self, claims: &[Claim<'p>], at_once: &AtOnce, now: Time) -> Option<Done> {
-        let of_each = claims.iter().zip(&at_once.loans).enumerate();
-        of_each.into_iter().find_map(|(place, (claim, loan))| {
-            let (charge, limit) = (self.request(claim), *loan.bucket.limit());
-            let denials = &self.borrower.denials;
+    fn denied_before(
+        &self,
+        claims: &[Claim<'p>],
+        at_once: &ChargesUnderWay,
+        now: Time,
+    ) -> Option<Done> {
+        let of_each = claims.iter().zip(&at_once.targets).enumerate();
+        of_each.into_iter().find_map(|(place, (claim, target))| {
+            let (charge, limit) = (self.request(claim), *target.bucket.limit());
+            let denials = &self.lease_client.denials;
             let denial = denials.of(claim.key, &limit, &charge, HostTime::from(now))?;
             let passed = HostTime::from(now).saturating_since(denial.at);
             let at = now.saturating_sub(Nanos::from(passed));
@@ -299,18 +313,18 @@ impl<'p> SharedQuestion<'p, '_, '_> {
         &self,
         claims: &[Claim<'p>],
         steps: &[Step],
-        attempt: &mut Attempt,
+        so_far: &mut SharedProgress,
         patience: Patience,
     ) -> Result<(), Stop> {
         loop {
-            let at_once = attempt.at_once.as_deref_mut().ok_or(Stop::NoAnswer)?;
+            let at_once = so_far.at_once.as_deref_mut().ok_or(Stop::NoAnswer)?;
             let is_denied = at_once.done.last().is_some_and(|done| !done.charged.allowed);
             let next = steps.get(at_once.done.len()).filter(|_| !is_denied);
             let Some(step) = next else { return Ok(()) };
             if at_once.under_way.is_empty() {
-                self.send(claims, *step, attempt, patience)?;
+                self.send(claims, *step, so_far, patience)?;
             }
-            let at_once = attempt.at_once.as_deref_mut().ok_or(Stop::NoAnswer)?;
+            let at_once = so_far.at_once.as_deref_mut().ok_or(Stop::NoAnswer)?;
             let mut under_way = at_once.under_way.pop().ok_or(Stop::Wait)?;
             match under_way.look() {
                 Some(outcome) => {
@@ -319,7 +333,7 @@ impl<'p> SharedQuestion<'p, '_, '_> {
                     self.note_denial(claims, &done.ok_or(Stop::NoAnswer)?);
                 }
                 // Perhaps the store makes it all the same.
-                None if patience == Patience::Over => return Err(Stop::NoAnswer),
+                None if patience == Patience::MustAnswer => return Err(Stop::NoAnswer),
                 None => {
                     at_once.under_way.push(under_way);
                     return Err(Stop::Wait);
@@ -333,21 +347,21 @@ impl<'p> SharedQuestion<'p, '_, '_> {
         &self,
         claims: &[Claim<'p>],
         steps: &[Step],
-        attempt: &mut Attempt,
+        so_far: &mut SharedProgress,
         patience: Patience,
     ) -> Result<(), MustWait> {
-        let is_sent = attempt.at_once.as_ref().is_some_and(|it| !it.under_way.is_empty());
+        let is_sent = so_far.at_once.as_ref().is_some_and(|it| !it.under_way.is_empty());
         if !is_sent {
             for step in steps {
                 // A step that cannot be sent stays as it is.
-                if self.send(claims, *step, attempt, patience) == Err(Stop::Wait) {
+                if self.send(claims, *step, so_far, patience) == Err(Stop::Wait) {
                     return Err(MustWait);
                 }
             }
         }
-        let Some(at_once) = attempt.at_once.as_deref_mut() else { return Ok(()) };
+        let Some(at_once) = so_far.at_once.as_deref_mut() else { return Ok(()) };
         if at_once.under_way.iter_mut().any(|under_way| under_way.look().is_none())
-            && patience != Patience::Over
+            && patience != Patience::MustAnswer
         {
             return Err(MustWait);
         }
@@ -364,24 +378,24 @@ impl<'p> SharedQuestion<'p, '_, '_> {
         &self,
         claims: &[Claim<'p>],
         Step { place, charge }: Step,
-        attempt: &mut Attempt,
+        so_far: &mut SharedProgress,
         patience: Patience,
     ) -> Result<(), Stop> {
-        let at_once = attempt.at_once.as_deref_mut().ok_or(Stop::NoAnswer)?;
-        let loan = at_once.loans.get(place).ok_or(Stop::NoAnswer)?;
+        let at_once = so_far.at_once.as_deref_mut().ok_or(Stop::NoAnswer)?;
+        let target = at_once.targets.get(place).ok_or(Stop::NoAnswer)?;
         let claim = claims.get(place).ok_or(Stop::NoAnswer)?;
-        let is_away = self.borrower.is_away(self.table, loan);
-        let is_starting = is_away && self.borrower.is_starting(loan);
-        if patience == Patience::Over || (is_away && !is_starting) {
+        let is_away = self.lease_client.is_away(self.table, target);
+        let is_starting = is_away && self.lease_client.is_starting(target);
+        if patience == Patience::MustAnswer || (is_away && !is_starting) {
             return Err(Stop::NoAnswer);
         }
-        if attempt.waits.is_none() {
-            attempt.waits = Some(self.borrower.join(claim.key, self.question.cells));
+        if so_far.waits.is_none() {
+            so_far.waits = Some(self.lease_client.join(claim.key, self.question.cells));
         }
-        if is_starting || patience == Patience::WillAsk {
+        if is_starting || patience == Patience::MayWait {
             return Err(Stop::Wait);
         }
-        let charging = self.borrower.charge(self.table, loan, charge);
+        let charging = self.lease_client.charge(self.table, target, charge);
         let charging = charging.map_err(|_| Stop::NoAnswer)?;
         let under_way = UnderWay { place, charge, charging, outcome: None };
         at_once.under_way.try_push(under_way).map_err(|_| Stop::NoAnswer)
@@ -395,7 +409,13 @@ impl<'p> SharedQuestion<'p, '_, '_> {
             && !charged.allowed
             && self.policy().penalty.is_none()
         {
-            self.borrower.denials.note(claim.key, limit, charge, *charged, HostTime::from(*at));
+            self.lease_client.denials.note(
+                claim.key,
+                limit,
+                charge,
+                *charged,
+                HostTime::from(*at),
+            );
         }
     }
 
@@ -405,10 +425,10 @@ impl<'p> SharedQuestion<'p, '_, '_> {
     fn undo_and_wait(
         &self,
         claims: &[Claim<'p>],
-        attempt: &mut Attempt,
+        so_far: &mut SharedProgress,
         patience: Patience,
     ) -> Result<(), MustWait> {
-        let Some(at_once) = attempt.at_once.as_deref_mut() else { return Ok(()) };
+        let Some(at_once) = so_far.at_once.as_deref_mut() else { return Ok(()) };
         if at_once.done.last().is_none_or(|done| done.charged.allowed) {
             return Ok(());
         }
@@ -417,21 +437,25 @@ impl<'p> SharedQuestion<'p, '_, '_> {
             at_once.under_way = self.undo(claims, at_once);
         }
         let waits = at_once.under_way.iter_mut().any(|under_way| under_way.look().is_none());
-        if waits && patience != Patience::Over { Err(MustWait) } else { Ok(()) }
+        if waits && patience != Patience::MustAnswer { Err(MustWait) } else { Ok(()) }
     }
 
     /// Gives back what was charged for a request that is denied all the same.
-    fn undo(&self, claims: &[Claim<'p>], at_once: &AtOnce) -> ArrayVec<UnderWay, MAX_LIMITS> {
+    fn undo(
+        &self,
+        claims: &[Claim<'p>],
+        at_once: &ChargesUnderWay,
+    ) -> ArrayVec<UnderWay, MAX_LIMITS> {
         let mut all = ArrayVec::new();
         for done in &at_once.done {
             let (place, undo) = (done.place, done.undo());
-            let there = claims.get(place).zip(at_once.loans.get(place));
-            if let Some((charge, (claim, loan))) = undo.zip(there) {
+            let there = claims.get(place).zip(at_once.targets.get(place));
+            if let Some((charge, (claim, target))) = undo.zip(there) {
                 // If it cannot be sent, the limit is too strict by these cells.
-                if let Ok(charging) = self.borrower.charge(self.table, loan, charge) {
+                if let Ok(charging) = self.lease_client.charge(self.table, target, charge) {
                     let _ = all.try_push(UnderWay { place, charge, charging, outcome: None });
                 }
-                self.borrower.denials.forget(claim.key, &done.limit);
+                self.lease_client.denials.forget(claim.key, &done.limit);
             }
         }
         all
@@ -441,29 +465,23 @@ impl<'p> SharedQuestion<'p, '_, '_> {
     fn punish_at_once(
         &self,
         claim: &Claim<'p>,
-        loan: Option<&Loan>,
-        standing: &mut LimitStanding,
+        target: Option<&LeaseTarget>,
+        usage: &mut LimitUsage,
     ) {
         let Claim { limit, quota, .. } = *claim;
         let Some(penalty) = self.policy().penalty_under(limit) else { return };
-        let after = penalty.after(standing.owed, quota);
-        let Some((owed, loan)) = after.zip(loan) else { return };
+        let after = penalty.after(usage.owed, quota);
+        let Some((owed, target)) = after.zip(target) else { return };
         let more = StoreCharge::More { cells: penalty.cells };
-        if self.borrower.charge(self.table, loan, more).is_ok() {
-            standing.wait = standing.wait.saturating_add(owed.saturating_sub(standing.owed));
-            standing.owed = owed;
+        if self.lease_client.charge(self.table, target, more).is_ok() {
+            usage.wait = usage.wait.saturating_add(owed.saturating_sub(usage.owed));
+            usage.owed = owed;
         }
     }
 
     /// The standing of a limit after a charge, at the moment `now`. `began` says in which window
     /// that was.
-    fn standing(
-        &self,
-        claim: &Claim<'p>,
-        done: &Done,
-        began: WallReading,
-        now: Time,
-    ) -> LimitStanding {
+    fn usage(&self, claim: &Claim<'p>, done: &Done, began: WallReading, now: Time) -> LimitUsage {
         let Claim { limit, place, quota, .. } = *claim;
         let taken = done.taken(now);
         // A request that costs nothing is allowed, and learns how long one of a cell would wait.
@@ -493,14 +511,14 @@ impl<'p> SharedQuestion<'p, '_, '_> {
         let used = quota.emission_interval().saturating_mul((quota.burst() - left).into());
         let owed = if left > 0 { owed.min(used) } else { owed };
         let wait = if is_denied { done.wait(now, asked) } else { Nanos::ZERO };
-        LimitStanding::of_rate(place, quota, owed, wait)
+        LimitUsage::of_rate(place, quota, owed, wait)
     }
 }
 
 /// The decision at `now`, after the last charge of a message that costs so many cells and is
 /// `denied` for that already, or is not.
 fn after_charges(
-    at_once: &AtOnce,
+    at_once: &ChargesUnderWay,
     denied: Option<Reason>,
     cells: u32,
     now: Time,
@@ -517,18 +535,18 @@ fn after_charges(
     let first = charges.clone().map(|done| done.charged.now.0.saturating_mul(1_000));
     let has_cells = charges.map(|done| done.charged.has_cells_ns(&done.limit));
     let store_ns = first.take(1).chain(has_cells).max();
-    let marks = at_once.loans.iter().map(|loan| loan.bucket.mark()).collect();
+    let marks = at_once.targets.iter().map(|target| target.bucket.mark()).collect();
     let reserved = Some(Reservation { cells, at: at_once.began_at(), marks, client: None });
     SharedDecision { reason, delay, reserved, store_ns }
 }
 
 fn add(
-    standings: Option<&mut Standings>,
+    usages: Option<&mut LimitUsages>,
     policy: &Policy,
-    said: impl IntoIterator<Item = LimitStanding>,
+    said: impl IntoIterator<Item = LimitUsage>,
 ) {
-    if let Some(standings) = standings {
-        said.into_iter().for_each(|standing| standings.add(&standing, policy));
+    if let Some(usages) = usages {
+        said.into_iter().for_each(|usage| usages.add(&usage, policy));
     }
 }
 
@@ -554,9 +572,9 @@ mod tests {
 
     fn after(done: &[Done], denied: Option<Reason>, now: Time) -> SharedDecision {
         let (table, _clock) = Table::with_manual_clock(Slots::new(64).unwrap()).unwrap();
-        let at_once = AtOnce {
+        let at_once = ChargesUnderWay {
             began: table.wall_reading(),
-            loans: ArrayVec::new(),
+            targets: ArrayVec::new(),
             done: done.iter().copied().collect(),
             under_way: ArrayVec::new(),
             is_undone: false,

@@ -7,7 +7,7 @@
 //!
 //! * A host uses its share only if it has seen not long ago that the store is away
 //!   ([`SEEN_AWAY_FOR`]), and not if another process of the host uses it ([`HOST_USES_IT_FOR`]).
-//! * A share starts as if everything on loan had been spent [`SPENT_AFTER`] after the host lost
+//! * A share starts as if everything on target had been spent [`SPENT_AFTER`] after the host lost
 //!   the store. A share that has not begun when the host finds the store does not begin.
 //! * Each host knows since when at the earliest another one can be without the store: since the
 //!   **bound**. A store that is there for [`FOUND_WITHIN`] without a break is found by all hosts,
@@ -554,16 +554,16 @@ mod tests {
                 let kind = random.u8(..3);
                 let first = if has && kind > 0 { began + 50 } else { began };
                 let look = |ends, finds| Self { began, ends, finds, anew: true };
-                for attempt in (0..=496).step_by(62).map(|after| first + after) {
-                    let ends = attempt + trip;
-                    if is_there(store, attempt, ends) {
+                for so_far in (0..=496).step_by(62).map(|after| first + after) {
+                    let ends = so_far + trip;
+                    if is_there(store, so_far, ends) {
                         return look(ends, true);
                     }
                     if kind == 0 {
                         return look(ends, false);
                     }
                     let next =
-                        (attempt + 1..attempt + 62).find(|&at| is_there(store, at, at + trip));
+                        (so_far + 1..so_far + 62).find(|&at| is_there(store, at, at + trip));
                     if let (2, Some(at)) = (kind, next) {
                         return look(at + trip, true);
                     }

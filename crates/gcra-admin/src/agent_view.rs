@@ -1,13 +1,13 @@
-//! [`Watched`]: the parts of a running agent from which its status is gathered on request.
+//! [`AgentView`]: the parts of a running agent from which its status is gathered on request.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwap, Guard};
-use gcra_limiter::borrower::Borrower;
+use gcra_limiter::active_policies::ActivePolicies;
 use gcra_limiter::history::Past;
-use gcra_limiter::policies_in_force::InForce;
+use gcra_limiter::lease_client::LeaseClient;
 use gcra_limiter::stats::{Readiness, Stats, lock};
 use gcra_limiter::undecided::Undecided;
 use gcra_table::{Leases, Table};
@@ -26,30 +26,30 @@ const SHARE: u32 = 20;
 pub const MAX_SILENCE: Duration = Duration::from_secs(10);
 
 /// The parts of an agent that its status is gathered from.
-pub struct Watched {
+pub struct AgentView {
     table: Arc<ArcSwap<Table>>,
     counters: Arc<Counters>,
     undecided: Arc<Undecided>,
     stats: Arc<Stats>,
-    policies: Arc<ArcSwap<InForce>>,
+    policies: Arc<ArcSwap<ActivePolicies>>,
     /// The part of this process that borrows cells for shared limits, if there is a store.
-    borrower: Option<Arc<Borrower>>,
+    lease_client: Option<Arc<LeaseClient>>,
     latest_scan: std::sync::Mutex<Option<Scan>>,
     /// Held by the one request that counts the slots.
     scanning: Mutex<()>,
 }
 
-impl Watched {
+impl AgentView {
     pub fn new(
         table: Arc<ArcSwap<Table>>,
         counters: Arc<Counters>,
         undecided: Arc<Undecided>,
         stats: Arc<Stats>,
-        policies: Arc<ArcSwap<InForce>>,
-        borrower: Option<Arc<Borrower>>,
+        policies: Arc<ArcSwap<ActivePolicies>>,
+        lease_client: Option<Arc<LeaseClient>>,
     ) -> Self {
         let (latest_scan, scanning) = Default::default();
-        Self { table, counters, undecided, stats, policies, borrower, latest_scan, scanning }
+        Self { table, counters, undecided, stats, policies, lease_client, latest_scan, scanning }
     }
 
     /// Why the agent does not work, if that is so.
@@ -73,20 +73,20 @@ impl Watched {
     }
 
     /// The part of this agent that borrows cells for shared limits, if there is a store.
-    pub fn borrower(&self) -> Option<&Borrower> {
-        self.borrower.as_deref()
+    pub fn lease_client(&self) -> Option<&LeaseClient> {
+        self.lease_client.as_deref()
     }
 
     /// The cells of shared limits that the machine holds, if there is a store.
     pub fn leases(&self) -> Option<Guard<Arc<Leases>>> {
-        self.borrower.as_ref().map(|borrower| borrower.leases())
+        self.lease_client.as_ref().map(|lease_client| lease_client.leases())
     }
 
     pub fn table(&self) -> Arc<Table> {
         self.table.load_full()
     }
 
-    pub fn in_force(&self) -> Arc<InForce> {
+    pub fn in_force(&self) -> Arc<ActivePolicies> {
         self.policies.load_full()
     }
 
@@ -103,7 +103,7 @@ impl Watched {
             undecided: &self.undecided,
             snapshot: &self.counters.snapshot(),
             table: &self.table.load(),
-            borrower: self.borrower(),
+            lease_client: self.lease_client(),
             leases: self.leases().as_ref().map(|leases| &***leases),
             in_force: &self.in_force(),
             scan: *lock(&self.latest_scan),
@@ -119,11 +119,11 @@ impl Watched {
             return;
         }
         let table = self.table.load_full();
-        let borrower = self.borrower.clone();
+        let lease_client = self.lease_client.clone();
         let began = Instant::now();
         // On another thread, because this one has other requests to answer.
         let counted = tokio::task::spawn_blocking(move || {
-            (table.occupancy(), borrower.map(|borrower| borrower.count_leases(&table)))
+            (table.occupancy(), lease_client.map(|lease_client| lease_client.count_leases(&table)))
         });
         // It does not panic; if it did, an empty answer would be better than none.
         let (occupancy, leases) = counted.await.unwrap_or_default();

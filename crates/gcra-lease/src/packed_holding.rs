@@ -1,14 +1,14 @@
 //! [`Packed`]: a holding as two words of 128 bits, for memory that processes share.
 //!
 //! Each word is changed whole, by one compare-exchange. They are not changed together, so all that
-//! strictness depends on is in the first one, the [`Word`]. The second one, the [`Advice`], makes
-//! asks rare and short; it may be overwritten or lost, and then a host asks once more than
+//! strictness depends on is in the first one, the [`Word`]. The second one, the [`RefillHint`],
+//! makes asks rare and short; it may be overwritten or lost, and then a host asks once more than
 //! necessary.
 //!
 //! Numbers that do not fit the words are rounded to the safe side: cells are valid for a little
 //! less long than a [`Holding`] says, and a host comes back a little later. Every step but the
-//! frequent ones ([`Word::spend`], [`Word::has`], [`Advice::blocks`]) unpacks the words, does what
-//! the method of [`Holding`] with the same name does, and packs them again.
+//! frequent ones ([`Word::spend`], [`Word::has`], [`RefillHint::blocks`]) unpacks the words, does
+//! what the method of [`Holding`] with the same name does, and packs them again.
 
 use core::fmt;
 
@@ -289,10 +289,10 @@ impl fmt::Debug for Word {
 /// | 63..32 | the tick when the latest ask was sent |
 /// | 31..0 | the tick when to come back |
 ///
-/// Advice about another ask than the latest one, or about another key, is none: see
-/// [`Advice::is_about`].
+/// A hint about another ask than the latest one, or about another key, is none: see
+/// [`RefillHint::is_about`].
 #[derive(Clone, Copy, Eq, Hash, PartialEq)]
-pub struct Advice(u128);
+pub struct RefillHint(u128);
 
 const COME_BACK: Field = Field { at: 0, bits: 32 };
 const SINCE: Field = Field { at: 32, bits: 32 };
@@ -306,8 +306,8 @@ const ABOUT: Field = Field { at: 118, bits: 10 };
 /// The low bits that a 32-bit float has and [`DEMAND`] has not.
 const FLOAT_BITS_CUT: u32 = 15;
 
-impl Advice {
-    /// The advice that has these bits.
+impl RefillHint {
+    /// The hint that has these bits.
     #[inline]
     pub const fn from_bits(bits: u128) -> Self {
         Self(bits)
@@ -318,7 +318,7 @@ impl Advice {
         self.0
     }
 
-    /// The advice for a key of which nothing else is known: when the latest ask was seen.
+    /// The hint for a key of which nothing else is known: when the latest ask was seen.
     #[must_use]
     pub const fn seen(word: Word, now: Tick) -> Self {
         Self(ABOUT.put(word.number() % (1 << ABOUT.bits)) | SINCE.put(now.0 as u64))
@@ -337,7 +337,7 @@ impl Advice {
     }
 
     /// Whether the store has said to come back later for `cells` cells more than are held. `word`
-    /// is the word beside this advice.
+    /// is the word beside this hint.
     #[inline]
     pub fn blocks(self, word: Word, base: Base, now: Tick, cells: u32) -> Option<HostTime> {
         let come_back = self.come_back();
@@ -357,7 +357,7 @@ impl Advice {
         DEBT.get_u32(self.0)
     }
 
-    /// The same advice with this debt.
+    /// The same hint with this debt.
     #[must_use]
     pub const fn with_debt(self, debt: u32) -> Self {
         Self(self.0 & !DEBT.put(u64::MAX) | DEBT.put(debt as u64))
@@ -369,9 +369,9 @@ impl Advice {
     }
 }
 
-impl fmt::Debug for Advice {
+impl fmt::Debug for RefillHint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Advice")
+        f.debug_struct("RefillHint")
             .field("about", &ABOUT.get(self.0))
             .field("come_back", &COME_BACK.get(self.0))
             .field("since", &SINCE.get(self.0))
@@ -386,29 +386,29 @@ pub struct Packed {
     /// The cells to spend and those to report.
     pub word: Word,
     /// The part that makes asks rare.
-    pub advice: Advice,
+    pub hint: RefillHint,
 }
 
 impl Packed {
-    /// The holding that the words stand for. Advice that cannot be right is not followed.
+    /// The holding that the words stand for. A hint that cannot be right is not followed.
     pub fn holding(&self, base: Base, now: HostTime) -> Holding {
-        let (word, advice) = (self.word.0, self.advice(base, now).0);
+        let (word, hint) = (self.word.0, self.hint(base, now).0);
         let valid_until = Tick(VALID_UNTIL.get_u32(word));
         let is_possible = HELD.is_set(word) && self.word.held(base.tick(now)) > 0
             || valid_until <= base.tick(now);
-        let since = base.time(Tick(SINCE.get_u32(advice)));
+        let since = base.time(Tick(SINCE.get_u32(hint)));
         // An ask that will be sent in the future counts as lost.
         let since = if since <= now.saturating_add(MOST_AHEAD) { since } else { HostTime(0) };
-        let come_back = Advice(advice).come_back();
+        let come_back = RefillHint(hint).come_back();
         let comes_back = come_back.0 <= base.tick(now).0.saturating_add(LONGEST_WAIT_TICKS);
         Holding {
             held: if is_possible { HELD.get_u32(word) } else { 0 },
             valid_until: base.time(valid_until),
             spent: SPENT.get_u32(word),
-            debt: DEBT.get_u32(advice),
+            debt: DEBT.get_u32(hint),
             come_back: if comes_back { base.time(come_back) } else { HostTime(0) },
-            denied: DENIED.get_u32(advice),
-            lent: LENT.is_set(advice),
+            denied: DENIED.get_u32(hint),
+            lent: LENT.is_set(hint),
             asking: ASKING
                 .is_set(word)
                 .then(|| Asking { number: AskNumber(self.word.number()), since }),
@@ -419,21 +419,21 @@ impl Packed {
     /// The known demand of this host. It is estimated from the spent cells: requests that are
     /// denied are not counted, because that would be an exchange for each of them.
     pub fn demand(&self, base: Base, now: HostTime) -> Demand {
-        let advice = self.advice(base, now).0;
-        let rate = f32::from_bits(DEMAND.get_u32(advice) << FLOAT_BITS_CUT);
+        let hint = self.hint(base, now).0;
+        let rate = f32::from_bits(DEMAND.get_u32(hint) << FLOAT_BITS_CUT);
         Demand {
             rate: if rate.is_finite() { f64::from(rate) } else { 0.0 },
             recent: self.word.unreported(),
-            asked_at: SINCE.is_set(advice).then(|| base.time(Tick(SINCE.get_u32(advice)))),
-            hosts: HOSTS.get_u32(advice),
-            scarce: SCARCE.is_set(advice),
+            asked_at: SINCE.is_set(hint).then(|| base.time(Tick(SINCE.get_u32(hint)))),
+            hosts: HOSTS.get_u32(hint),
+            scarce: SCARCE.is_set(hint),
         }
     }
 
-    /// The advice, if it is about this word.
-    fn advice(&self, base: Base, now: HostTime) -> Advice {
-        let is_about = self.advice.is_about(self.word);
-        if is_about { self.advice } else { Advice::seen(self.word, base.tick(now)) }
+    /// The hint, if it is about this word.
+    fn hint(&self, base: Base, now: HostTime) -> RefillHint {
+        let is_about = self.hint.is_about(self.word);
+        if is_about { self.hint } else { RefillHint::seen(self.word, base.tick(now)) }
     }
 
     /// The words of a holding. Of the key, and of a latest ask that has ended, they say what this
@@ -457,7 +457,7 @@ impl Packed {
         };
         #[expect(clippy::cast_possible_truncation, reason = "it is an estimate")]
         let rate = (demand.rate.max(0.0) as f32).to_bits() >> FLOAT_BITS_CUT;
-        let advice = ABOUT.put(number % (1 << ABOUT.bits))
+        let hint = ABOUT.put(number % (1 << ABOUT.bits))
             | LENT.put(holding.lent.into())
             | SCARCE.put(demand.scarce.into())
             | HOSTS.put(demand.hosts.into())
@@ -466,7 +466,7 @@ impl Packed {
             | DEMAND.put(rate.into())
             | SINCE.put(since.0.into())
             | COME_BACK.put(base.tick_after(holding.come_back).0.into());
-        Self { word: Word(word), advice: Advice(advice) }
+        Self { word: Word(word), hint: RefillHint(hint) }
     }
 
     /// The next step for a request of `cells`: see [`Holding::look`].
@@ -557,7 +557,7 @@ pub(crate) fn through_words(
     holding: &Holding,
     demand: &Demand,
 ) -> (Holding, Demand) {
-    let empty = Packed { word: Word::EMPTY, advice: Advice(0) };
+    let empty = Packed { word: Word::EMPTY, hint: RefillHint(0) };
     let packed = empty.with(base, holding, demand);
     assert!(holding.held(now) + holding.spent <= MOST_CELLS, "{holding:?}");
     (packed.holding(base, now), packed.demand(base, now))
@@ -671,7 +671,7 @@ mod tests {
     }
 
     fn packed(holding: &Holding) -> Packed {
-        let empty = Packed { word: Word::announcement(77, AskNumber(3)), advice: Advice(0) };
+        let empty = Packed { word: Word::announcement(77, AskNumber(3)), hint: RefillHint(0) };
         let (rate, asked_at) = (1e-4, Some(NOW));
         empty.with(BASE, holding, &Demand { rate, recent: 0, asked_at, hosts: 3, scarce: true })
     }
@@ -716,7 +716,7 @@ mod tests {
         prop_assert_eq!(before.word.has(tick, cells), look == Look::Enough);
         let lacking = cells.saturating_sub(before.word.held(tick));
         if lacking > 0 {
-            let blocks = before.advice.blocks(before.word, BASE, tick, lacking);
+            let blocks = before.hint.blocks(before.word, BASE, tick, lacking);
             let until = match look {
                 Look::Blocked { until } => Some(until),
                 _ => None,
@@ -811,15 +811,15 @@ mod tests {
         .0;
         prop_assert_eq!(before.void(&sent, newest).map_or(holding, is), ended);
 
-        let charged = Packed { advice: before.advice.charge(cells), ..before };
+        let charged = Packed { hint: before.hint.charge(cells), ..before };
         prop_assert_eq!(is(charged), stepped(&|holding| holding.charge(cells)).0);
         Ok(())
     }
 
     /// Whatever the words hold, nothing is valid for longer than a lease can be, and a request
     /// waits no longer than for one.
-    fn does_bounded_harm(word: u128, advice: u128, cells: u32) -> Result<(), TestCaseError> {
-        let packed = Packed { word: Word(word), advice: Advice(advice) };
+    fn does_bounded_harm(word: u128, hint: u128, cells: u32) -> Result<(), TestCaseError> {
+        let packed = Packed { word: Word(word), hint: RefillHint(hint) };
         let holding = packed.holding(BASE, NOW);
         let longest = NOW.saturating_add(Micros(1 << 30)).saturating_add(Micros(TICK));
         prop_assert_eq!(holding.held(longest), 0);
@@ -872,8 +872,8 @@ mod tests {
         }
 
         #[test]
-        fn damaged_words_do_bounded_harm(word: u128, advice: u128, cells in 0..9_000_u32) {
-            does_bounded_harm(word, advice, cells)?;
+        fn damaged_words_do_bounded_harm(word: u128, hint: u128, cells in 0..9_000_u32) {
+            does_bounded_harm(word, hint, cells)?;
         }
     }
 
@@ -902,7 +902,7 @@ mod tests {
     #[test]
     fn a_reply_that_is_too_old_cannot_be_told_from_another() {
         let wish = Wish { want: 1, least: 1, validity: Micros(20_000) };
-        let empty = Packed { word: Word::announcement(77, AskNumber(3)), advice: Advice(0) };
+        let empty = Packed { word: Word::announcement(77, AskNumber(3)), hint: RefillHint(0) };
         assert!(empty.word.is_announcement());
         let (asking, sent) = empty.ask(BASE, &limit(), NOW, HostId(1), AskNumber(7), wish);
         assert!(!asking.word.is_announcement());
@@ -941,13 +941,13 @@ mod tests {
             ..Holding::new()
         };
         let before = packed(&holding);
-        assert!(before.advice.is_about(before.word));
+        assert!(before.hint.is_about(before.word));
         let other = Packed { word: Word::announcement(77, AskNumber(9)), ..before };
         let there = other.holding(BASE, NOW);
         assert_eq!((there.come_back, there.debt), (BASE.0, 0));
         // An ask of which nothing is known was sent just now.
-        let advice = Advice::seen(Word::announcement(1, AskNumber(7)), Tick(0));
-        let since = Packed { advice, ..before }.look(BASE, NOW, 1, Micros(2_000));
+        let hint = RefillHint::seen(Word::announcement(1, AskNumber(7)), Tick(0));
+        let since = Packed { hint, ..before }.look(BASE, NOW, 1, Micros(2_000));
         assert!(matches!(since, Look::Waiting { .. }), "{since:?}");
     }
 }

@@ -22,14 +22,14 @@ use crate::mistaken_args::MistakenArgs;
 use crate::stats::{PolicyStats, Stats};
 
 #[derive(Debug)]
-pub struct InForce {
+pub struct ActivePolicies {
     pub policies: Arc<Policies>,
     /// The earlier policies, as long as a key may owe something under them.
     pub history: PolicyHistory,
     /// The orders about clients, as the table has them.
     pub orders: Vec<Order>,
     /// In the order of `policies`.
-    rows: Vec<PolicyInForce>,
+    rows: Vec<ActivePolicy>,
     /// The variables of each answer.
     pub(crate) vars: AnswerVars,
     /// The whole answer where only `blocked` is set: when it is false, and when it is true.
@@ -40,7 +40,7 @@ pub struct InForce {
 
 /// One of the policies in force, with its state. A decision looks its row up once.
 #[derive(Debug)]
-pub struct PolicyInForce {
+pub struct ActivePolicy {
     pub policy: Arc<Policy>,
     pub(crate) hashing: Hashing,
     /// Whether a limit of the policy has a key or numbers of its own, which each message says.
@@ -66,9 +66,9 @@ pub struct PolicyInForce {
 #[derive(Clone, Copy, Debug)]
 pub enum DecisionPath {
     /// By one charge.
-    Usual(Usual),
+    SingleCharge(SingleCharge),
     /// By the spending of cells that the store has lent.
-    UsualShared(Usual),
+    SingleLease(SingleCharge),
     /// By the charge of all limits of the rule for the key: the policy has no trial, is not shared
     /// and not settled by responses, and there is no order about a client.
     Plain,
@@ -76,7 +76,7 @@ pub enum DecisionPath {
     Full,
 }
 
-impl PolicyInForce {
+impl ActivePolicy {
     /// The order about the client of a message, whose key is `key`.
     #[inline]
     pub fn order(&self, key: KeyHash, message: &Message<'_>, now: Time) -> Option<OrderInForce> {
@@ -145,7 +145,7 @@ impl Hashing {
 ///
 /// `make guard` shows what this saves.
 #[derive(Clone, Copy, Debug)]
-pub struct Usual {
+pub struct SingleCharge {
     salt: LimitSalt,
     pub quota: Quota,
     pub(crate) observes: bool,
@@ -153,7 +153,7 @@ pub struct Usual {
     numbers: LeaseNumbers,
 }
 
-impl Usual {
+impl SingleCharge {
     fn of(
         policy: &Policy,
         has_changed: bool,
@@ -217,7 +217,7 @@ impl Usual {
     }
 }
 
-impl InForce {
+impl ActivePolicies {
     /// A policy goes on with the counters that exist under its name, and with the number of its
     /// rules if they are as `before`.
     fn new(
@@ -233,7 +233,7 @@ impl InForce {
         let by_name: HashMap<&str, _> = rows().map(|row| (&*row.policy.name, row)).collect();
         // Lists may have a million entries, so they are not compared with themselves.
         let is_same_text = before.is_some_and(|before| before.policies.is_same_text(&policies));
-        let rules = |before: &PolicyInForce, policy: &Arc<Policy>| {
+        let rules = |before: &ActivePolicy, policy: &Arc<Policy>| {
             let (old, new) = (&before.policy, policy);
             let is_same = is_same_text
                 || Arc::ptr_eq(old, new)
@@ -249,14 +249,18 @@ impl InForce {
             let of_policy = PolicyOrders::of(&orders, |order| policy.follows(order));
             let has_changed = changes.may_owe(now);
             let may_delay = policy.max_delay() > Nanos::ZERO;
-            let path =
-                match Usual::of(policy, has_changed, &policies.answers, of_policy.as_deref()) {
-                    Some(usual) if policy.shared.is_some() => DecisionPath::UsualShared(usual),
-                    Some(usual) => DecisionPath::Usual(usual),
-                    None if is_plain(policy) && of_policy.is_none() => DecisionPath::Plain,
-                    None => DecisionPath::Full,
-                };
-            PolicyInForce {
+            let path = match SingleCharge::of(
+                policy,
+                has_changed,
+                &policies.answers,
+                of_policy.as_deref(),
+            ) {
+                Some(single) if policy.shared.is_some() => DecisionPath::SingleLease(single),
+                Some(single) => DecisionPath::SingleCharge(single),
+                None if is_plain(policy) && of_policy.is_none() => DecisionPath::Plain,
+                None => DecisionPath::Full,
+            };
+            ActivePolicy {
                 policy: policy.clone(),
                 hashing: Hashing::of(policy),
                 reads_messages: policy.limits().any(Limit::reads_messages),
@@ -287,12 +291,12 @@ impl InForce {
 
     /// The row of the policy at this place in the list.
     #[inline]
-    pub fn row(&self, place: usize) -> &PolicyInForce {
+    pub fn row(&self, place: usize) -> &ActivePolicy {
         &self.rows[place]
     }
 
     /// All rows, in the order of the policies.
-    pub fn rows(&self) -> &[PolicyInForce] {
+    pub fn rows(&self) -> &[ActivePolicy] {
         &self.rows
     }
 

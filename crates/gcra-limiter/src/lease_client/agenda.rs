@@ -1,5 +1,5 @@
-//! [`Loan`]: what the store has to be asked about a key. [`Due`]: what this process has to do
-//! about such keys, and when.
+//! [`LeaseTarget`]: a key about which the store is asked. [`Agenda`]: the tasks of this process
+//! for such keys, and when each is due.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -17,7 +17,7 @@ const MOST_KEYS: usize = 65_536;
 
 /// A key under a shared limit.
 #[derive(Clone, Debug)]
-pub struct Loan {
+pub struct LeaseTarget {
     pub key: LeaseKey,
     /// Its record in the store, with the limit as the store computes it.
     pub bucket: Bucket,
@@ -27,42 +27,42 @@ pub struct Loan {
     pub(crate) shares_after: Option<Nanos>,
 }
 
-/// The duties for keys, in the order of time.
+/// The tasks for keys, in the order of time.
 #[derive(Debug, Default)]
-pub(crate) struct Due {
+pub(crate) struct Agenda {
     inner: Mutex<Inner>,
-    /// The first duty has changed.
+    /// The first task has changed.
     changed: Notify,
 }
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// The duty for each key, and when it is due. An entry of `times` with another time is over.
-    keys: AHashMap<LeaseKey, (HostTime, Duty, Loan)>,
+    /// The task for each key, and when it is due. An entry of `times` with another time is over.
+    keys: AHashMap<LeaseKey, (HostTime, Task, LeaseTarget)>,
     times: BinaryHeap<Reverse<(HostTime, LeaseKey)>>,
 }
 
 /// The step that is due for a key.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Duty {
+pub(crate) enum Task {
     /// Give back the cells that are held, before they expire.
     GiveBack,
     /// Report the penalties that were noted.
     Report,
 }
 
-impl Due {
+impl Agenda {
     /// Notes what to do about a key. It replaces the earlier note, but a report is not put off.
-    pub(crate) fn note(&self, at: HostTime, what: Duty, loan: Loan) {
+    pub(crate) fn note(&self, at: HostTime, what: Task, target: LeaseTarget) {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let Inner { keys, times } = &mut *inner;
-        let key = loan.key;
-        if keys.get(&key).is_some_and(|(_, noted, _)| *noted == Duty::Report)
+        let key = target.key;
+        if keys.get(&key).is_some_and(|(_, noted, _)| *noted == Task::Report)
             || (keys.len() >= MOST_KEYS && !keys.contains_key(&key))
         {
             return;
         }
-        keys.insert(key, (at, what, loan));
+        keys.insert(key, (at, what, target));
         // A key that is noted again and again leaves times behind that are over.
         if times.len() > 4 * keys.len() + 64 {
             *times = keys.iter().map(|(key, (at, ..))| Reverse((*at, *key))).collect();
@@ -75,7 +75,11 @@ impl Due {
     }
 
     /// Takes out what is to be done by now; and when the next thing is.
-    pub(crate) fn take(&self, now: HostTime, done: &mut Vec<(Duty, Loan)>) -> Option<HostTime> {
+    pub(crate) fn take(
+        &self,
+        now: HostTime,
+        done: &mut Vec<(Task, LeaseTarget)>,
+    ) -> Option<HostTime> {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let Inner { keys, times } = &mut *inner;
         while let Some(Reverse((at, key))) = times.peek().copied() {
@@ -84,8 +88,8 @@ impl Due {
                 return Some(at);
             }
             times.pop();
-            if is_current && let Some((_, what, loan)) = keys.remove(&key) {
-                done.push((what, loan));
+            if is_current && let Some((_, what, target)) = keys.remove(&key) {
+                done.push((what, target));
             }
         }
         None

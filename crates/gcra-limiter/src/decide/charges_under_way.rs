@@ -1,4 +1,5 @@
-//! [`AtOnce`]: the charges of a message in the store, those that are made and those on their way.
+//! [`ChargesUnderWay`]: the charges of a message in the store, those that are made and those on
+//! their way.
 
 // ADR 52: A denied request gives back what has not drained.
 
@@ -10,18 +11,18 @@ use gcra_policy::MAX_LIMITS;
 use gcra_store::{Charging, NotCharged};
 use gcra_table::{Nanos, Table, Time, WallReading};
 
-use crate::borrower::due::Loan;
+use crate::lease_client::agenda::LeaseTarget;
 
 /// The most charges of one message: a look at each limit, and a charge.
 pub(super) const MOST_STEPS: usize = 2 * MAX_LIMITS;
 
 /// How far a message has got.
 #[derive(Debug)]
-pub(crate) struct AtOnce {
+pub(crate) struct ChargesUnderWay {
     /// When it began, by the wall clock. That says in which windows it is charged.
     pub(super) began: WallReading,
     /// The records of its limits, in the order of the claims.
-    pub(super) loans: ArrayVec<Loan, MAX_LIMITS>,
+    pub(super) targets: ArrayVec<LeaseTarget, MAX_LIMITS>,
     /// The steps that the store has replied to, in their order.
     pub(super) done: ArrayVec<Done, MOST_STEPS>,
     /// The charges that it still has to reply to.
@@ -49,7 +50,7 @@ pub(crate) struct UnderWay {
     pub(super) outcome: Option<Result<Charged, NotCharged>>,
 }
 
-impl AtOnce {
+impl ChargesUnderWay {
     /// A charge of which nothing is known, if there is one.
     pub(crate) fn under_way(&mut self) -> Option<&mut UnderWay> {
         self.under_way.iter_mut().find(|under_way| under_way.outcome.is_none())
@@ -72,7 +73,7 @@ impl AtOnce {
         charged: Charged,
     ) -> Option<Done> {
         let UnderWay { place, charge, .. } = *under_way;
-        let limit = *self.loans.get(place)?.bucket.limit();
+        let limit = *self.targets.get(place)?.bucket.limit();
         let done = Done { place, charge, charged, at: table.now(), limit };
         self.done.try_push(done).ok()?;
         Some(done)

@@ -6,11 +6,11 @@ pub(super) const BEATS_BETWEEN: u32 = 60;
 /// Something that may be wrong for a while. The log says so when it begins, and each minute until
 /// it has ended.
 #[derive(Debug, Default)]
-pub(super) struct Complaint {
+pub(super) struct OncePerMinute {
     beats: u32,
 }
 
-impl Complaint {
+impl OncePerMinute {
     /// Whether the log says it now; to be called at each beat.
     pub(super) fn due(&mut self, is_wrong: bool) -> bool {
         self.due_after(1, is_wrong).is_some()
@@ -55,7 +55,7 @@ mod tests {
 
     #[test]
     fn a_complaint_is_made_at_once_each_minute_and_when_it_begins_again() {
-        let mut complaint = Complaint::default();
+        let mut complaint = OncePerMinute::default();
         assert_eq!(said(130, |_| complaint.due(true)), [0, 60, 120]);
         assert!(said(3, |_| complaint.due(false)).is_empty());
         assert_eq!(said(3, |_| complaint.due(true)), [0]);
@@ -63,7 +63,7 @@ mod tests {
 
     #[test]
     fn a_complaint_can_wait_whether_it_lasts() {
-        let mut complaint = Complaint::default();
+        let mut complaint = OncePerMinute::default();
         let lasted: Vec<_> = (0..80).filter_map(|_| complaint.due_after(10, true)).collect();
         assert_eq!(lasted, [10, 70]);
         assert_eq!(complaint.due_after(10, false), None);

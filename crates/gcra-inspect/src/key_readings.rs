@@ -3,14 +3,14 @@
 use std::iter;
 use std::net::IpAddr;
 
+use gcra_policy::describe;
 use gcra_policy::key::{Key, NamedValue, WrittenValue};
 use gcra_policy::key_parts::KeyArg;
-use gcra_policy::words;
 use gcra_text::count::Count;
 
 /// The key that a KEY means, as the args of a message.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Meaning {
+pub struct KeyReading {
     pub args: Vec<NamedValue>,
     /// The args, where the KEY leaves it open that it could have named others: "as key=a".
     pub(crate) note: String,
@@ -22,7 +22,7 @@ pub struct Meaning {
 /// A name or a mark (`else:`) in front of a value says its arg. Without them the value is that of
 /// the arg itself, and not of a fallback. It has the type that is in front, and otherwise it is an
 /// address or a string.
-pub fn named(key: &Key, args: &[KeyArg]) -> Result<Meaning, String> {
+pub fn named(key: &Key, args: &[KeyArg]) -> Result<KeyReading, String> {
     let text = &key.text;
     let names: Vec<Option<(&str, &str)>> =
         key.parts.iter().map(|written| written.text.split_once('=')).collect();
@@ -55,7 +55,7 @@ pub fn named(key: &Key, args: &[KeyArg]) -> Result<Meaning, String> {
                 }
             }
         }
-        return Ok(Meaning { args: named, note: String::new() });
+        return Ok(KeyReading { args: named, note: String::new() });
     }
     // HAProxy's args have no names with a space.
     let nameless: Vec<_> =
@@ -72,16 +72,16 @@ pub fn named(key: &Key, args: &[KeyArg]) -> Result<Meaning, String> {
     let (mut meant, mut is_open) = (Vec::new(), false);
     for (arg, written) in shape.iter().zip(&key.parts) {
         let name = arg.names().nth(written.fallback.into()).ok_or_else(|| {
-            let name = words::text(&arg.name);
+            let name = describe::text(&arg.name);
             format!("'{text}': the arg '{name}' has no such fallback as '{written}'")
         })?;
         is_open |= written.fallback == 0 && !arg.fallbacks.is_empty();
-        meant.push(NamedValue { name: words::text(name), value: written.text.parse()? });
+        meant.push(NamedValue { name: describe::text(name), value: written.text.parse()? });
     }
     let values = meant.iter().zip(&key.parts);
     let values = values.map(|(arg, written)| (written.fallback, arg.value.in_key()));
     let note = if is_open { format!("as {}", exact_key(shape, values)) } else { String::new() };
-    Ok(Meaning { args: meant, note })
+    Ok(KeyReading { args: meant, note })
 }
 
 /// Another form in which HAProxy may send an arg.
@@ -118,7 +118,7 @@ pub(crate) fn other_forms(arg: &NamedValue, key: &[KeyArg]) -> Vec<OtherForm> {
     let is_it = |known: &[u8]| *known == *name.as_bytes();
     let is_address = matches!(value, WrittenValue::Ip(_) | WrittenValue::Net(_));
     let named = key.iter().filter(|known| known.names().any(is_it)).flat_map(|known| {
-        let others = known.names().filter(|other| !is_it(other)).map(words::text);
+        let others = known.names().filter(|other| !is_it(other)).map(describe::text);
         others.map(|other| {
             let when = format!("HAProxy sends {value} in the arg '{other}'");
             form(&other, value.clone(), when, is_address && is_it(&known.name))
@@ -136,7 +136,7 @@ pub(crate) fn exact_key(
     let with_names = args.iter().any(|arg| !arg.fallbacks.is_empty());
     let args = args.iter().map(Some).chain(iter::repeat(None));
     let part = |(arg, (number, value)): (Option<&KeyArg>, (u8, String))| {
-        let name = arg.and_then(|arg| arg.names().nth(number.into())).map(words::text);
+        let name = arg.and_then(|arg| arg.names().nth(number.into())).map(describe::text);
         name.filter(|_| with_names).map_or(value.clone(), |name| format!("{name}={value}"))
     };
     args.zip(values).map(part).collect::<Vec<_>>().join(",")
@@ -148,10 +148,10 @@ pub fn in_words(args: &[KeyArg]) -> String {
         return "all args of the message, in their order".to_owned();
     }
     let arg = |arg: &KeyArg| match &arg.fallbacks[..] {
-        [] => words::text(&arg.name),
+        [] => describe::text(&arg.name),
         fallbacks => {
-            let fallbacks: Vec<_> = fallbacks.iter().map(|name| words::text(name)).collect();
-            format!("{} (or {})", words::text(&arg.name), fallbacks.join(" or "))
+            let fallbacks: Vec<_> = fallbacks.iter().map(|name| describe::text(name)).collect();
+            format!("{} (or {})", describe::text(&arg.name), fallbacks.join(" or "))
         }
     };
     args.iter().map(arg).collect::<Vec<_>>().join(",")
@@ -162,15 +162,15 @@ mod tests {
     use super::*;
     use gcra_policy::file::names::key_args;
 
-    fn meaning_of(key: &str) -> impl Fn(&str) -> Result<Meaning, String> {
+    fn meaning_of(key: &str) -> impl Fn(&str) -> Result<KeyReading, String> {
         let entries: Vec<_> = key.split(',').collect();
         let args = key_args(&entries, "key", "", |_, mistake| panic!("{mistake}"));
         move |text| named(&text.parse().unwrap(), &args)
     }
 
     fn args_of(key: &str) -> impl Fn(&str) -> Result<Vec<NamedValue>, String> {
-        let meaning = meaning_of(key);
-        move |text| Ok(meaning(text)?.args)
+        let reading = meaning_of(key);
+        move |text| Ok(reading(text)?.args)
     }
 
     fn pair(name: &str, value: &str) -> NamedValue {
@@ -209,8 +209,8 @@ mod tests {
 
     #[test]
     fn a_value_without_a_name_is_that_of_the_arg() {
-        let meaning = meaning_of("key,else ip");
-        let meant = |name: &str, value: &str, note: &str| Meaning {
+        let reading = meaning_of("key,else ip");
+        let meant = |name: &str, value: &str, note: &str| KeyReading {
             args: vec![pair(name, value)],
             note: note.to_owned(),
         };
@@ -221,7 +221,7 @@ mod tests {
             ("ip=192.0.2.1", meant("ip", "192.0.2.1", "")),
             ("else:192.0.2.1", meant("ip", "192.0.2.1", "")),
         ] {
-            assert_eq!(meaning(text).unwrap(), right, "{text}");
+            assert_eq!(reading(text).unwrap(), right, "{text}");
         }
         assert_eq!(meaning_of("port")("80").unwrap(), meant("port", "str:80", ""));
     }

@@ -12,33 +12,33 @@ use gcra_policy::{Limit, MAX_LIMITS};
 use gcra_table::{LeaseKey, LeaseNeed, Leases, Nanos, Reading, Table, Time};
 use spop_agent::Message;
 
-use crate::answer::{LimitStanding, Standings};
-use crate::borrower::due::Loan;
-use crate::borrower::waiting::Waits;
-use crate::borrower::{Asking, Borrower};
+use crate::active_policies::{ActivePolicies, ActivePolicy, SingleCharge};
+use crate::answer::{LimitUsage, LimitUsages};
 use crate::counting::count;
-use crate::decide::attempt::{Attempt, MustWait, Patience};
 use crate::decide::claim::{Claim, SharedQuestion};
-use crate::policies_in_force::{InForce, PolicyInForce, Usual};
+use crate::decide::shared_progress::{MustWait, Patience, SharedProgress};
+use crate::lease_client::agenda::LeaseTarget;
+use crate::lease_client::waiting::Waits;
+use crate::lease_client::{Asking, LeaseClient};
 use crate::question::Question;
 use crate::stats::Lane;
 use crate::verdict::{Reason, Verdict};
 
 /// The values that the spending of lent cells needs.
 #[derive(Clone, Copy)]
-pub(crate) struct Lent<'r> {
+pub(crate) struct LeaseSpender<'r> {
     pub(crate) table: &'r Table,
-    pub(crate) in_force: &'r InForce,
-    pub(crate) row: &'r PolicyInForce,
-    pub(crate) usual: &'r Usual,
+    pub(crate) in_force: &'r ActivePolicies,
+    pub(crate) row: &'r ActivePolicy,
+    pub(crate) single: &'r SingleCharge,
     pub(crate) lane: Lane,
-    pub(crate) borrower: Option<&'r Borrower>,
+    pub(crate) lease_client: Option<&'r LeaseClient>,
     /// The leases of this host, if there is a store.
     pub(crate) leases: Option<&'r Leases>,
     pub(crate) now: Time,
 }
 
-impl Lent<'_> {
+impl LeaseSpender<'_> {
     /// The verdict on a message under the one limit of a shared policy, if the cells are here or
     /// the store has said when to come back.
     #[inline(always)]
@@ -47,15 +47,15 @@ impl Lent<'_> {
         question: Question,
         message: impl Fn() -> Option<Message<'m>>,
     ) -> Option<Verdict> {
-        let Self { table, in_force, row, usual, lane, borrower, leases, now } = self;
-        let (borrower, leases) = (borrower?, leases?);
+        let Self { table, in_force, row, single, lane, lease_client, leases, now } = self;
+        let (lease_client, leases) = (lease_client?, leases?);
         let Question { policy: place, key, cells, .. } = question;
         // A request that can never be allowed, or that costs nothing, is decided elsewhere.
-        if cells == 0 || cells > usual.quota.burst() {
+        if cells == 0 || cells > single.quota.burst() {
             return None;
         }
-        let lease_key = usual.lease_key(key);
-        let taken = leases.take(lease_key, HostTime::from(now), cells, borrower.patience);
+        let lease_key = single.lease_key(key);
+        let taken = leases.take(lease_key, HostTime::from(now), cells, lease_client.patience);
         let reason = match taken {
             Ok(spent) => {
                 let left = spent.left();
@@ -63,14 +63,14 @@ impl Lent<'_> {
                 if left & left.wrapping_sub(1) == 0
                     && let Some(message) = message()
                 {
-                    ask_ahead(borrower, table, in_force, question, &message, lease_key);
+                    ask_ahead(lease_client, table, in_force, question, &message, lease_key);
                 }
                 None
             }
             Err(Look::Blocked { .. }) => Some(Reason::Limit),
             Err(_) => return None,
         };
-        let verdict = Verdict::new(place, usual.observes, reason);
+        let verdict = Verdict::new(place, single.observes, reason);
         count(in_force, row, row.stats.on(lane), question, verdict, message);
         Some(verdict)
     }
@@ -80,21 +80,22 @@ impl Lent<'_> {
 /// was spent if that cannot wait.
 #[cold]
 pub(crate) fn ask_ahead(
-    borrower: &Borrower,
+    lease_client: &LeaseClient,
     table: &Table,
-    in_force: &InForce,
+    in_force: &ActivePolicies,
     question: Question,
     message: &Message<'_>,
     key: LeaseKey,
 ) {
-    let leases = borrower.leases();
+    let leases = lease_client.leases();
     let policy = &in_force.row(question.policy).policy;
     let (Some(sharing), [limit]) = (policy.shared, policy.rule(question.rule).limits()) else {
         return;
     };
     let leases = &leases;
-    let shared = SharedQuestion { borrower, leases, table, in_force, sharing, question, message };
-    borrower.spent(table, key, || shared.loan(shared.claim(0, limit)));
+    let shared =
+        SharedQuestion { lease_client, leases, table, in_force, sharing, question, message };
+    lease_client.spent(table, key, || shared.target(shared.claim(0, limit)));
 }
 
 impl<'p> SharedQuestion<'p, '_, '_> {
@@ -108,9 +109,9 @@ impl<'p> SharedQuestion<'p, '_, '_> {
         &self,
         limits: &'p [Limit],
         now: &mut Reading,
-        attempt: &mut Attempt,
+        so_far: &mut SharedProgress,
         patience: Patience,
-        standings: Option<&mut Standings>,
+        usages: Option<&mut LimitUsages>,
     ) -> Result<Option<Reason>, MustWait> {
         let claims = self.claims(limits);
         debug_assert!(claims.iter().all(|claim| claim.limit.calendar().is_none()));
@@ -120,30 +121,30 @@ impl<'p> SharedQuestion<'p, '_, '_> {
             .map(|claim| LeaseNeed { key: claim.key, cells, burst: claim.quota.burst() })
             .collect();
         let at = HostTime::from(now.time());
-        let step = self.leases.decide(at, &needs, self.borrower.patience);
+        let step = self.leases.decide(at, &needs, self.lease_client.patience);
         let (reason, standings_of) = match step {
             Step::Allow => {
                 self.spent(&claims);
-                (None, self.standings(&claims, at, attempt, None))
+                (None, self.usages(&claims, at, so_far, None))
             }
             Step::TooLarge { limit } => {
                 let never = claims.get(limit).map(|claim| claim.quota.drain_time());
                 let denied = never.map(|never| (limit, never));
-                (Some(Reason::Oversize), self.standings(&claims, at, attempt, denied))
+                (Some(Reason::Oversize), self.usages(&claims, at, so_far, denied))
             }
             Step::Block { limit, until } => {
                 let wait = Nanos::from(until.saturating_since(at));
                 let wait = self.punish(&claims, limit, wait);
-                (Some(Reason::Limit), self.standings(&claims, at, attempt, Some((limit, wait))))
+                (Some(Reason::Limit), self.usages(&claims, at, so_far, Some((limit, wait))))
             }
             Step::Wait { limit, .. } | Step::Ask { limit, .. } => {
                 let claim = claims.get(limit);
-                let loan = claim.and_then(|claim| Some((*claim, self.loan(*claim)?)));
-                let Some((claim, loan)) = loan else { return Ok(Some(Reason::Store)) };
-                if self.waits(step, claim, &loan, attempt, patience) {
+                let target = claim.and_then(|claim| Some((*claim, self.target(*claim)?)));
+                let Some((claim, target)) = target else { return Ok(Some(Reason::Store)) };
+                if self.waits(step, claim, &target, so_far, patience) {
                     return Err(MustWait);
                 }
-                let decided = self.without_store(limits, now, &loan);
+                let decided = self.without_store(limits, now, &target);
                 let (row, Question { policy, .. }) = (self.row(), self.question);
                 let verdict = Verdict::new(policy, row.policy.observes, decided.0);
                 row.stats.seldom.without_store.add(verdict.outcome.index(), 1);
@@ -151,11 +152,11 @@ impl<'p> SharedQuestion<'p, '_, '_> {
             }
         };
         if reason.is_some() {
-            self.give_back(&claims, attempt);
+            self.give_back(&claims, so_far);
         }
-        if let Some(standings) = standings {
+        if let Some(usages) = usages {
             let policy = self.policy();
-            standings_of.iter().for_each(|standing| standings.add(standing, policy));
+            standings_of.iter().for_each(|usage| usages.add(usage, policy));
         }
         Ok(reason)
     }
@@ -166,40 +167,40 @@ impl<'p> SharedQuestion<'p, '_, '_> {
         &self,
         step: Step,
         claim: Claim<'p>,
-        loan: &Loan,
-        attempt: &mut Attempt,
+        target: &LeaseTarget,
+        so_far: &mut SharedProgress,
         patience: Patience,
     ) -> bool {
-        if !self.may_wait(loan, attempt, patience) {
+        if !self.may_wait(target, so_far, patience) {
             return false;
         }
-        attempt.sharing = Some(self.sharing);
-        if attempt.waits.as_ref().is_none_or(|waits| waits.key != claim.key) {
-            let waits = self.borrower.join(claim.key, self.question.cells);
-            if let Some(before) = attempt.waits.replace(waits) {
+        so_far.sharing = Some(self.sharing);
+        if so_far.waits.as_ref().is_none_or(|waits| waits.key != claim.key) {
+            let waits = self.lease_client.join(claim.key, self.question.cells);
+            if let Some(before) = so_far.waits.replace(waits) {
                 // When there is no space, the request has waited for a key twice.
-                let _ = attempt.free.try_push((before.key, before.free()));
+                let _ = so_far.free.try_push((before.key, before.free()));
             }
         }
         let Step::Ask { limit, least } = step else { return true };
         if patience != Patience::Asks {
             return true;
         }
-        if let Some(asked) = attempt.asked.get_mut(limit) {
+        if let Some(asked) = so_far.asked.get_mut(limit) {
             *asked = true;
         }
         if self.row().has_changed {
             self.give_former_back(claim);
         }
-        self.borrower.ask(self.table, loan.clone(), least) == Asking::UnderWay
+        self.lease_client.ask(self.table, target.clone(), least) == Asking::UnderWay
     }
 
     /// Whether the store can be waited for.
-    fn may_wait(&self, loan: &Loan, attempt: &Attempt, patience: Patience) -> bool {
-        let is_away = self.borrower.is_away(self.table, loan);
-        patience != Patience::Over
-            && (!is_away || self.borrower.is_starting(loan))
-            && !attempt.waits.as_ref().is_some_and(Waits::is_away)
+    fn may_wait(&self, target: &LeaseTarget, so_far: &SharedProgress, patience: Patience) -> bool {
+        let is_away = self.lease_client.is_away(self.table, target);
+        patience != Patience::MustAnswer
+            && (!is_away || self.lease_client.is_starting(target))
+            && !so_far.waits.as_ref().is_some_and(Waits::is_away)
     }
 
     /// Gives back the cells that this machine holds under numbers or keys from before a change.
@@ -207,10 +208,10 @@ impl<'p> SharedQuestion<'p, '_, '_> {
     #[cold]
     fn give_former_back(&self, claim: Claim<'_>) {
         let now = HostTime::from(self.table.now());
-        for loan in self.former_loans(claim, self.table.wall_reading().second()) {
-            let holding = self.leases.holding(loan.key, now);
+        for target in self.former_targets(claim, self.table.wall_reading().second()) {
+            let holding = self.leases.holding(target.key, now);
             if holding.held(now) > 0 || holding.unreported() > 0 {
-                self.borrower.give_back(self.table, loan, u32::MAX);
+                self.lease_client.give_back(self.table, target, u32::MAX);
             }
         }
     }
@@ -218,17 +219,17 @@ impl<'p> SharedQuestion<'p, '_, '_> {
     /// After cells were spent under all limits: whether to ask for more ahead of need.
     fn spent(&self, claims: &[Claim<'p>]) {
         for claim in claims {
-            self.borrower.spent(self.table, claim.key, || self.loan(*claim));
+            self.lease_client.spent(self.table, claim.key, || self.target(*claim));
         }
     }
 
     /// Gives back what was asked for and is of no use, because the request is denied.
-    fn give_back(&self, claims: &[Claim<'p>], attempt: &mut Attempt) {
-        for (claim, asked) in claims.iter().zip(&mut attempt.asked) {
+    fn give_back(&self, claims: &[Claim<'p>], so_far: &mut SharedProgress) {
+        for (claim, asked) in claims.iter().zip(&mut so_far.asked) {
             if mem::take(asked)
-                && let Some(loan) = self.loan(*claim)
+                && let Some(target) = self.target(*claim)
             {
-                self.borrower.give_back(self.table, loan, self.question.cells);
+                self.lease_client.give_back(self.table, target, self.question.cells);
             }
         }
     }
@@ -238,30 +239,30 @@ impl<'p> SharedQuestion<'p, '_, '_> {
         let Some(claim) = claims.get(limit) else { return wait };
         let Some(penalty) = self.policy().penalty_under(claim.limit) else { return wait };
         // A client is within its limit if it waits only for cells that other machines hold.
-        if self.borrower.waits_for_others(self.table, claim.key) {
+        if self.lease_client.waits_for_others(self.table, claim.key) {
             return wait;
         }
-        let noted = self.borrower.noted(self.table, claim.key);
+        let noted = self.lease_client.noted(self.table, claim.key);
         let noted = claim.quota.emission_interval().saturating_mul(noted.into());
         let wait = wait.saturating_add(noted);
         let Some(longer) = penalty.after(wait, claim.quota) else { return wait };
-        let Some(loan) = self.loan(*claim) else { return wait };
-        if self.borrower.punish(self.table, loan, penalty.cells) { longer } else { wait }
+        let Some(target) = self.target(*claim) else { return wait };
+        if self.lease_client.punish(self.table, target, penalty.cells) { longer } else { wait }
     }
 
     /// The standing of each limit: an estimate, because only the store knows what all hosts owe.
     /// `denied` is the limit that denies the request, and how long to wait for it.
-    fn standings(
+    fn usages(
         &self,
         claims: &[Claim<'p>],
         now: HostTime,
-        attempt: &Attempt,
+        so_far: &SharedProgress,
         denied: Option<(usize, Nanos)>,
-    ) -> ArrayVec<LimitStanding, MAX_LIMITS> {
-        let standing = |(place, claim): (usize, &Claim<'p>)| {
+    ) -> ArrayVec<LimitUsage, MAX_LIMITS> {
+        let usage = |(place, claim): (usize, &Claim<'p>)| {
             let Claim { place: limit, quota, key, .. } = *claim;
             let wait = denied.filter(|(denied, _)| *denied == place).map(|(_, wait)| wait);
-            let free = attempt.free_of(key);
+            let free = so_far.free_of(key);
             let held = self.leases.holding(key, now).held(now);
             let remaining = match wait {
                 Some(_) => 0,
@@ -269,8 +270,8 @@ impl<'p> SharedQuestion<'p, '_, '_> {
             };
             let owed = u64::from(quota.burst() - remaining);
             let owed = Nanos(owed * quota.emission_interval().0);
-            LimitStanding::of_rate(limit, quota, owed, wait.unwrap_or(Nanos::ZERO))
+            LimitUsage::of_rate(limit, quota, owed, wait.unwrap_or(Nanos::ZERO))
         };
-        claims.iter().enumerate().map(standing).collect()
+        claims.iter().enumerate().map(usage).collect()
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 
-use gcra_limiter::policies_in_force::InForce;
+use gcra_limiter::active_policies::ActivePolicies;
 use gcra_policy::begin_anew::begin_anew;
 use gcra_policy::store::StoreSettings;
 use gcra_policy::{Policies, Policy};
@@ -22,7 +22,7 @@ pub(super) type ReadOutcome = Result<Option<Replacement>, Vec<ConfigNote>>;
 /// Policies that were read, and what the log says about them. The thread that reads makes it,
 /// because all this takes the longer the more a file has.
 pub(super) struct Replacement {
-    pub(super) next: Box<InForce>,
+    pub(super) next: Box<ActivePolicies>,
     words: String,
     /// What has changed, a line each.
     changes: Vec<String>,
@@ -107,7 +107,7 @@ pub(super) fn adopt(
 }
 
 impl Replacement {
-    pub(super) fn new(before: &Policies, next: Box<InForce>, startup: &Startup) -> Self {
+    pub(super) fn new(before: &Policies, next: Box<ActivePolicies>, startup: &Startup) -> Self {
         let policies = &next.policies;
         let about_frames = policies.about_frames(startup.max_frame_size);
         let mut of_change: Vec<_> = about_abandoned(before, policies).into_iter().collect();
@@ -135,7 +135,7 @@ impl Replacement {
 
 /// The policies that make other keys than before, of those that have orders about single clients;
 /// and how many.
-fn rekeyed(before: &Policies, now: &InForce) -> Vec<(Box<str>, u64)> {
+fn rekeyed(before: &Policies, now: &ActivePolicies) -> Vec<(Box<str>, u64)> {
     let is_of_client = |order: &&Order| matches!(order.target, OrderTarget::Client { .. });
     let orders = |policy: &Policy| {
         let of_clients = now.orders.iter().filter(is_of_client);

@@ -70,13 +70,13 @@ pub(crate) fn flags_of(quota: Quota) -> Option<String> {
 }
 
 /// A configuration that decides, and its outcome.
-pub(crate) struct Side {
+pub(crate) struct ReplayedConfig {
     pub name: String,
     pub engine: Engine,
     pub tally: LogTally,
 }
 
-impl Side {
+impl ReplayedConfig {
     pub(crate) fn new(
         Configured { name, policies }: Configured,
         slots: Option<Slots>,
@@ -127,8 +127,8 @@ const BATCH: usize = 32;
 
 /// One or two configurations that decide about a log.
 pub(crate) struct Replaying {
-    pub new: Side,
-    pub old: Option<Side>,
+    pub new: ReplayedConfig,
+    pub old: Option<ReplayedConfig>,
     pub changes: Changes,
     mapping: Mapping,
     /// That of the old one; `None` if it has the same messages, which are written once then.
@@ -138,13 +138,16 @@ pub(crate) struct Replaying {
 }
 
 impl Replaying {
-    pub(crate) fn new((new, mapping): (Side, Mapping), old: Option<(Side, Mapping)>) -> Self {
+    pub(crate) fn new(
+        (new, mapping): (ReplayedConfig, Mapping),
+        old: Option<(ReplayedConfig, Mapping)>,
+    ) -> Self {
         let (old, old_mapping) = old.unzip();
         let old_mapping = old_mapping.filter(|old| !mapping.writes_as(old));
         Self { new, old, changes: Changes::default(), mapping, old_mapping, times: Vec::new() }
     }
 
-    pub(crate) fn sides(&self) -> impl Iterator<Item = &Side> {
+    pub(crate) fn sides(&self) -> impl Iterator<Item = &ReplayedConfig> {
         iter::once(&self.new).chain(&self.old)
     }
 
