@@ -243,9 +243,9 @@ const LEGEND: &str = "
 A NOTIFY has one arg, IPv4 unless the row says more, and ids as HAProxy sends them. A decision
 includes hashing the key. A new key takes a slot, with a fresh reading of the clock, which is a
 system call under Valgrind. Leased cells are those of a limit that several machines share; hashing
-the key is included. The agent is a process with all that answers a NOTIFY, from read to write, as
-the program puts it together, on one key that is denied unless the row says more; with 100 000
-keys, a quarter of those that are counted are the first of their key.
+the key is included. The agent is a process that reads, decides and writes with the parts of the
+program. It has one key, which is denied unless the row says more. With 100 000 keys, a quarter of
+the NOTIFYs that are counted are the first of their key.
 
 ";
 

@@ -65,7 +65,8 @@ fn the_shipped_files_are_valid_without_a_warning() {
     needs!(openssl());
     let directory = directory();
     let certificate = certificate(directory.path());
-    for file in std::fs::read_dir(haproxy_folder()).unwrap() {
+    let printed = std::fs::read_dir(haproxy_folder().join("printed")).unwrap();
+    for file in std::fs::read_dir(haproxy_folder()).unwrap().chain(printed) {
         let path = file.unwrap().path();
         if path.extension().is_some_and(|extension| extension == "cfg") {
             let mut check = Command::new(haproxy_binary());

@@ -142,7 +142,7 @@ fn an_order_holds_on_all_machines_of_a_store_also_on_one_that_was_away() {
         one.said(&["exempt", "--list"]).0.contains(": policy 'user', exempt for another ")
     });
     assert!(!one.said(&["block", "--list"]).0.contains("policy 'user'"));
-    assert_eq!(two.said(&["block", "--end", "2001:db8::3"]).1, 1, "there is none any more");
+    assert_eq!(two.said(&["block", "--end", "2001:db8:9::1"]).1, 1, "there was none");
 
     // An action of an agent goes through the store, too, and a machine may have several agents.
     let token = token(&two.directory, "token", TOKEN);
@@ -177,6 +177,40 @@ fn machines_of_one_store_that_get_the_same_order_at_once_all_have_done_it() {
         }
         let (words, status) = elsewhere(&[&["block", "--end", &key], &there[..]].concat());
         assert!(words.matches(": done: ").count() == 3 && status == 0, "{words}");
+    }
+}
+
+/// As it is when one machine is later than the others.
+#[test]
+fn the_end_of_an_order_that_another_machine_has_ended_is_done() {
+    needs!(valkey());
+    let server = Server::start(&["--maxmemory-policy", "noeviction"]);
+    let (one, two) = (Machine::new(&server.url()).start(), Machine::new(&server.url()).start());
+    let token = token(&two.directory, "token", TOKEN);
+    let there = ["--admin", &*two.agent.as_ref().unwrap().1, "--token", &token];
+    let end = |order: &str, key: &str| {
+        let args = [order, "--end", "--policy", "check", key];
+        (two.said(&args), elsewhere(&[&args[..], &there].concat()))
+    };
+    let client = [("ip", ip("192.0.2.1"))];
+    assert_eq!(one.said(&["block", "--for", "1h", "192.0.2.1"]).1, 0);
+    wait_until("it is blocked", || two.is_blocked("check", &client));
+    assert_eq!(one.said(&["block", "--end", "192.0.2.1"]).1, 0);
+    wait_until("it is not blocked", || !two.is_blocked("check", &client));
+    let ((words, status), (said, status_there)) = end("block", "192.0.2.1");
+    assert!(words.contains("the block was ended ") && status == 0, "{words}");
+    let done = ": done: policy 'check': the block of 192.0.2.1 was ended ";
+    assert!(said.contains(done) && status_there == 0, "{said}");
+    // What never was, and what is no longer the last.
+    assert_eq!(one.said(&["exempt", "--for", "1h", "192.0.2.3"]).1, 0);
+    assert_eq!(one.said(&["exempt", "--end", "192.0.2.3"]).1, 0);
+    assert_eq!(one.said(&["block", "--for", "1h", "192.0.2.3"]).1, 0);
+    wait_until("it is blocked", || two.is_blocked("check", &[("ip", ip("192.0.2.3"))]));
+    for (order, key) in [("exempt", "192.0.2.1"), ("block", "192.0.2.2"), ("exempt", "192.0.2.3")]
+    {
+        let ((words, status), (said, status_there)) = end(order, key);
+        assert!(words.contains("there was no ") && status == 1, "{words}");
+        assert!(said.contains(": refused: there is no ") && status_there == 1, "{said}");
     }
 }
 

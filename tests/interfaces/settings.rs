@@ -6,7 +6,8 @@ use std::fs;
 use std::path::Path;
 
 use gcra_policy::file::settings::{APART, Declared, REQUIRED, SettingTable, TABLES, Values};
-use gcra_text::duration::Exact;
+use gcra_table::Rate;
+use gcra_text::duration::{self, Exact, unit_words};
 use serde_json::{Map, Value as Json, json};
 use toml::de::{DeTable, DeValue};
 
@@ -201,21 +202,34 @@ fn the_table_of_settings_is_true() {
     compare_file("docs/CONFIG.md", "### All settings\n", &content);
 }
 
-/// `"10/s"` and `"10/s burst 20"`.
-const RATE: &str = r"^\s*[0-9]+(\.[0-9]+)?/[0-9]*\s*[a-z]+\s*$";
-const LIMIT: &str = r"^\s*[0-9]+(\.[0-9]+)?/[0-9]*[a-z]+(\s+burst\s+[0-9]+)?\s*$";
+/// The pattern of the units with which a text is right.
+fn units(is_right: impl Fn(&str) -> bool) -> String {
+    let units = unit_words().filter(|unit| is_right(unit));
+    format!("({})", units.collect::<Vec<_>>().join("|"))
+}
+
+/// The pattern of `"10/s"`; with `more`, of `"10/s burst 20"`.
+fn rate(more: &str) -> String {
+    let units = units(|unit| format!("1/{unit}").parse::<Rate>().is_ok());
+    format!(r"^\s*[0-9]*\.?[0-9]+/[0-9]*{units}{more}\s*$")
+}
+
+/// The pattern of `"10m"`.
+fn time() -> String {
+    format!("^[0-9]+{}$", units(|unit| duration::parse(&format!("1{unit}")).is_some()))
+}
 
 /// The schema of a value.
 fn schema(values: &Values) -> Json {
     let text = || json!({ "type": "string", "minLength": 1 });
-    let limit = || json!({ "type": "string", "pattern": LIMIT });
+    let limit = || json!({ "type": "string", "pattern": rate(r"(\s+burst\s+[0-9]+)?") });
     let one = || json!({ "anyOf": [limit(), { "$ref": "#/definitions/limit" }] });
     match values {
         Values::Boolean => json!({ "type": "boolean" }),
         Values::Number(least, most) => {
             json!({ "type": "integer", "minimum": least, "maximum": most })
         }
-        Values::Time(..) => json!({ "type": "string", "pattern": "^[0-9]+[a-z]+$" }),
+        Values::Time(..) => json!({ "type": "string", "pattern": time() }),
         Values::Text => text(),
         Values::Word(words) => json!({ "enum": words }),
         Values::Texts => json!({ "type": "array", "items": { "type": "string" } }),
@@ -297,7 +311,7 @@ fn schema_of_files() -> Json {
         { "required": ["count"] },
         { "required": ["arg"] },
     ]);
-    limit["properties"]["rate"]["pattern"] = RATE.into();
+    limit["properties"]["rate"]["pattern"] = rate("").into();
     schema["definitions"] = json!({ "limit": limit });
     schema
 }
@@ -371,12 +385,35 @@ fn the_schema_and_the_agent_agree() {
         assert_eq!(mistakes(&text), Vec::<String>::new(), "{place}");
     }
 
+    for unit in unit_words() {
+        let limits = match unit {
+            "us" | "ms" => "\"0.5/20ms burst 7\"".to_owned(),
+            unit => format!("[\" .5/2{unit} burst  20 \", {{ rate = \"10/{unit}\" }}]"),
+        };
+        let text = format!(
+            "[policy.api]\nlimits = {limits}\n[policy.fast]\nlimits = \"1000000/ms\"\n\
+             penalty = {{ ceiling = \"1{unit}\" }}"
+        );
+        assert_eq!(mistakes(&text), Vec::<String>::new(), "{text}");
+        assert!(read_config(&text).is_ok(), "{text}: {:?}", read_config(&text));
+    }
+
     for wrong in [
         "",
         "[policy.api]",
         "[policy.api]\nlimit = \"1/s\"",
         "[policy.api]\nlimits = 10",
         "[policy.api]\nlimits = \"10\"",
+        "[policy.api]\nlimits = \"10/fortnight\"",
+        "[policy.api]\nlimits = \"10/us\"",
+        "[policy.api]\nlimits = \"10/10 s\"",
+        "[policy.api]\nlimits = \"10./s\"",
+        "[policy.api]\nlimits = \"1/s\"\nobserve = [\"10/secs burst 20\"]",
+        "[policy.api]\nlimits = { rate = \"10/S\" }",
+        "[policy.api]\nlimits = { rate = \"10/s burst 20\" }",
+        "[policy.api]\nlimits = \"1/s\"\nmax_delay = \"2seks\"",
+        "[policy.api]\nlimits = \"1/s\"\nmax_delay = \"2 s\"",
+        "[policy.api]\nlimits = \"1/s\"\npenalty = { ceiling = \"1w\" }",
         "[policy.api]\nlimits = []",
         "[policy.api]\nlimits = { burst = 9 }",
         "[policy.api]\nlimits = { rate = \"1/s\", count = 9, window = \"day\" }",

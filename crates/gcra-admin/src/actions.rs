@@ -36,7 +36,7 @@ use gcra_inspect::orders::{
 };
 use gcra_inspect::process_list::{self, is_this_process};
 use gcra_inspect::process_state::stopped_long_ago;
-use gcra_inspect::store_orders::{GivesToStore, where_it_has_ended, where_it_holds};
+use gcra_inspect::store_orders::{GivesToStore, was_ended, where_it_has_ended, where_it_holds};
 use gcra_inspect::store_reader::InStore;
 use gcra_limiter::stats::lock;
 use gcra_policy::key::Key;
@@ -767,11 +767,16 @@ fn order(
     for subject in &subjects {
         let here = subject.order(inspected).filter(|order| order.kind == *kind);
         let is_in_store = store.as_ref().is_some_and(|it| it.has(inspected, subject, *kind));
+        let policy = subject.policy(inspected);
         if !begins && here.is_none() && !is_in_store {
+            if let Some(ago) = store.as_ref().and_then(|it| it.ended(inspected, subject, *kind)) {
+                found = true;
+                let (policy, client) = (&policy.name, &subject.name);
+                said.push(format!("policy '{policy}': the {noun} of {client} {}", was_ended(ago)));
+            }
             continue;
         }
         found = true;
-        let policy = subject.policy(inspected);
         let mut words = format!("policy '{}': {} is ", policy.name, subject.name);
         // Writing to a string does not fail.
         if begins {

@@ -98,6 +98,13 @@ impl Unheard {
     }
 }
 
+impl From<String> for Unheard {
+    /// Why the demand was not sent.
+    fn from(why: String) -> Self {
+        Self { why, is_sent: false, is_refused: false }
+    }
+}
+
 /// Sends an action to an agent, with the token for it, and reads the JSON in its answer.
 ///
 /// # Errors

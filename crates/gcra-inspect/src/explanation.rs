@@ -174,6 +174,8 @@ pub struct LimitState {
     pub window: Option<String>,
     /// When that ends, in words.
     pub window_ends: Option<String>,
+    /// The same in seconds since 1970.
+    pub window_ends_seconds: Option<i64>,
 }
 
 /// Where it is known what is so under limits that machines share.
@@ -680,6 +682,7 @@ impl LimitState {
                 full_after_ms: if owed > Nanos::ZERO { ends_ms } else { 0 },
                 window: Some(calendar.as_written()),
                 window_ends: window_end.map(|end| calendar.moment_in_words(end)),
+                window_ends_seconds: *window_end,
                 ..state
             };
         }

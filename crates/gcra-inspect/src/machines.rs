@@ -1,6 +1,7 @@
 //! [`Machines`]: agents that do what a command says, each on the machine that it runs on.
 
 use std::future::Future;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -195,7 +196,7 @@ impl Machines {
                 Err(Unheard { why, is_refused: true, .. }) => ("refused", why),
                 Err(Unheard { why, is_sent: true, .. }) => {
                     let next = "it has not answered about the KEY before".to_owned();
-                    unreached = Some(Unheard { why: next, is_sent: false, is_refused: false });
+                    unreached = Some(next.into());
                     ("not answered", format!("{why}; it may still do it"))
                 }
                 Err(unheard) => ("not reached", unreached.insert(unheard).why.clone()),
@@ -218,19 +219,10 @@ impl Machines {
     }
 
     async fn act_once(&self, address: &str, path: &str, body: &str) -> Result<Answered, Unheard> {
-        let unheard = |why| Unheard { why, is_sent: false, is_refused: false };
-        let late = |_| unheard(format!("'{address}' has got no address in time"));
-        let found = timeout(PATIENCE, resolved(address)).await.map_err(late)?.map_err(unheard)?;
         let token = self.token.as_deref().unwrap_or_default();
-        let mut last = unheard(String::new());
-        for address in found {
-            match act(address, path, body, token, PATIENCE).await {
-                // Another address may be of the same agent, which has it now.
-                Err(why) if !why.is_sent && !why.is_refused => last = why,
-                outcome => return outcome,
-            }
-        }
-        Err(last)
+        // Another address may be of the same agent, which has it then.
+        let is_last = |unheard: &Unheard| unheard.is_sent || unheard.is_refused;
+        at_an_address(address, is_last, |socket| act(socket, path, body, token, PATIENCE)).await
     }
 
     /// Asks all machines at once for a path. Returns each address with its answer, or with why
@@ -241,21 +233,31 @@ impl Machines {
     /// The system has no resources left.
     pub fn ask(&self, path: &str) -> anyhow::Result<Vec<(&str, Result<Value, String>)>> {
         let budget = &Budget::new(MOST_BYTES);
-        let each = self.addresses.iter().map(|address| async move {
-            let late = |_| format!("'{address}' has got no address in time");
-            let found = timeout(PATIENCE, resolved(address)).await.map_err(late).flatten();
-            let mut outcome = Err(String::new());
-            for socket in found? {
-                outcome = ask::<Value>(socket, path, PATIENCE, budget).await;
-                if outcome.is_ok() {
-                    break;
-                }
-            }
-            outcome
+        let each = self.addresses.iter().map(|address| {
+            at_an_address(address, |_| false, move |socket| ask(socket, path, PATIENCE, budget))
         });
         let answers = run(join_all(each))?;
         Ok(self.addresses.iter().map(String::as_str).zip(answers).collect())
     }
+}
+
+/// Asks an agent at one of its addresses after the other, up to an answer or a fault that
+/// `is_last`.
+async fn at_an_address<T, E: From<String>, F: Future<Output = Result<T, E>>>(
+    host_and_port: &str,
+    is_last: impl Fn(&E) -> bool,
+    ask: impl Fn(SocketAddr) -> F,
+) -> Result<T, E> {
+    let late = |_| format!("'{host_and_port}' has got no address in time");
+    let found = timeout(PATIENCE, resolved(host_and_port)).await.map_err(late).flatten()?;
+    let mut outcome = Err(String::new().into());
+    for socket in found {
+        outcome = ask(socket).await;
+        if outcome.as_ref().err().is_none_or(&is_last) {
+            break;
+        }
+    }
+    outcome
 }
 
 fn run<T>(asking: impl Future<Output = T>) -> anyhow::Result<T> {

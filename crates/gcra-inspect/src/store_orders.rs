@@ -15,6 +15,7 @@ use gcra_policy::store::StoreSettings;
 use gcra_policy::{Policies, Policy, policy_id};
 use gcra_store::{Names, NewOrder, OrderExchange, OrderId, SharedOrder};
 use gcra_table::{LONGEST_ORDER, Nanos, Order, OrderKind, OrderTarget, PolicyReset, Table, Time};
+use gcra_text::duration::Short;
 use serde::{Deserialize, Serialize};
 use tokio::runtime::{Builder, Runtime};
 
@@ -25,6 +26,9 @@ use crate::store_resets::{self, StoredReset};
 
 /// How soon an order that is in the store holds on all machines that use it.
 pub const HOLDS_WITHIN: Duration = Duration::from_secs(5);
+
+/// How long at least the store keeps the end of an order.
+const LEAST_END: Duration = Duration::from_secs(60);
 
 /// How much the times of one order may differ that came on two ways.
 const SAME: Nanos = Nanos::from_secs(5);
@@ -42,6 +46,7 @@ struct StoredOrder {
     policy: String,
     /// The KEY or the network that it is about.
     key: String,
+    /// Of an end, the command of the order that it ends. An earlier version leaves it empty.
     note: String,
     giver: String,
 }
@@ -89,6 +94,9 @@ struct StandingOrder {
     /// the same time, with different KEYs of one client.
     last_end: u64,
 }
+
+/// By the number of the policy and its clients.
+type StandingOrders = HashMap<(u64, OrderTarget), StandingOrder>;
 
 /// The orders of a store, and the resets of policies.
 #[derive(Debug)]
@@ -170,20 +178,20 @@ impl StoreOrders {
     pub fn follow(&mut self, inspected: &Inspected, is_new: bool) -> anyhow::Result<()> {
         let Self { exchange, followed, lacking, .. } = self;
         let exchange = &*exchange;
-        // Each of them is unsealed and read.
-        let entries = LazyCell::new(|| entries(exchange));
+        // Each order of the store is unsealed and read.
+        let standing = LazyCell::new(|| standing(inspected, &entries(exchange)));
         let mut outcome = Ok(());
         let is_due = followed.are_due(inspected, is_new);
         if is_due {
             outcome = store_resets::take(inspected, &store_resets::all(exchange));
             let has_failed = outcome.is_err();
-            outcome = outcome.and(followed.follow(inspected, &entries, exchange.now()));
+            outcome = outcome.and(followed.follow(inspected, &standing, exchange.now()));
             followed.misses |= has_failed;
         }
         *lacking = store_resets::lacking(inspected, |policy| store_resets::of(exchange, policy));
         let orders = inspected.table.orders();
         if self.is_well && (is_due || orders != self.looked_at) {
-            let lacking = lacking_orders(inspected, &orders, &entries, exchange.now());
+            let lacking = lacking_orders(inspected, &orders, &standing, exchange.now());
             let new = |(subject, given, lasts, stored): Lacking| NewOrder {
                 id: exchange.id(&stored.policy, &subject.key_in_store(subject.policy(inspected))),
                 is_end: false,
@@ -207,10 +215,10 @@ type Lacking = (Subject, u64, Duration, StoredOrder);
 fn lacking_orders(
     inspected: &Inspected,
     orders: &[Order],
-    entries: &[Entry],
+    standing: &StandingOrders,
     store_now: u64,
 ) -> Vec<Lacking> {
-    let (usage, now) = (usage(inspected, entries), inspected.table.now());
+    let now = inspected.table.now();
     let lacking = |order: &Order| {
         let ends = store_now + order.until.saturating_since(now).millis_ceil();
         // One from before this machine was started has the time zero: it is the earliest that it
@@ -219,7 +227,7 @@ fn lacking_orders(
             Time::ZERO => ends.saturating_sub(LONGEST_ORDER.millis_ceil()),
             given => store_now.saturating_sub(now.saturating_since(given).millis_ceil()),
         };
-        let kept = usage.get(&(order.policy, order.target)).map(|usage| &usage.entry);
+        let kept = standing.get(&(order.policy, order.target)).map(|standing| &standing.entry);
         if kept.is_some_and(|kept| {
             let until = by_table(now, store_now, kept.ends);
             let is_same = kept.kind.is_some_and(|kind| is_same(order, kind, until, &kept.stored));
@@ -258,12 +266,12 @@ impl Followed {
     fn follow(
         &mut self,
         inspected: &Inspected,
-        entries: &[Entry],
+        standing: &StandingOrders,
         store_now: u64,
     ) -> anyhow::Result<()> {
         let before = std::mem::take(&mut self.given);
         let mut outcome = Ok(());
-        for StandingOrder { entry, subject, .. } in usage(inspected, entries).values() {
+        for StandingOrder { entry, subject, .. } in standing.values() {
             let is_followed = before.get(&entry.id) == Some(&entry.given);
             match if is_followed { Ok(()) } else { put(inspected, entry, subject, store_now) } {
                 Ok(()) => drop(self.given.insert(entry.id, entry.given)),
@@ -329,15 +337,15 @@ fn entries(exchange: &OrderExchange) -> Vec<Entry> {
     exchange.list().iter().filter(|it| it.ends > exchange.now()).filter_map(entry).collect()
 }
 
-/// What stands about clients of the policies here, by the number of the policy.
-fn usage(inspected: &Inspected, entries: &[Entry]) -> HashMap<(u64, OrderTarget), StandingOrder> {
-    let mut usage = HashMap::<_, StandingOrder>::new();
+/// What stands about clients of the policies here.
+fn standing(inspected: &Inspected, entries: &[Entry]) -> StandingOrders {
+    let mut standing = StandingOrders::new();
     for entry in entries {
         let Some(subject) = subject_of(inspected, &entry.stored) else { continue };
         let clients = (policy_id(&entry.stored.policy), subject.target);
         let order = StandingOrder { entry: entry.clone(), subject, last_end: entry.ends };
-        let Some(other) = usage.get_mut(&clients) else {
-            usage.insert(clients, order);
+        let Some(other) = standing.get_mut(&clients) else {
+            standing.insert(clients, order);
             continue;
         };
         let last_end = other.last_end.max(entry.ends);
@@ -347,7 +355,7 @@ fn usage(inspected: &Inspected, entries: &[Entry]) -> HashMap<(u64, OrderTarget)
         }
         other.last_end = last_end;
     }
-    usage
+    standing
 }
 
 fn subject_of(inspected: &Inspected, stored: &StoredOrder) -> Option<Subject> {
@@ -414,12 +422,25 @@ impl GivesToStore {
 
     /// Whether the store has an order of this kind about exactly these clients.
     pub fn has(&self, inspected: &Inspected, subject: &Subject, kind: OrderKind) -> bool {
-        self.usage(inspected, subject).is_some_and(|it| it.entry.kind == Some(kind))
+        self.standing(inspected, subject).is_some_and(|it| it.entry.kind == Some(kind))
     }
 
-    fn usage(&self, inspected: &Inspected, subject: &Subject) -> Option<StandingOrder> {
+    /// How long ago the order of this kind about exactly these clients was ended on all machines,
+    /// if the store still has the end, and no later order.
+    pub fn ended(
+        &self,
+        inspected: &Inspected,
+        subject: &Subject,
+        kind: OrderKind,
+    ) -> Option<Duration> {
+        let Entry { given, kind: last, stored, .. } = self.standing(inspected, subject)?.entry;
+        let is_end = last.is_none() && stored.note == OrderWords::of(kind).command;
+        is_end.then(|| Duration::from_millis(self.orders.exchange.now().saturating_sub(given)))
+    }
+
+    fn standing(&self, inspected: &Inspected, subject: &Subject) -> Option<StandingOrder> {
         let policy = policy_id(&subject.policy(inspected).name);
-        usage(inspected, &entries(&self.orders.exchange)).remove(&(policy, subject.target))
+        standing(inspected, &entries(&self.orders.exchange)).remove(&(policy, subject.target))
     }
 
     /// Gives an order about these clients, for all machines. Returns why that has failed.
@@ -433,17 +454,25 @@ impl GivesToStore {
         let key = subject.key_in_store(policy);
         let exchange = &self.orders.exchange;
         let end_id = exchange.id(&policy.name, &format!("{key}\nbefore"));
-        let usage = self.usage(inspected, subject);
-        let id = usage.as_ref().map(|it| it.entry.id).filter(|id| *id != end_id);
+        let standing = self.standing(inspected, subject);
+        let id = standing.as_ref().map(|it| it.entry.id).filter(|id| *id != end_id);
         let id = id.unwrap_or_else(|| exchange.id(&policy.name, &key));
-        let left = usage.map(|it| it.last_end.saturating_sub(exchange.now()));
+        let left = standing.map(|it| it.last_end.saturating_sub(exchange.now()));
         let left = left.map(Duration::from_millis).filter(|left| *left > terms.time);
         if let Some(left) = left {
             // A machine that is away until this order has ended does not bring back the longer
             // one.
-            self.send(end_id, policy, key.clone(), None, left)?;
+            let end = ended_order(policy, key.clone(), None);
+            self.send(end_id, end, left)?;
         }
-        self.send(id, policy, key, Some(terms), terms.time)
+        let order = StoredOrder {
+            order: OrderWords::of(terms.kind).command.to_owned(),
+            policy: policy.name.to_string(),
+            key,
+            note: terms.note.clone(),
+            giver: terms.giver.clone(),
+        };
+        self.send(id, order, terms.time)
     }
 
     /// Ends the order of this kind about these clients, for all machines, also for those whose
@@ -456,19 +485,19 @@ impl GivesToStore {
         kind: OrderKind,
         here: Option<&Order>,
     ) -> Result<(), String> {
-        let usage = self.usage(inspected, subject);
-        if usage.as_ref().is_some_and(|it| it.entry.kind.is_some_and(|it| it != kind)) {
+        let standing = self.standing(inspected, subject);
+        if standing.as_ref().is_some_and(|it| it.entry.kind.is_some_and(|it| it != kind)) {
             return self.fault.clone().map_or(Ok(()), Err);
         }
         let policy = subject.policy(inspected);
         let key = subject.key_in_store(policy);
         let exchange = &self.orders.exchange;
-        let id = usage.as_ref().map(|it| it.entry.id);
+        let id = standing.as_ref().map(|it| it.entry.id);
         let id = id.unwrap_or_else(|| exchange.id(&policy.name, &key));
         let left = here.map(|it| it.until.saturating_since(inspected.table.now()).into());
-        let left_in_store = usage.map(|it| it.last_end.saturating_sub(exchange.now()));
+        let left_in_store = standing.map(|it| it.last_end.saturating_sub(exchange.now()));
         let left = left.max(left_in_store.map(Duration::from_millis)).unwrap_or_default();
-        self.send(id, policy, key, None, left.max(HOLDS_WITHIN))
+        self.send(id, ended_order(policy, key, Some(kind)), left.max(LEAST_END))
     }
 
     /// Resets a policy in the table, later than all that the store has, and then for all machines.
@@ -509,29 +538,16 @@ impl GivesToStore {
         let former = all.iter().filter(is_former).map(|it| (it.id, it.ends.saturating_sub(now)));
         let former: Vec<_> = former.collect();
         former.into_iter().try_for_each(|(id, left)| {
-            self.send(id, policy, key.to_owned(), None, Duration::from_millis(left))
+            let end = ended_order(policy, key.to_owned(), Some(order.kind));
+            self.send(id, end, Duration::from_millis(left))
         })
     }
 
-    fn send(
-        &mut self,
-        id: OrderId,
-        policy: &Policy,
-        key: String,
-        terms: Option<&Terms>,
-        lasts: Duration,
-    ) -> Result<(), String> {
+    fn send(&mut self, id: OrderId, stored: StoredOrder, lasts: Duration) -> Result<(), String> {
         if let Some(fault) = &self.fault {
             return Err(fault.clone());
         }
-        let stored = StoredOrder {
-            order: terms.map_or(ENDED, |terms| OrderWords::of(terms.kind).command).to_owned(),
-            policy: policy.name.to_string(),
-            key,
-            note: terms.map(|terms| terms.note.clone()).unwrap_or_default(),
-            giver: terms.map(|terms| terms.giver.clone()).unwrap_or_default(),
-        };
-        let (is_end, words) = (terms.is_none(), stored.words());
+        let (is_end, words) = (stored.order == ENDED, stored.words());
         let order = [NewOrder { id, is_end, given: None, lasts, words }];
         let Self { orders: StoreOrders { exchange, .. }, runtime, .. } = self;
         let Err(error) = runtime.block_on(exchange.give(&order)) else { return Ok(()) };
@@ -555,6 +571,17 @@ impl GivesToStore {
         );
         self.fault = (!is_about_this).then(|| said.clone());
         Err(said)
+    }
+}
+
+/// What ends an order in the store: one of this kind, or any that stands.
+fn ended_order(policy: &Policy, key: String, kind: Option<OrderKind>) -> StoredOrder {
+    StoredOrder {
+        order: ENDED.to_owned(),
+        policy: policy.name.to_string(),
+        key,
+        note: kind.map(|kind| OrderWords::of(kind).command.to_owned()).unwrap_or_default(),
+        giver: String::new(),
     }
 }
 
@@ -590,6 +617,16 @@ pub fn where_it_has_ended(in_store: Option<&Result<(), String>>) -> String {
         ),
         in_store => where_it_holds(in_store),
     }
+}
+
+/// Behind an order: that it was ended before this was asked, as all machines of a store may be at
+/// once.
+pub fn was_ended(ago: Duration) -> String {
+    let ago = Short(ago);
+    format!(
+        "was ended {ago} ago on all machines of the store (one that is away follows when it is \
+         back)"
+    )
 }
 
 #[cfg(test)]
@@ -634,6 +671,10 @@ mod tests {
         Entry { id: [id; 16], given, ends, kind: stored.kind().unwrap(), stored }
     }
 
+    fn follow(machine: &Inspected, followed: &mut Followed, entries: &[Entry]) {
+        followed.follow(machine, &standing(machine, entries), NOW).unwrap();
+    }
+
     fn orders(machine: &Inspected) -> Vec<(String, OrderKind)> {
         let orders = machine.table.orders();
         let mut all: Vec<_> = orders.into_iter().map(|order| (order.key, order.kind)).collect();
@@ -646,23 +687,23 @@ mod tests {
         let (machine, mut followed) = (machine(), Followed::default());
         let client = ("api", "192.0.2.7");
         let block = [entry(1, "block", client, 60)];
-        followed.follow(&machine, &block, NOW).unwrap();
+        follow(&machine, &mut followed, &block);
         let known = machine.table.orders().remove(0);
         let minute = Nanos::from_secs(60);
         assert_eq!(known.since, known.given.saturating_add(minute), "it came a minute later");
         assert_eq!(known.until, known.since.saturating_add(Nanos::from_secs(3_600)));
         // The store is away, and an operator ends it here.
         machine.table.end_order(&known).unwrap();
-        followed.follow(&machine, &block, NOW).unwrap();
+        follow(&machine, &mut followed, &block);
         assert_eq!(orders(&machine), []);
         let exempt = Order { kind: OrderKind::Exempt, given: machine.table.now(), ..known };
         machine.table.give_order(&exempt).unwrap();
         for order in ["block", ENDED] {
-            followed.follow(&machine, &[entry(1, order, client, 30)], NOW).unwrap();
+            follow(&machine, &mut followed, &[entry(1, order, client, 30)]);
             assert_eq!(orders(&machine), [("192.0.2.7".to_owned(), OrderKind::Exempt)]);
         }
         // Of a policy that this machine does not have, and of a later version.
-        followed.follow(&machine, &[entry(1, "block", ("web", "192.0.2.8"), 0)], NOW).unwrap();
+        follow(&machine, &mut followed, &[entry(1, "block", ("web", "192.0.2.8"), 0)]);
         assert_eq!(orders(&machine).len(), 1);
         for unknown in [
             "{\"order\":\"block\",\"policy\":\"api\",\"note\":\"\",\"giver\":\"\"}",
@@ -684,9 +725,14 @@ mod tests {
             entry(2, "exempt", two, 50),
             entry(3, "block", ("user", "alice"), 40),
         ];
-        followed.follow(&machine, &all, NOW).unwrap();
+        follow(&machine, &mut followed, &all);
         let lacking = |entries: &[Entry]| {
-            let lacking = lacking_orders(&machine, &machine.table.orders(), entries, NOW);
+            let lacking = lacking_orders(
+                &machine,
+                &machine.table.orders(),
+                &standing(&machine, entries),
+                NOW,
+            );
             let mut all: Vec<_> = lacking
                 .into_iter()
                 .map(|(_, given, lasts, stored)| {
@@ -713,8 +759,8 @@ mod tests {
     }
 
     proptest! {
-        /// Each table comes to what was given last, in whichever order its machine hears of it,
-        /// and under whichever KEY of a client. The naive model is a map.
+        /// Each table comes to what was given last. Its machine may hear of orders in another
+        /// sequence, and under another KEY of a client. The naive model is a map.
         #[test]
         fn tables_agree_on_what_was_given_last(
             given in collection::vec((0_usize..5, 0_usize..3, 1_u64..1_000), 1..12),
@@ -752,7 +798,7 @@ mod tests {
                         *known = entry;
                     }
                     let now: Vec<_> = list.values().cloned().collect();
-                    followed.follow(&machine, &now, NOW).unwrap();
+                    follow(&machine, &mut followed, &now);
                 }
                 let names = ["", "2001:db8::/64", "10.1.2.3", "10.1.0.0/16"];
                 let mut found = orders(&machine);

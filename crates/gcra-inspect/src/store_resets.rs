@@ -1,8 +1,8 @@
 //! [`StoredReset`]: a reset of a policy in the store, which holds on all machines that use it.
 //!
-//! Of two resets of a policy the one with the later moment counts, in each table and so in the
-//! store: a machine takes over a later one, and gives its own where the store has none or an
-//! earlier one. So all come to the same, in whichever order they exchange.
+//! Of two resets of a policy the later one counts, in each table and in the store. A machine takes
+//! over a later one. It gives its own if the store has none, or an earlier one. So all come to the
+//! same, in any sequence of exchanges.
 
 use std::time::Duration;
 

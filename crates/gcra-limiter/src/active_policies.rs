@@ -1,5 +1,5 @@
-//! The policies that decide now, each in a row with what belongs to it: its path, its counters,
-//! its orders, and the earlier policies that some client may still owe something under.
+//! The policies that decide now. Each has a row with its path, its counters and its orders. The
+//! row also has earlier policies under which a client may still owe something.
 
 // ADR 17: Debts survive a change of numbers without a conversion.
 // ADR 37: A trial is a policy behind all others.

@@ -1,4 +1,4 @@
-//! What is said about a configuration: a mistake, a warning or a note, and where it belongs.
+//! A mistake, a warning or a note about a configuration, with its place in the file.
 
 use std::fmt;
 use std::ops::Deref;

@@ -29,6 +29,12 @@ const OTHER_WORDS: [(&str, &[&str]); 4] = [
     ("s", &["sec", "second", "seconds"]),
 ];
 
+/// All words for units that [`parse`] takes.
+pub fn unit_words() -> impl Iterator<Item = &'static str> {
+    let others = OTHER_WORDS.iter().flat_map(|(_, words)| *words);
+    UNITS.iter().map(|(unit, _)| *unit).chain(others.copied())
+}
+
 /// The units in one sentence, for error messages.
 pub const UNITS_IN_WORDS: &str = "us, ms, s, m, h or d";
 

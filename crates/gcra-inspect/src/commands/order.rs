@@ -31,7 +31,9 @@ use crate::orders::{
     subjects, this_user,
 };
 use crate::process_state::is_used;
-use crate::store_orders::{GivesToStore, missing_orders, where_it_has_ended, where_it_holds};
+use crate::store_orders::{
+    GivesToStore, missing_orders, was_ended, where_it_has_ended, where_it_holds,
+};
 use crate::{inspected_table, key_readings};
 
 /// Which clients an order is about, and for how long.
@@ -433,12 +435,19 @@ impl Asked<'_> {
                     format!("the {noun} has ended, {}", where_it_has_ended(ended.as_ref()))
                 }
                 _ if former.iter().any(|order| policy.is_meant_by(order)) => continue,
-                _ => match subject.deciding(inspected) {
-                    Some(order) => format!(
+                _ => match (
+                    store.as_ref().and_then(|it| it.ended(inspected, subject, self.kind)),
+                    subject.deciding(inspected),
+                ) {
+                    (Some(ago), _) => {
+                        has_ended = true;
+                        format!("the {noun} {}", was_ended(ago))
+                    }
+                    (None, Some(order)) => format!(
                         "there was no {noun} of this KEY; it is {}",
                         OrderState::of(&order, &inspected.table).in_words_for(&subject.name)
                     ),
-                    None => format!("there was no {noun}"),
+                    (None, None) => format!("there was no {noun}"),
                 },
             };
             let words = subject.about(inspected, &said);

@@ -1,11 +1,12 @@
-//! The args for which HAProxy has samples by their names. Without the rules beside them, a client
-//! gets around a limit by the text that it writes into an arg.
+//! The args for which HAProxy has samples by their names, and the rules without which a client
+//! gets around a limit by the text that it writes into an arg. Both are in a shipped file.
 
 use std::fmt::Write as _;
+use std::iter;
 use std::sync::LazyLock;
 
 use crate::describe::text;
-use crate::haproxy::shipped::{API_KEY_CFG, GROUP_CFG, line, part};
+use crate::haproxy::shipped::{ARGS_CFG, part};
 use crate::key_parts::KeyParts;
 use crate::policies::Policies;
 use crate::policy::Policy;
@@ -21,160 +22,54 @@ pub(crate) const HASH: &str = ",sha2(256),hex";
 /// The longest text of an arg that is compared, in bytes. Three of them fit into a frame.
 const MOST_TEXT: u32 = 4000;
 
-/// An arg with a name that says what it is.
+/// An arg, or a place of the request that may have it, as `haproxy/printed/args.cfg` says it.
 pub(crate) struct KnownArg {
-    names: &'static [&'static str],
+    /// With ", " between them. Those of places are words.
+    names: String,
+    /// A remark about evasions that no rule can stop.
+    remark: String,
     /// The sample of the request that HAProxy has.
     found: &'static str,
     /// The converters that make one text of all spellings.
     folds: &'static str,
     /// Whether it is of any length, because a client writes it.
     is_any_text: bool,
-    /// For haproxy.cfg: so that servers see what is counted.
-    rules: String,
-    /// A remark about evasions that no rule can stop.
-    remark: &'static str,
+    /// For haproxy.cfg: so that servers see what is counted. The last line has no end.
+    rules: &'static str,
 }
 
-static ARGS: LazyLock<[KnownArg; 6]> = LazyLock::new(|| {
-    [
-        KnownArg {
-            names: &["ip", "src", "client"],
-            found: "src",
-            folds: "",
-            is_any_text: false,
-            rules: String::new(),
-            remark: "a client can own an IPv6 /48, with 65536 limits of its own: a second limit \
-                 with ipv6_prefix = 48 holds it",
-        },
-        KnownArg {
-            names: &["path"],
-            found: "path",
-            folds: concat!(
-                ",url_dec,lower,regsub([[:space:][:cntrl:]],,g),regsub('[?#].*',),",
-                "regsub(';[^/]*',,g),",
-                r#"regsub('/[./]*/',/,g),'regsub("(^/|[^./])[./]+$","\1")'"#
-            ),
-            is_any_text: true,
-            rules: r"    # What servers may take for another path than the one that is counted.
-    http-request deny status 400 unless { path,url_dec -m beg / }
-    http-request deny status 400 if { path -m beg // } or { path -m sub %00 }
-    http-request deny status 400 if { path,url_dec -m sub /.. \\ }
-"
-            .to_owned()
-                + line(GROUP_CFG, "    http-request del-header ^x.(original"),
-            remark: "all spellings of a path are one, such as /a, /A/ and /%61;x=1. Each path \
-                 that a client invents has a limit of its own",
-        },
-        KnownArg {
-            names: &["url"],
-            found: "pathq",
-            folds: "",
-            is_any_text: true,
-            rules: "    http-request deny status 400 unless { path -m beg / }\n".to_owned(),
-            remark: "a client that writes another query each time has another limit each time",
-        },
-        KnownArg {
-            names: &["method"],
-            found: "method",
-            folds: "",
-            is_any_text: false,
-            rules: "    # Add the other methods that your servers know, such as those of WebDAV.
-    http-request deny status 405 unless { method GET HEAD POST PUT PATCH DELETE OPTIONS }
-    http-request del-header ^x.(http.)?(method|verb)(.override)?$ -m reg
-"
-            .to_owned(),
-            remark: "a server that reads '_method' in a form takes that instead",
-        },
-        KnownArg {
-            names: &["host"],
-            found: "req.hdr(host)",
-            folds: ",host_only,regsub('[.]+$',),lower",
-            is_any_text: true,
-            rules: "    # A name or an address, with or without a port. No other header says one.
-    http-request deny status 400 unless { req.fhdr(host) -m reg \
-                ^([0-9A-Za-z._-]+|[[][0-9A-Fa-f:.]+])(:[0-9]*)?$ }
-    http-request del-header ^(forwarded|x.(forwarded.|original.)?(host|server)|\
-                x.http.host.override)$ -m reg
-"
-            .to_owned(),
-            remark: "without port and dot. Each name that a client invents has a limit of its \
-                 own: deny names that are not yours",
-        },
-        KnownArg {
-            names: &["key", "api_key", "apikey"],
-            found: API_KEY,
-            folds: "",
-            is_any_text: true,
-            rules: part(
-                API_KEY_CFG,
-                "    # Your application and the limit",
-                "\n    # One decision",
-            )
-            .to_owned(),
-            remark: "a key that a client sends elsewhere, in the query or a cookie, is not \
-                 counted. Each key that a client invents has a limit of its own: deny keys \
-                 that are not valid, or add a policy by address",
-        },
-    ]
-});
+static ARGS: LazyLock<Vec<KnownArg>> = LazyLock::new(|| KnownArg::all("args", "# Any other"));
 
 /// Where a request may have a value of any other name, with the name for N.
-struct Place {
-    words: &'static str,
-    found: &'static str,
-    folds: &'static str,
-    /// Conditions for one value, which servers see, too.
-    one: &'static str,
-    /// Conditions for none.
-    none: &'static str,
-}
-
-const PLACES: [Place; 3] = [
-    Place {
-        words: "a header",
-        found: "req.fhdr(x-N)",
-        folds: "",
-        one: "{ req.fhdr_cnt(x-N) eq 1 } !{ req.fhdr(x-N) -m reg [^!-~]|, }",
-        none: "{ req.fhdr_cnt(x-N) eq 0 }",
-    },
-    Place {
-        words: "a cookie",
-        found: "req.cook(N)",
-        folds: ",url_dec,regsub([[:punct:][:space:][:cntrl:]],,g)",
-        // Its name stands in the field once, quotes or not: servers disagree about quotes. No
-        // name has a letter as a code, which some servers decode.
-        one: "{ req.cook_cnt(N) eq 1 } { req.cook(N),url_dec -m found } \
-              !{ req.cook(N) -m sub \\\\ } !{ req.fhdr_cnt(cookie) gt 1 } \
-              !{ req.fhdr(cookie) -m reg -i \
-              (^|[,;])[^,;=]*%(2d|3[0-9]|[46][1-9a-f]|5[0-9af]|7[0-9a]) } \
-              !{ req.fhdr(cookie) -m reg -i \
-              (^|[,;])[[:space:]]*N[[:space:]]*[[=].*[,;][[:space:]]*N[[:space:]]*[[=] }",
-        none: "!{ req.fhdr(cookie) -m reg -i (^|[,;])[[:space:]]*N[[:space:]]*[[=] } \
-               !{ req.fhdr(cookie) -m reg -i \
-               (^|[,;])[^,;=]*%(2d|3[0-9]|[46][1-9a-f]|5[0-9af]|7[0-9a]) }",
-    },
-    Place {
-        words: "the query",
-        found: "url_param(N)",
-        folds: ",url_dec,regsub([+[:space:][:cntrl:]],,g)",
-        // A separator that is encoded is none. HAProxy takes a second ? for the beginning of the
-        // query, and servers do not.
-        one: "{ url_param(N) -m found } { query,url_dec -m found } !{ query -m sub %00 ? } \
-              !{ query,regsub(%26|%3b|%3d,.,gi),url_dec,regsub([+[:space:][:cntrl:]],,g) \
-              -m reg -i (^|[&;])[[]?N[][=].*[&;][[]?N[][=] }",
-        none: "!{ query -m found } or { query,url_dec -m found } !{ query -m sub %00 ? } \
-               !{ query,regsub(%26|%3b|%3d,.,gi),url_dec,regsub([+[:space:][:cntrl:]],,g) \
-               -m reg -i (^|[&;])[[]?N[][=] }",
-    },
-];
+static PLACES: LazyLock<Vec<KnownArg>> = LazyLock::new(|| KnownArg::all("others", ""));
 
 /// The header that usually has an API key.
 pub(crate) const API_KEY: &str = "req.fhdr(x-api-key)";
 
 impl KnownArg {
+    /// Those of a frontend, before a text.
+    fn all(frontend: &str, end: &str) -> Vec<Self> {
+        let text = part(ARGS_CFG, &format!("frontend {frontend}"), end).trim_end();
+        text.split("\n\n").filter_map(Self::read).collect()
+    }
+
+    /// A comment with the names and the remark, a rule with the sample, and the other rules.
+    fn read(section: &'static str) -> Option<Self> {
+        let (about, rest) = section.split_once("    http-request set-var(txn.")?;
+        let about = about.trim().replace("\n    # ", " ");
+        let about = about.trim_start_matches("# ");
+        let (names, remark) = about.split_once(": ").unwrap_or((about, ""));
+        let (rule, rules) = rest.split_once('\n').unwrap_or((rest, ""));
+        let (_, sample) = rule.split_once(") ")?;
+        let text = sample.strip_suffix(HASH);
+        let (is_any_text, text) = (text.is_some(), text.unwrap_or(sample));
+        let (found, folds) = text.split_at(text.find(',').unwrap_or(text.len()));
+        let (names, remark) = (names.to_owned(), remark.to_owned());
+        Some(Self { names, remark, found, folds, is_any_text, rules })
+    }
+
     pub(crate) fn named(name: &str) -> Option<&'static Self> {
-        ARGS.iter().find(|arg| arg.names.contains(&name))
+        ARGS.iter().find(|arg| arg.names.split(", ").any(|known| known == name))
     }
 
     /// The sample with its whole text.
@@ -213,17 +108,16 @@ impl Policies {
         let compares = self.compares(name);
         let Some(arg) = KnownArg::named(name) else {
             let hash = if compares { "" } else { HASH };
-            let samples = PLACES.map(|Place { words, found, folds, .. }| {
-                format!("Of {words}: {}{folds}{hash}", found.replace('N', name))
+            let samples = PLACES.iter().map(|place| {
+                format!("Of {}: {}{hash}", place.names, place.text().replace('N', name))
             });
-            return [vec![format!("{name}: write its sample.")], samples.to_vec()].concat();
+            return iter::once(format!("{name}: write its sample.")).chain(samples).collect();
         };
         let form = match !arg.folds.is_empty() && compares {
             true => ". Write its values in the file in that form, in lower case",
             false => "",
         };
-        let remark = (!arg.remark.is_empty()).then(|| format!("{name}: {}{form}", arg.remark));
-        remark.into_iter().collect()
+        vec![format!("{name}: {}{form}", arg.remark)]
     }
 
     /// For haproxy.cfg: the rules about the args of the keys, and about those of `when` with a
@@ -238,8 +132,7 @@ impl Policies {
         let mut rules: String = names.iter().map(|name| self.rules_about(name, several)).collect();
         // The rules of an API key have it.
         if names.iter().any(|name| KnownArg::named(name).is_none()) {
-            rules.push_str("    # To CGI, WSGI and PHP, X_User is X-User.\n");
-            rules.push_str(line(API_KEY_CFG, "    http-request del-header [^A"));
+            rules.push_str(part(ARGS_CFG, "    # To CGI, WSGI and PHP,", "\n    # a header"));
         }
         rules
     }
@@ -253,18 +146,20 @@ impl Policies {
                 "    # {name}: one value, so that servers see the one that is counted. Write the \
                  conditions\n    # of its sample, or TRUE if no client writes it.\n"
             );
-            for Place { words, found, one, none, .. } in PLACES {
+            for KnownArg { names, found, rules, .. } in &*PLACES {
+                let (_, conditions) = rules.split_once(" unless ").unwrap_or_default();
+                let (one, none) = conditions.split_once(" or ").unwrap_or_default();
                 let short = match compares {
                     true => format!(" {{ {found} -m len le {MOST_TEXT} }}"),
                     false => String::new(),
                 };
                 let or_none = if is_needed { String::new() } else { format!(" or {none}") };
                 let conditions = format!("{one}{short}{or_none}").replace('N', name);
-                let _ = writeln!(rule, "    # Of {words}: {conditions}");
+                let _ = writeln!(rule, "    # Of {names}: {conditions}");
             }
             return rule + &format!("    http-request deny status 400 unless {EDIT}\n");
         };
-        let mut rules = arg.rules.clone();
+        let mut rules: String = arg.rules.lines().map(|line| format!("{line}\n")).collect();
         if arg.is_any_text && compares {
             let _ = writeln!(
                 rules,

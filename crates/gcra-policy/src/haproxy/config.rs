@@ -15,7 +15,8 @@ pub use crate::haproxy::args::EDIT;
 use crate::haproxy::args::{API_KEY, KnownArg};
 use crate::haproxy::report::{self, REPORT};
 use crate::haproxy::shipped::{
-    BANDWIDTH_CFG, CFG, CONF, DELAY_CFG, HEADERS_CFG, POLICIES_CFG, SETTLING_CFG, line, part,
+    ARGS_CFG, BANDWIDTH_CFG, CFG, CONF, DELAY_CFG, HEADERS_CFG, POLICIES_CFG, SETTLING_CFG, line,
+    part,
 };
 use crate::limit::Limit;
 use crate::policies::Policies;
@@ -255,12 +256,7 @@ impl Policies {
 
     /// The rules of the frontend that depend on the policies.
     fn rules(&self) -> String {
-        let mut lines =
-            "    # Servers may read a value in more ways than these rules know: they strip
-    # spaces of Unicode, or take other signs for _ in names. See 'What clients
-    # try' in haproxy/README.md.
-"
-            .to_owned();
+        let mut lines = part(ARGS_CFG, "    # Servers may read", "\n    # ip,").to_owned();
         lines.push_str(&self.rules_about_args(self.messages().len() > 1));
         lines.push_str(&self.kept_for_responses());
         // Variables of the scope `req` are gone when there is a response.

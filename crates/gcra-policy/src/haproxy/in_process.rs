@@ -9,7 +9,7 @@ use spop_codec::Scope;
 
 use crate::haproxy::args::EDIT;
 use crate::haproxy::config::{ArgList, CFG_NOTE, HaproxyFile, SpoeMessage, variable};
-use crate::haproxy::shipped::{IN_PROCESS_CFG, part};
+use crate::haproxy::shipped::{IN_PROCESS_CFG, line, part};
 use crate::policies::Policies;
 use crate::policy::Policy;
 
@@ -179,11 +179,9 @@ impl Policies {
         };
         let _ = writeln!(
             lines,
-            "    http-request set-var(txn.wait) {value},lua.{converter}{question}{condition}\n    \
-             http-request deny status 429 content-type text/plain string \"Too many \
-             requests.\\n\" hdr Retry-After %[var(txn.wait),add(999),div(1000)] if {{ \
-             var(txn.wait) -m int gt 0 }}"
+            "    http-request set-var(txn.wait) {value},lua.{converter}{question}{condition}"
         );
+        lines.push_str(line(IN_PROCESS_CFG, "    http-request deny status 429"));
         Ok(lines)
     }
 }

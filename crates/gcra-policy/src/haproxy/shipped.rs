@@ -7,8 +7,7 @@ pub(crate) const POLICIES_CFG: &str = include_str!("../../../../haproxy/policies
 pub(crate) const HEADERS_CFG: &str = include_str!("../../../../haproxy/headers.cfg");
 pub(crate) const BANDWIDTH_CFG: &str = include_str!("../../../../haproxy/bandwidth.cfg");
 pub(crate) const DELAY_CFG: &str = include_str!("../../../../haproxy/delay.cfg");
-pub(crate) const API_KEY_CFG: &str = include_str!("../../../../haproxy/api-key.cfg");
-pub(crate) const GROUP_CFG: &str = include_str!("../../../../haproxy/group.cfg");
+pub(crate) const ARGS_CFG: &str = include_str!("../../../../haproxy/printed/args.cfg");
 pub(crate) const IN_PROCESS_CFG: &str =
     include_str!("../../../../haproxy/in-process/in-process.cfg");
 

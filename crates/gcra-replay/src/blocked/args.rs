@@ -11,9 +11,9 @@ use crate::args::{parse_utc_offset, parse_window};
 pub struct BlockedArgs {
     /// HAProxy's logs, '-' for standard input; behind them the KEY of one client
     ///
-    /// An argument behind the first that is not the name of a file is KEY: the name of a client as
-    /// the log of HAProxy or of an agent has it, its words in --names, an address, or a
-    /// network such as 192.0.2.0/24.
+    /// Behind the first LOG, an argument that is no file is KEY. It is the name of a client, as
+    /// the log of HAProxy or of an agent has it, or its words in --names. It may also be an
+    /// address, or a network such as 192.0.2.0/24.
     /// Logs may be compressed with gzip or zstd, and come in any order.
     #[arg(value_name = "LOG", required = true)]
     pub(crate) words: Vec<String>,
