@@ -17,7 +17,7 @@ use std::process::ExitCode;
 
 use gcra_inspect::commands::store::StoreCommand;
 use gcra_inspect::commands::{audit, check, explain, name, order, reload, store, table};
-use gcra_table::OrderKind;
+use gcra_table::board::OrderKind;
 use gcra_text::output;
 
 use crate::cli::{Command, Task};

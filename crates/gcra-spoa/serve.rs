@@ -127,7 +127,7 @@ pub(crate) fn serve(config: AgentConfig) -> anyhow::Result<ExitCode> {
     // If this fails, commands answer by what was last in force before.
     let _ = running.keeper.keep_last(&table.load(), &running.policies.load());
     // The thread of --admin never drops the table, and it ends with the process.
-    table.load().leave();
+    table.load().board().leave();
     Ok(ExitCode::SUCCESS)
 }
 

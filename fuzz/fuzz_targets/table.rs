@@ -185,7 +185,7 @@ fn run(template: &Template, u: &mut Unstructured<'_>) -> Result<()> {
         match u.arbitrary::<u8>()? % 10 {
             0 => drop(table.reset(key, quota, now.time())),
             1 | 2 => {
-                table.add_said(u64::from(cells), quota);
+                table.board().add_said(u64::from(cells), quota);
             }
             3 => table.beat(),
             4 => {
@@ -230,7 +230,8 @@ fn look(table: &Table, path: &std::path::Path) {
     let all = occupancy.live + occupancy.idle + occupancy.pending + occupancy.sealed;
     assert_eq!(all, SLOTS as u64);
     table.check().iter().for_each(|fault| assert!(!fault.to_string().is_empty()));
-    let _ = (table.processes(), table.said_of(0), table.age(), table.creator(), table.evictions());
+    let _ = (table.board().processes(), table.board().said_of(0));
+    let _ = (table.age(), table.creator(), table.evictions());
     if let Err(error) = Table::inspect(path) {
         assert!(!error.to_string().contains('\n'), "{error}");
     }

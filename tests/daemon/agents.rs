@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use gcra_table::{Profile, Table};
+use gcra_table::Table;
+use gcra_table::board::Profile;
 use rustix::process::Signal;
 use serde_json::Value as Json;
 use spop_codec::Value;
@@ -239,7 +240,7 @@ impl Fake {
 
     fn beat(&self) {
         self.table.beat();
-        self.table.introduce(&self.profile);
+        self.table.board().introduce(&self.profile);
     }
 }
 

@@ -11,7 +11,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use gcra_table::{Nanos, Order, OrderKind, OrderTarget, Table, limit_id};
+use gcra_table::board::{Order, OrderKind, OrderTarget};
+use gcra_table::{Nanos, Table, limit_id};
 use rustix::process::Signal;
 use spop_agent::testing::{self, Answer};
 use spop_agent::{HeaderList, Scope, Value};
@@ -812,7 +813,7 @@ fn an_order_is_followed_also_after_a_resize() {
             note: String::new(),
             giver: "anna".to_owned(),
         };
-        table.give_order(&order).unwrap();
+        table.board().give_order(&order).unwrap();
     };
     assert_eq!(passing(3), 1);
     exempt(3600);

@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use gcra_table::{ReloadAnswer, Slots, Table};
+use gcra_table::board::{Board, ReloadAnswer};
+use gcra_table::{Slots, Table};
 use rustix::fs::{CWD, FileType, FlockOperation, Mode, flock, mknodat};
 use rustix::process::Signal;
 use spop_codec::Value;
@@ -333,7 +334,11 @@ fn an_agent_that_was_stopped_long_ago_is_named() {
     stopped.process.signal(Signal::STOP);
     let table = Table::inspect(&place.table()).unwrap();
     wait_until("it is silent for 5 s", || {
-        !table.listed_processes().iter().any(|process| process.pid == pid && process.is_alive())
+        !table
+            .board()
+            .listed_processes()
+            .iter()
+            .any(|process| process.pid == pid && process.is_alive())
     });
     // A stopped process that has the id of an agent that was killed, and a forged second entry.
     let waiting_pid = rustix::process::Pid::from_child(&waiting.0);
@@ -457,13 +462,13 @@ fn agents_for_which_the_list_has_no_room_are_told_too() {
     let place = Place::new(FIVE);
     let open =
         || Table::open_or_create(&place.table(), Some(Slots::new(1024).unwrap())).unwrap().0;
-    let tables: Vec<_> = (0..Table::MOST_PROCESSES).map(|_| open()).collect();
+    let tables: Vec<_> = (0..Board::MOST_PROCESSES).map(|_| open()).collect();
     let is_over = AtomicBool::new(false);
     let answer = || {
         for table in &tables {
             table.beat();
-            if let Some(asked) = table.reload_asked() {
-                table.answer_reload(asked, &ReloadAnswer::InForce);
+            if let Some(asked) = table.board().reload_asked() {
+                table.board().answer_reload(asked, &ReloadAnswer::InForce);
             }
         }
     };

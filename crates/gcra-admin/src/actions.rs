@@ -40,7 +40,8 @@ use gcra_inspect::store_orders::{GivesToStore, was_ended, where_it_has_ended, wh
 use gcra_inspect::store_reader::InStore;
 use gcra_limiter::stats::lock;
 use gcra_policy::key::Key;
-use gcra_table::{LONGEST_NOTE, OrderKind, Process, Table};
+use gcra_table::Table;
+use gcra_table::board::{LONGEST_NOTE, OrderKind, Process};
 use gcra_text::output::Output;
 use gcra_text::visible::Visible;
 use hyper::StatusCode;
@@ -492,7 +493,8 @@ impl ActionHandler {
         let table = self.view.table();
         let is_fresh = since_boot_ns(&table).abs_diff(at_ns) <= FRESH_NS;
         let listed = table.clone();
-        let me = spawn_blocking(move || listed.processes().into_iter().find(is_this_process));
+        let me =
+            spawn_blocking(move || listed.board().processes().into_iter().find(is_this_process));
         // An agent that is not in the list of the table can be given no demand.
         let me = me.await.ok().flatten().filter(|_| is_fresh);
         let demand =
@@ -567,7 +569,7 @@ impl ActionHandler {
         let (table, path) = (self.view.table(), self.path.clone());
         let listed = table.clone();
         let listed =
-            spawn_blocking(move || (listed.processes(), stopped_long_ago(&listed, &path)));
+            spawn_blocking(move || (listed.board().processes(), stopped_long_ago(&listed, &path)));
         let (alive, stopped) = listed.await.unwrap_or_default();
         let is_listed = |it: &&Process| alive.iter().any(|other| id(other) == id(it));
         let mut all: Vec<_> = stopped

@@ -20,7 +20,7 @@ use gcra_inspect::process_state::{killed_lately, stopped_long_ago};
 use gcra_limiter::history::{self, Past};
 use gcra_limiter::stats::lock;
 use gcra_policy::{Policies, Policy};
-use gcra_table::{Order, Process};
+use gcra_table::board::{Order, Process};
 use hyper::body::Bytes;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex;
@@ -337,7 +337,7 @@ async fn everything(
     let table = view.table();
     // On another thread, because it reads files of /proc.
     let listed = spawn_blocking(move || {
-        (table.processes(), stopped_long_ago(&table, &path), killed_lately(&table, &path))
+        (table.board().processes(), stopped_long_ago(&table, &path), killed_lately(&table, &path))
     });
     let (alive, stopped, killed) = listed.await.unwrap_or_default();
     let killed = killed.iter().take(MOST_KILLED).map(KilledAgent::of).collect();

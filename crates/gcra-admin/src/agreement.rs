@@ -5,7 +5,8 @@
 //! it lasts.
 
 use gcra_inspect::process_list::agents;
-use gcra_table::{Process, Profile, Table};
+use gcra_table::Table;
+use gcra_table::board::{Process, Profile};
 
 /// For how many beats agents have to differ before the log says so. A change of limits takes a
 /// second or two to arrive everywhere.
@@ -14,7 +15,7 @@ const PATIENCE: u32 = 5;
 /// The agents that use the table now and differ. Agents of older versions do not say which limits
 /// they have, and are left out.
 pub fn differing(table: &Table, differs: impl Fn(Profile) -> bool) -> Vec<Process> {
-    let mut processes = table.processes();
+    let mut processes = table.board().processes();
     processes.retain(|process| process.profile.is_some_and(&differs));
     processes
 }
@@ -92,14 +93,14 @@ impl Agreement {
 
 #[cfg(test)]
 mod tests {
-    use gcra_table::PidNamespace;
+    use gcra_table::board::PidNamespace;
 
     use super::*;
 
     fn process(pid: u32) -> Process {
         let directory = tempfile::tempdir().unwrap();
         let (table, _) = Table::open_or_create(&directory.path().join("table"), None).unwrap();
-        let mut process = table.listed_processes().remove(0);
+        let mut process = table.board().listed_processes().remove(0);
         process.place = pid as usize;
         process.pid = pid;
         process.pid_namespace = PidNamespace::Ours;

@@ -10,7 +10,8 @@ use gcra_limiter::verdict::Outcome;
 use gcra_policy::key::WrittenValue;
 use gcra_policy::orders::OrderInForce;
 use gcra_policy::{ClientAddress, Limit, Rule, WithoutStore};
-use gcra_table::{KeyHash, Leases, Nanos, OrderKind, Table};
+use gcra_table::board::OrderKind;
+use gcra_table::{KeyHash, Leases, Nanos, Table};
 
 /// How many overrides of a policy are looked at if it is not known which one is for the client. (A
 /// client has buckets under the limits of its own rule only, and which one that is cannot be seen

@@ -19,7 +19,8 @@ use gcra_limiter::verdict::{NEWLY_BLOCKED, OUTCOMES, Outcome};
 use gcra_policy::Policy;
 use gcra_policy::haproxy::report::ERRS;
 use gcra_policy::policy::is_trial_name;
-use gcra_table::{LeaseCounts, Leases, Name, Nanos, Occupancy, OrderKind, Table};
+use gcra_table::board::OrderKind;
+use gcra_table::{LeaseCounts, Leases, Name, Nanos, Occupancy, Table};
 use gcra_text::version;
 use serde::{Deserialize, Serialize};
 use spop_agent::{Latency as LatencyCounts, Snapshot};
@@ -230,7 +231,7 @@ part! {
     gave_up: u64 = it.table.gave_up()
         => counter(29, "gcra_table_gave_up_total",
             "Requests denied because other decisions changed the bucket at every try.");
-    processes: u64 = it.table.processes().len() as u64
+    processes: u64 = it.table.board().processes().len() as u64
         => gauge(30, "gcra_table_processes", "Agents that use the shared table.");
     disagreeing_agents: u64 = disagreeing(it.table)
         => gauge(31, "gcra_table_disagreeing_agents",
@@ -378,7 +379,7 @@ impl PolicyReading<'_> {
 
 /// How many orders about clients a table has of each kind.
 fn orders(table: &Table) -> NamedCounts {
-    let all = table.orders();
+    let all = table.board().orders();
     let count = |kind| all.iter().filter(|order| order.kind == kind).count() as u64;
     let kinds = [OrderKind::Exempt, OrderKind::Block];
     named(kinds.map(|kind| (OrderWords::of(kind).command, count(kind))))
@@ -511,7 +512,7 @@ fn states(Occupancy { live, idle, pending, sealed, .. }: Occupancy) -> NamedCoun
 }
 
 fn disagreeing(table: &Table) -> u64 {
-    let processes = table.processes();
+    let processes = table.board().processes();
     let me = processes.iter().find(|process| is_this_process(process));
     let limits = me.and_then(|me| me.profile).map(|profile| profile.limits);
     limits.map_or(0, |limits| differing(table, |it| it.limits != limits).len() as u64)

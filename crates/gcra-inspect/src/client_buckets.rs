@@ -170,7 +170,7 @@ impl<'p> Buckets<'p> {
 pub(crate) fn known_quotas(table: &Table, limit: &Limit) -> Vec<Quota> {
     let mut quotas = vec![limit.quota(None)];
     if let Some(by_arg) = limit.by_arg() {
-        let said = by_arg.quotas().into_iter().chain(table.said_of(limit.id));
+        let said = by_arg.quotas().into_iter().chain(table.board().said_of(limit.id));
         said.for_each(|quota| push_new(&mut quotas, quota));
     }
     quotas

@@ -19,7 +19,8 @@ use gcra_policy::key_parts::{KeyArg, KeyParts, NoValue};
 use gcra_policy::{
     GroupedValue, Limit, OverrideKey, Policies, Policy, Price, Rule, RuleAt, Sharing, When,
 };
-use gcra_table::{Leases, Nanos, OrderKind, Table};
+use gcra_table::board::OrderKind;
+use gcra_table::{Leases, Nanos, Table};
 use gcra_text::network::VALUE;
 use ipnet::IpNet;
 use serde::Serialize;

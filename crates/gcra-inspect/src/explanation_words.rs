@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use gcra_limiter::verdict::Reason;
-use gcra_table::OrderKind;
+use gcra_table::board::OrderKind;
 use gcra_text::count::Count;
 use gcra_text::duration::Utc;
 use gcra_text::visible::quoted;

@@ -443,7 +443,7 @@ impl Inspected {
     /// Says so if no agent decides by the table, or if others decide by another file.
     fn note_about_users(&self) -> Option<String> {
         let path = self.path.display();
-        if self.table.has_strangers() {
+        if self.table.board().has_strangers() {
             return Some(format!(
                 "some agents do not use the table {path}, but a file that had this name before; \
                  this is not about them; restart them one after the other"

@@ -2,7 +2,8 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use gcra_table::{Order, OrderKind, OrderTarget, Table};
+use gcra_table::Table;
+use gcra_table::board::{Order, OrderKind, OrderTarget};
 use gcra_text::duration::{Left, Utc};
 use gcra_text::visible::Visible;
 use serde::Serialize;

@@ -7,7 +7,8 @@ use gcra_policy::key::{Key, WrittenValue};
 use gcra_policy::orders::PolicyOrders;
 use gcra_policy::table_error;
 use gcra_policy::{Policy, policy_id};
-use gcra_table::{LONGEST_ORDER, MOST_ORDERS, Nanos, Order, OrderError, OrderKind, OrderTarget};
+use gcra_table::Nanos;
+use gcra_table::board::{LONGEST_ORDER, MOST_ORDERS, Order, OrderError, OrderKind, OrderTarget};
 use gcra_text::count::Count;
 use gcra_text::duration::{Exact, Left, nanoseconds};
 use gcra_text::network::VALUE;
@@ -119,13 +120,13 @@ impl Subject {
 
     /// The order about exactly these clients.
     pub fn order(&self, inspected: &Inspected) -> Option<Order> {
-        inspected.table.orders().into_iter().find(|order| self.is_of(inspected, order))
+        inspected.table.board().orders().into_iter().find(|order| self.is_of(inspected, order))
     }
 
     /// The order that decides about these clients, which may be about a network around them.
     pub(crate) fn deciding(&self, inspected: &Inspected) -> Option<Order> {
         let Some(client) = &self.client else { return self.order(inspected) };
-        let (policy, all) = (self.policy(inspected), inspected.table.orders());
+        let (policy, all) = (self.policy(inspected), inspected.table.board().orders());
         let orders = PolicyOrders::of(&all, |order| policy.follows(order))?;
         let address = || policy.client_address(&client.message()?);
         let order = orders.find(client.question.key, inspected.table.now(), address)?;
@@ -168,7 +169,7 @@ impl Subject {
             note: note.clone(),
             giver: giver.clone(),
         };
-        obeyed(inspected, inspected.table.give_order(&order))?;
+        obeyed(inspected, inspected.table.board().give_order(&order))?;
         Ok(order)
     }
 }
@@ -191,7 +192,7 @@ impl Terms {
 ///
 /// The table is being resized.
 pub fn end(inspected: &Inspected, order: &Order) -> anyhow::Result<()> {
-    obeyed(inspected, inspected.table.end_order(order))
+    obeyed(inspected, inspected.table.board().end_order(order))
 }
 
 pub(crate) fn obeyed<T>(
@@ -202,7 +203,7 @@ pub(crate) fn obeyed<T>(
     match outcome {
         Ok(done) => Ok(done),
         Err(OrderError::Full) => {
-            let resets = inspected.table.resets().len();
+            let resets = inspected.table.board().resets().len();
             bail!(
                 "table {path} has {} and {}, and {MOST_ORDERS} together are the most; end an \
                  order that 'gcra-spoa block --list' or 'gcra-spoa exempt --list' shows, because \
@@ -222,7 +223,7 @@ pub(crate) fn obeyed<T>(
 pub fn notes_to_end(inspected: &Inspected, subject: &Subject, kind: OrderKind) -> Vec<String> {
     let Some(client) = &subject.client else { return Vec::new() };
     let policy = subject.policy(inspected);
-    let orders = inspected.table.orders();
+    let orders = inspected.table.board().orders();
     let has =
         |client: &InspectedClient| has_order(&orders, policy, target_of(inspected, client), kind);
     let article = if kind == OrderKind::Exempt { "an" } else { "a" };

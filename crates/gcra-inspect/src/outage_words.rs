@@ -76,7 +76,8 @@ impl OutageWords {
         sharing: Sharing,
     ) -> Option<(Self, Option<Reason>)> {
         let unused = leases.any_part_used_ago(HostTime::from(table.now()));
-        if unused <= NOTED_EVERY || unused == Micros(u64::MAX) || table.processes().is_empty() {
+        let board = table.board();
+        if unused <= NOTED_EVERY || unused == Micros(u64::MAX) || board.processes().is_empty() {
             return None;
         }
         let instead = Instead::of(sharing, Nanos::from(unused));

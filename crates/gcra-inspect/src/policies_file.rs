@@ -22,7 +22,8 @@ use gcra_limiter::active_policies::ActivePolicies;
 use gcra_limiter::earlier_policies::{FormerPolicies, PolicyHistory, most_owed};
 use gcra_policy::Policies;
 use gcra_policy::policy_text::PolicyText;
-use gcra_table::{FilePath, Name, Process, Table, Time};
+use gcra_table::board::Process;
+use gcra_table::{FilePath, Name, Table, Time};
 use gcra_text::config_note::ConfigNote;
 use gcra_text::count::Count;
 use gcra_text::duration::Left;
@@ -607,7 +608,7 @@ impl Kept {
         let of_agents: BTreeSet<u64> =
             agents.iter().filter_map(|agent| Some(agent.profile?.limits)).collect();
         // By a former key a command ends an order.
-        let has_orders = !table.orders().is_empty();
+        let has_orders = !table.board().orders().is_empty();
         self.entries.retain(|entry| {
             entry.is_same(own)
                 || entry.is_in_force()

@@ -3,7 +3,8 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use gcra_table::{PidNamespace, Process, Table};
+use gcra_table::Table;
+use gcra_table::board::{Board, PidNamespace, Process};
 
 /// A process by its id, for people.
 pub fn name(process: &Process) -> String {
@@ -45,17 +46,17 @@ pub(crate) struct Unlisted {
 
 impl Unlisted {
     pub(crate) fn begin(table: &Table) -> Self {
-        Self { beats: table.unlisted_beats(), since: Instant::now() }
+        Self { beats: table.board().unlisted_beats(), since: Instant::now() }
     }
 
     /// About how many there are. If there can be any, this waits until two seconds have passed
     /// since [`begin`](Self::begin).
     pub(crate) fn about(&self, table: &Table) -> u64 {
-        if table.processes().len() < Table::MOST_PROCESSES {
+        if table.board().processes().len() < Board::MOST_PROCESSES {
             return 0;
         }
         thread::sleep(Duration::from_secs(2).saturating_sub(self.since.elapsed()));
-        let beats = table.unlisted_beats().wrapping_sub(self.beats);
+        let beats = table.board().unlisted_beats().wrapping_sub(self.beats);
         // Each process beats once a second. The result is rounded to the nearest number.
         let ms = u64::try_from(self.since.elapsed().as_millis()).unwrap_or(u64::MAX);
         beats.saturating_mul(1000).saturating_add(ms / 2) / ms.max(1)

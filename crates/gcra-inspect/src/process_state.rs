@@ -6,7 +6,8 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-use gcra_table::{Nanos, PidNamespace, Process, Table};
+use gcra_table::board::{PidNamespace, Process};
+use gcra_table::{Nanos, Table};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
@@ -43,20 +44,20 @@ pub(crate) fn halt_of(process: &Process) -> Option<Halt> {
 
 /// The processes that use the table, without those that the kernel knows to be dead.
 pub(crate) fn living(table: &Table) -> Vec<Process> {
-    let mut processes = table.processes();
+    let mut processes = table.board().processes();
     processes.retain(|process| halt_of(process) != Some(Halt::Dead));
     processes
 }
 
 /// Whether a process that runs uses the table.
 pub fn is_used(table: &Table) -> bool {
-    table.processes().iter().any(|process| halt_of(process).is_none())
+    table.board().processes().iter().any(|process| halt_of(process).is_none())
 }
 
 /// The agents that have been silent for 5 s because they are stopped, the latest first: they will
-/// decide again when they continue. At most [`Table::MOST_PROCESSES`].
+/// decide again when they continue.
 pub fn stopped_long_ago(table: &Table, path: &Path) -> Vec<Process> {
-    let mut stopped = table.listed_processes();
+    let mut stopped = table.board().listed_processes();
     stopped.retain(|process| {
         process.silent.is_some()
             && !process.is_alive()
@@ -71,10 +72,9 @@ pub fn stopped_long_ago(table: &Table, path: &Path) -> Vec<Process> {
 const LATELY: Nanos = Nanos::from_secs(600);
 
 /// The agents that ended lately and did not say so, the latest first: they were killed, or have
-/// crashed. Of one in another pid namespace that is not certain, because it may be stopped. At
-/// most [`Table::MOST_PROCESSES`].
+/// crashed. Of one in another pid namespace that is not certain, because it may be stopped.
 pub fn killed_lately(table: &Table, path: &Path) -> Vec<Process> {
-    let mut killed = table.listed_processes();
+    let mut killed = table.board().listed_processes();
     killed.retain(|process| {
         process.profile.is_some()
             && !process.is_alive()

@@ -14,7 +14,8 @@ use anyhow::Context as _;
 use gcra_policy::store::StoreSettings;
 use gcra_policy::{Policies, Policy, policy_id};
 use gcra_store::{Names, NewOrder, OrderExchange, OrderId, SharedOrder};
-use gcra_table::{LONGEST_ORDER, Nanos, Order, OrderKind, OrderTarget, PolicyReset, Table, Time};
+use gcra_table::board::{LONGEST_ORDER, Order, OrderKind, OrderTarget, PolicyReset};
+use gcra_table::{Nanos, Table, Time};
 use gcra_text::duration::Short;
 use serde::{Deserialize, Serialize};
 use tokio::runtime::{Builder, Runtime};
@@ -189,7 +190,7 @@ impl StoreOrders {
             followed.misses |= has_failed;
         }
         *lacking = store_resets::lacking(inspected, |policy| store_resets::of(exchange, policy));
-        let orders = inspected.table.orders();
+        let orders = inspected.table.board().orders();
         if self.is_well && (is_due || orders != self.looked_at) {
             let lacking = lacking_orders(inspected, &orders, &standing, exchange.now());
             let new = |(subject, given, lasts, stored): Lacking| NewOrder {
@@ -302,9 +303,9 @@ fn put(
     }
     let outcome = match (kind, known) {
         (None, None) => Ok(()),
-        (None, Some(known)) => table.end_order(&known),
+        (None, Some(known)) => table.board().end_order(&known),
         (Some(kind), Some(known)) if is_same(&known, *kind, until, stored) => Ok(()),
-        (Some(kind), _) => table.give_order(&Order {
+        (Some(kind), _) => table.board().give_order(&Order {
             policy: policy_id(&subject.policy(inspected).name),
             kind: *kind,
             target: subject.target,
@@ -514,7 +515,7 @@ impl GivesToStore {
     ) -> anyhow::Result<(PolicyReset, Result<(), String>)> {
         let exchange = &mut self.orders.exchange;
         store_resets::take(inspected, &store_resets::all(exchange))?;
-        let reset = inspected.table.reset_policy(policy_id(policy), giver);
+        let reset = inspected.table.board().reset_policy(policy_id(policy), giver);
         let reset = obeyed(inspected, reset)?;
         let given = match &self.fault {
             Some(fault) => Err(fault.clone()),
@@ -676,7 +677,7 @@ mod tests {
     }
 
     fn orders(machine: &Inspected) -> Vec<(String, OrderKind)> {
-        let orders = machine.table.orders();
+        let orders = machine.table.board().orders();
         let mut all: Vec<_> = orders.into_iter().map(|order| (order.key, order.kind)).collect();
         all.sort_by(|one, other| one.0.cmp(&other.0));
         all
@@ -688,16 +689,16 @@ mod tests {
         let client = ("api", "192.0.2.7");
         let block = [entry(1, "block", client, 60)];
         follow(&machine, &mut followed, &block);
-        let known = machine.table.orders().remove(0);
+        let known = machine.table.board().orders().remove(0);
         let minute = Nanos::from_secs(60);
         assert_eq!(known.since, known.given.saturating_add(minute), "it came a minute later");
         assert_eq!(known.until, known.since.saturating_add(Nanos::from_secs(3_600)));
         // The store is away, and an operator ends it here.
-        machine.table.end_order(&known).unwrap();
+        machine.table.board().end_order(&known).unwrap();
         follow(&machine, &mut followed, &block);
         assert_eq!(orders(&machine), []);
         let exempt = Order { kind: OrderKind::Exempt, given: machine.table.now(), ..known };
-        machine.table.give_order(&exempt).unwrap();
+        machine.table.board().give_order(&exempt).unwrap();
         for order in ["block", ENDED] {
             follow(&machine, &mut followed, &[entry(1, order, client, 30)]);
             assert_eq!(orders(&machine), [("192.0.2.7".to_owned(), OrderKind::Exempt)]);
@@ -729,7 +730,7 @@ mod tests {
         let lacking = |entries: &[Entry]| {
             let lacking = lacking_orders(
                 &machine,
-                &machine.table.orders(),
+                &machine.table.board().orders(),
                 &standing(&machine, entries),
                 NOW,
             );
@@ -750,9 +751,9 @@ mod tests {
         assert_eq!(lacking(&[entry(1, ENDED, one, 30), entry(2, ENDED, two, 70)]), [second]);
         assert_eq!(lacking(&[all[1].clone(), entry(1, "exempt", one, 90)]), [first]);
         // The machine was started anew: any end is later.
-        for mut order in machine.table.orders() {
+        for mut order in machine.table.board().orders() {
             order.given = Time::ZERO;
-            machine.table.give_order(&order).unwrap();
+            machine.table.board().give_order(&order).unwrap();
         }
         assert_eq!(lacking(&[entry(1, ENDED, one, 3_600), entry(2, ENDED, two, 3_600)]), []);
         assert_eq!(lacking(&[]).len(), 2);

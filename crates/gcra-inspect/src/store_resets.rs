@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use gcra_policy::{Policies, policy_id};
 use gcra_store::{NewOrder, OrderExchange, SharedOrder};
-use gcra_table::PolicyReset;
+use gcra_table::board::PolicyReset;
 use serde::{Deserialize, Serialize};
 
 use crate::inspected_table::Inspected;
@@ -85,7 +85,7 @@ pub(crate) fn take(inspected: &Inspected, all: &[KeptReset]) -> anyhow::Result<(
     for StoredReset { reset, at, giver } in all.iter().map(|kept| &kept.stored) {
         if inspected.in_force.policies.named(reset).is_some() {
             let reset = PolicyReset { policy: policy_id(reset), at: *at, giver: giver.clone() };
-            let taken = obeyed(inspected, inspected.table.take_reset(&reset));
+            let taken = obeyed(inspected, inspected.table.board().take_reset(&reset));
             outcome = outcome.and(taken);
         }
     }
@@ -102,7 +102,7 @@ pub(crate) fn lacking(
         let policy = policies.without_trials().find(|it| policy_id(&it.name) == reset.policy)?;
         Some(StoredReset::new(&policy.name, reset))
     };
-    let resets = inspected.table.resets();
+    let resets = inspected.table.board().resets();
     let all = resets.iter().filter_map(stored);
     all.filter(|it| it.is_lacking(kept(&it.reset).as_ref())).collect()
 }
@@ -183,7 +183,7 @@ mod tests {
         }
 
         fn resets(&self) -> BTreeMap<u64, (u64, String)> {
-            let all = self.0.table.resets().into_iter();
+            let all = self.0.table.board().resets().into_iter();
             all.map(|reset| (reset.policy, (reset.at, reset.giver))).collect()
         }
     }
@@ -255,7 +255,7 @@ mod tests {
                         let policy = policy_id(POLICIES[policy]);
                         let giver = format!("anna@{moment}");
                         let reset = PolicyReset { policy, at: moment, giver: giver.clone() };
-                        machines[at].0.table.take_reset(&reset).unwrap();
+                        machines[at].0.table.board().take_reset(&reset).unwrap();
                         let known = model.entry(policy).or_default();
                         *known = (moment, giver).max(std::mem::take(known));
                     }

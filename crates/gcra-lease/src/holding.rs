@@ -51,8 +51,8 @@ pub enum Look {
         /// When the host may ask again.
         until: HostTime,
     },
-    /// An ask is under way: the request waits for its reply, but not for longer than
-    /// `--store-wait`.
+    /// An ask is under way: the request waits for its reply, but not for longer than the
+    /// `patience` of [`Holding::look`].
     Waiting {
         /// When the ask was sent.
         since: HostTime,
@@ -105,7 +105,7 @@ impl Holding {
     }
 
     /// The next step for a request of `cells`. An ask that is under way for `patience`
-    /// (`--store-wait`) or longer counts as lost, and the next request asks in its place.
+    /// or longer counts as lost, and the next request asks in its place.
     pub fn look(&self, now: HostTime, cells: u32, patience: Micros) -> Look {
         let known = cells == 0 && !self.fresh;
         if known || (cells > 0 && self.held(now) >= cells) {

@@ -8,7 +8,7 @@ const TOLERANCE: Micros = Micros::from_millis(20);
 /// Compares the store's clock with the time that passes on the host, from one reply to the next.
 ///
 /// A clock that leaps forward by d forgives d of debt for each key, so a leap is worth a line in
-/// the log. Nothing makes up for that, also not `strict`: the README of gcra-store says why.
+/// the log. Nothing makes up for that, also not `strict`: hosts notice a leap too late.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct ClockWatch {
     last: Option<Seen>,

@@ -11,7 +11,8 @@ use gcra_policy::answers::Answers;
 use gcra_policy::key_parts::{KeyArg, Nat64};
 use gcra_policy::orders::{OrderInForce, PolicyOrders};
 use gcra_policy::{KeyParts, Limit, LimitNumbers, Policies, Policy, Price, Rule};
-use gcra_table::{KeyHash, LeaseKey, LeaseNumbers, LimitSalt, Nanos, Order, Quota, Table, Time};
+use gcra_table::board::Order;
+use gcra_table::{KeyHash, LeaseKey, LeaseNumbers, LimitSalt, Nanos, Quota, Table, Time};
 use spop_agent::{Actions, Message};
 
 use crate::answer::AnswerVars;
@@ -322,7 +323,7 @@ impl ActivePolicies {
         table: &Table,
     ) -> Self {
         policies.come_into_force(table);
-        Self::new(None, policies.into(), history, table.orders(), stats, table.now())
+        Self::new(None, policies.into(), history, table.board().orders(), stats, table.now())
     }
 
     /// The policies in force after a reload has read these. Clients keep their debts.
@@ -330,7 +331,7 @@ impl ActivePolicies {
         policies.come_into_force(table);
         let (mut history, now) = (self.history.clone(), table.now());
         history.push_current(self.policies.clone(), now);
-        Self::new(Some(self), policies.into(), history, table.orders(), stats, now)
+        Self::new(Some(self), policies.into(), history, table.board().orders(), stats, now)
     }
 
     /// The same with another history: an agent has kept more beside the table.
@@ -358,7 +359,8 @@ impl ActivePolicies {
     /// The same with the orders and the resets that the table has now; `None` when they are the
     /// same.
     pub fn with_orders(&self, table: &Table, stats: &Stats) -> Option<Self> {
-        let (orders, has_resets) = (table.orders(), self.policies.have_resets(&table.resets()));
+        let (orders, has_resets) =
+            (table.board().orders(), self.policies.have_resets(&table.board().resets()));
         if self.orders == orders && has_resets {
             return None;
         }

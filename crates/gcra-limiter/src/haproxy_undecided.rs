@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use gcra_policy::haproxy::report::{ERRS, HOST, REPORT, SET_SINCE, SINCE, TOLD, UNSETTLED};
-use gcra_table::{HEARD_KINDS, KeyHash, Table};
+use gcra_table::board::HEARD_KINDS;
+use gcra_table::{KeyHash, Table};
 use gcra_text::count::Count;
 use spop_agent::{Message, Value};
 
@@ -54,7 +55,7 @@ impl HaproxyUndecided {
             let (Some((kind, counter)), Some(count)) = (self.counter(arg.name), count) else {
                 continue;
             };
-            let new = table.hear(source, kind, count);
+            let new = table.board().hear(source, kind, count);
             counter.fetch_add(new.into(), Ordering::Relaxed);
         }
         let told = report.arg(TOLD.as_bytes())?.as_integer()?;

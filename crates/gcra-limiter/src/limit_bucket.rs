@@ -110,7 +110,7 @@ pub(crate) fn note_said<'l>(
     message: &Message<'_>,
 ) -> impl Iterator<Item = (&'l ByArg, ArgValue)> {
     limits.iter().filter_map(move |limit| {
-        let write_down = |quota| table.add_said(limit.id, quota);
+        let write_down = |quota| table.board().add_said(limit.id, quota);
         let by_arg = limit.by_arg()?;
         Some((by_arg, by_arg.note(message, write_down).said))
     })
@@ -175,10 +175,10 @@ pub fn lacks_a_key(limits: &[Limit], message: &Message<'_>) -> bool {
 pub fn write_down_said(policies: &Policies, table: &Table) {
     for limit in policies.list.iter().flat_map(|policy| policy.limits()) {
         let Some(by_arg) = limit.by_arg() else { continue };
-        let known = table.said_of(limit.id);
+        let known = table.board().said_of(limit.id);
         for quota in by_arg.quotas() {
             if !known.contains(&quota.without_delay()) {
-                table.add_said(limit.id, quota);
+                table.board().add_said(limit.id, quota);
             }
         }
     }

@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use gcra_policy::limit_from_arg::ArgValue;
-use gcra_table::OrderKind;
+use gcra_table::board::OrderKind;
 
 use crate::settlement::{SettledCells, Settlement};
 use crate::verdict::{DECISIONS, OUTCOMES};

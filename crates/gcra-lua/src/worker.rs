@@ -16,9 +16,9 @@ use gcra_limiter::limit_bucket::write_down_said;
 use gcra_limiter::stats::Stats;
 use gcra_limiter::undecided::Undecided;
 use gcra_policy::table_error::TableError;
+use gcra_table::board::{Profile, ReloadAnswer};
 use gcra_table::{
-    FilePath, Folder, Name, OpenError, OpenErrorKind, Opened, Profile, ReloadAnswer, Table,
-    read_clock_files,
+    FilePath, Folder, Name, OpenError, OpenErrorKind, Opened, Table, read_clock_files,
 };
 use gcra_text::version;
 use spop_agent::Counters;
@@ -201,7 +201,7 @@ impl Worker {
         }
         let (table, now) = (table.load(), table.load().now());
         let current = in_force.load();
-        table.introduce(&Profile {
+        table.board().introduce(&Profile {
             limits: current.policies.limits_digest,
             has_file: self.settings.file.is_some(),
             salt: current.policies.salt_digest(),
@@ -225,8 +225,8 @@ impl Worker {
             self.check_name(&table);
         }
         self.report_undecided(undecided, is_minute);
-        if let Some(asked) = table.reload_asked() {
-            table.answer_reload(asked, &self.answer_to_reload());
+        if let Some(asked) = table.board().reload_asked() {
+            table.board().answer_reload(asked, &self.answer_to_reload());
         }
     }
 

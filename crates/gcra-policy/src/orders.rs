@@ -6,7 +6,8 @@
 use std::net::IpAddr;
 use std::ops::Range;
 
-use gcra_table::{KeyHash, Order, OrderKind, OrderTarget, Time};
+use gcra_table::board::{Order, OrderKind, OrderTarget};
+use gcra_table::{KeyHash, Time};
 
 /// The address of a client whose key is one address.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -4,7 +4,8 @@ use std::error::Error;
 use std::sync::Arc;
 use std::{fmt, iter, ptr};
 
-use gcra_table::{PolicyReset, Table};
+use gcra_table::Table;
+use gcra_table::board::PolicyReset;
 use gcra_text::config_note::ConfigNote;
 use spop_codec::Message;
 
@@ -75,7 +76,7 @@ impl Policies {
     /// Works out what would be worked out for each request otherwise. They are in force on this
     /// table from now on, or on its successors, with the resets that the table has.
     pub fn come_into_force(&mut self, table: &Table) {
-        let resets = self.resets_in(&table.resets());
+        let resets = self.resets_in(&table.board().resets());
         for (policy, reset_at) in self.list.iter_mut().map(Arc::make_mut).zip(resets) {
             policy.put_salts(table, reset_at);
         }
@@ -219,11 +220,11 @@ mod tests {
         policies.come_into_force(&table);
         let before = policies.clone();
         for name in ["api", "login", "api.observe"] {
-            table.reset_policy(policy_id(name), "anna").unwrap();
+            table.board().reset_policy(policy_id(name), "anna").unwrap();
         }
-        assert!(!policies.have_resets(&table.resets()));
+        assert!(!policies.have_resets(&table.board().resets()));
         policies.come_into_force(&table);
-        assert!(policies.have_resets(&table.resets()));
+        assert!(policies.have_resets(&table.board().resets()));
         let salts =
             |policy: &Policy| -> Vec<_> { policy.limits().map(|limit| limit.salt.0).collect() };
         let both = policies.list.iter().zip(&before.list);

@@ -6,7 +6,8 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::{iter, mem};
 
-use gcra_table::{Nanos, Order, OrderTarget, Quota, Table, limit_id};
+use gcra_table::board::{Order, OrderTarget};
+use gcra_table::{Nanos, Quota, Table, limit_id};
 use ipnet::IpNet;
 use spop_codec::{Message, Value};
 

@@ -10,7 +10,7 @@ use gcra_limiter::active_policies::ActivePolicies;
 use gcra_policy::begin_anew::begin_anew;
 use gcra_policy::store::StoreSettings;
 use gcra_policy::{Policies, Policy};
-use gcra_table::{Order, OrderTarget, ReloadAnswer};
+use gcra_table::board::{Order, OrderTarget, ReloadAnswer};
 use gcra_text::config_note::ConfigNote;
 use gcra_text::count::Count;
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use gcra_inspect::order_state::{OrderState, OrderWords};
 use gcra_policy::{Policy, policy_id};
-use gcra_table::{Order, PolicyReset};
+use gcra_table::board::{Order, PolicyReset};
 use gcra_text::visible::Visible;
 
 use super::running::Running;
@@ -19,13 +19,13 @@ pub(super) struct Orders {
 impl Orders {
     /// For an agent that has the resets of its table in force.
     pub(super) fn new(running: &Running) -> Self {
-        Self { known: Vec::new(), resets: running.table.load().resets() }
+        Self { known: Vec::new(), resets: running.table.load().board().resets() }
     }
 
     /// Puts the orders and the resets of the table in force, and logs which have begun or ended.
     pub(super) fn follow(&mut self, running: &Running) {
         let table = running.table.load();
-        let (orders, resets) = (table.orders(), table.resets());
+        let (orders, resets) = (table.board().orders(), table.board().resets());
         let in_force = running.policies.load();
         if let Some(next) = in_force.with_orders(&table, &running.stats) {
             running.policies.store(Arc::new(next));

@@ -10,7 +10,8 @@ use std::thread;
 use gcra_policy::file::document;
 use gcra_policy::secrets::Readers;
 use gcra_policy::watch::{SeenFile, Watch, see_all};
-use gcra_table::{ReloadAnswer, Table};
+use gcra_table::Table;
+use gcra_table::board::ReloadAnswer;
 use gcra_text::config_note::ConfigNote;
 use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::RecvError;
@@ -63,7 +64,7 @@ impl Reloads {
     pub(super) fn look(&mut self, running: &Running, is_beat: bool) {
         if self.work.is_none() {
             let table = running.table.load_full();
-            let asked = table.reload_asked().map(|number| (table, number));
+            let asked = table.board().reload_asked().map(|number| (table, number));
             if self.wanted || asked.is_some() {
                 self.wanted = false;
                 self.work = self.read(running, asked);
@@ -122,7 +123,7 @@ impl Reloads {
         self.is_reading = false;
         self.renew_status(running);
         if let Some((table, number)) = asked {
-            table.answer_reload(number, &answer);
+            table.board().answer_reload(number, &answer);
         }
     }
 
@@ -137,7 +138,7 @@ impl Reloads {
             self.manager.reloading("there is no file to read");
             self.renew_status(running);
             if let Some((table, number)) = asked {
-                table.answer_reload(number, &ReloadAnswer::NothingToReload);
+                table.board().answer_reload(number, &ReloadAnswer::NothingToReload);
             }
             return None;
         };

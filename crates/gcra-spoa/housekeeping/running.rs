@@ -8,7 +8,8 @@ use gcra_inspect::policies_file::Keeper;
 use gcra_limiter::active_policies::ActivePolicies;
 use gcra_limiter::stats::Stats;
 use gcra_limiter::undecided::Undecided;
-use gcra_table::{Nanos, Profile, Table};
+use gcra_table::board::Profile;
+use gcra_table::{Nanos, Table};
 use gcra_text::count::Count;
 use spop_agent::Counters;
 
@@ -32,7 +33,7 @@ impl Running {
     /// Tells the other agents of the table about this one.
     pub(super) fn introduce(&self) {
         let in_force = self.policies.load();
-        self.table.load().introduce(&Profile {
+        self.table.load().board().introduce(&Profile {
             limits: in_force.policies.limits_digest,
             has_file: self.has_file,
             salt: in_force.policies.salt_digest(),

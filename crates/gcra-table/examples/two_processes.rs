@@ -26,7 +26,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             None => println!("allowed, {} left", quota.remaining(decision.owed())),
             Some(wait) => println!("denied, the next is allowed in {} ms", wait.millis_ceil()),
         }
-        // Tells the other processes that this one is alive.
+        // Writes down how far time has advanced, and that this process is alive.
         table.beat();
         thread::sleep(Duration::from_millis(500));
     }

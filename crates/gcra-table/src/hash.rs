@@ -34,8 +34,8 @@ impl SipKey {
 /// A hash in the making, small enough to stay in registers.
 ///
 /// The bytes that wait for a whole word are kept in a word, not in an array. Bytes that are stored
-/// one by one and then loaded as a word have to wait until all of the stores are done
-/// (store-to-load forwarding fails: see "Performance notes" in docs/internals/ARCHITECTURE.md).
+/// one by one and then loaded as a word have to wait until all of the stores are done, because
+/// store-to-load forwarding fails.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SipHasher {
     v: [u64; 4],

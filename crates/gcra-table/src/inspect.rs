@@ -1,15 +1,12 @@
-//! The view of a table from outside: how full it is, which processes use it, and whether anything
-//! is wrong with it.
+//! The view of a table from outside: how full it is, and whether anything is wrong with it.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::Ordering;
 
 use crate::clock;
-use crate::file::header::PROCESSES;
 use crate::file::open;
 use crate::file::open_error::{OpenError, OpenErrorKind};
-use crate::processes::{self, Process};
 use crate::quota::MAX_DRAIN;
 use crate::sentences::sentences;
 use crate::slot::{Slot, Word};
@@ -101,30 +98,6 @@ impl Table {
         occupancy
     }
 
-    /// The processes that use the table, if they [`beat`](Self::beat) and there is an entry for
-    /// them.
-    pub fn processes(&self) -> Vec<Process> {
-        self.listed_processes().into_iter().filter(Process::is_alive).collect()
-    }
-
-    /// As [`processes`](Self::processes), including those that have left or fallen silent, until
-    /// others take their places.
-    pub fn listed_processes(&self) -> Vec<Process> {
-        let mut listed = processes::listed(self.process_entries(), self.now());
-        processes::add_profiles(&mut listed, self.profiles(), self.sip_hasher());
-        listed
-    }
-
-    /// How many processes can be listed.
-    pub const MOST_PROCESSES: usize = PROCESSES;
-
-    /// How often, in all, processes called [`beat`](Self::beat) that have no entry in the list.
-    /// Each does so about once a second, so the difference of two readings says about how many
-    /// there are.
-    pub fn unlisted_beats(&self) -> u64 {
-        self.shared().unlisted_beats.load(Ordering::Relaxed)
-    }
-
     /// How often the table was resized.
     pub fn generation(&self) -> u64 {
         self.file.as_ref().map_or(0, |origin| origin.header.generation)
@@ -152,8 +125,8 @@ impl Table {
 
     /// The number of slots to which a resize was interrupted, if one was, until a
     /// [`resize`](Self::resize) to this number has finished the work. Decisions are exact
-    /// meanwhile. Unless all buckets have moved already, keys cannot be reset, and clients cannot
-    /// be given orders about. This takes a tenth of a second.
+    /// meanwhile. Unless all buckets have moved already, keys cannot be reset. This takes a tenth
+    /// of a second.
     pub fn interrupted_resize(&self) -> Option<Slots> {
         let Origin { path, file, header, role } = self.file.as_ref()?;
         if self.is_superseded() {
@@ -173,11 +146,6 @@ impl Table {
             _ => FaultKind::SuccessorUnusable { why },
         };
         Some(TableFault { slot: None, kind })
-    }
-
-    /// How often processes have attached to the file, modulo 2^32.
-    pub fn attachments(&self) -> u32 {
-        self.shared().attachments.load(Ordering::Relaxed)
     }
 
     /// Verifies what must hold at every moment, in a table that may be in use:

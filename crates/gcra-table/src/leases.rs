@@ -1,9 +1,9 @@
 //! [`Leases`]: the cells that a store has lent to this host, in a file beside the table that all
 //! agents of the host share.
 //!
-//! docs/internals/LEASES.md describes every byte of the file, and says why the limit is exact. The
-//! protocol between hosts and store is in the crate `gcra-lease`; what its [`Holding`] does is
-//! done here by one exchange each.
+//! The page LEASES.md of the repository describes every byte of the file, and says why the limit
+//! is exact. The protocol between hosts and store is in the crate `gcra-lease`; what its
+//! [`Holding`] does is done here by one exchange each.
 
 // ADR 44: What cannot be lent is charged in the store.
 

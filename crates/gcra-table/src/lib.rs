@@ -54,6 +54,13 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! # Costs that are known later
+//!
+//! A request can be charged an estimate, which its response settles ([`Table::charge_up_to_cap`],
+//! [`Table::give_back`]). [`Table::add_unsettled`] keeps what it costs if no response settles it.
+//! [`Table::take_overdue`] takes these cells, so that a later request of the key is charged for
+//! them.
+//!
 //! # What it gives up
 //!
 //! * **Keys are hashed, not stored.** Two keys share a bucket, and so a limit, if 60 bits of keyed
@@ -63,12 +70,9 @@
 //!   bucket that owes the smallest part of its quota's burst is forgotten, and
 //!   [`Table::evictions`] says how much was forgiven. The table must hold the keys that are active
 //!   within one drain time, not all keys ever seen.
-//! * **One machine.** Processes on other hosts cannot map the file. Where several machines share a
-//!   limit, [`Leases`] hold what a store has lent to this one.
+//! * **One machine.** Processes on other hosts cannot map the file. The crate
+//!   [`gcra-lease`](https://docs.rs/gcra-lease) has a protocol by which machines share a limit.
 //! * **Linux, and a CPU with a 128-bit compare-exchange** (x86-64 since 2006, 64-bit ARM).
-//!
-//! docs/internals/TABLE.md describes every byte of the table's file, and docs/internals/LEASES.md
-//! those of the leases'.
 #![cfg_attr(gcra_model, allow(dead_code, reason = "the models use the buckets, not the file"))]
 
 mod bucket;
@@ -105,21 +109,11 @@ pub use clock::ManualClock;
 pub use clock::read_clock_files;
 pub use counters::Evictions;
 pub use decision::{Decision, Settled};
-pub use file::heard::HEARD_KINDS;
+pub use file::Folder;
 pub use file::open::Opened;
 pub use file::open_error::{OpenError, OpenErrorKind};
-pub use file::orders::{
-    LONGEST_NOTE, LONGEST_ORDER, MOST_ORDERS, Order, OrderError, OrderKind, OrderTarget,
-    PolicyReset,
-};
-pub use file::profile::Profile;
-pub use file::{FilePath, Folder};
 pub use inspect::{FaultKind, Occupancy, TableFault};
 pub use key::{KeyHash, KeyHasher, LimitSalt, limit_id};
-pub use leases::{
-    LeaseCounts, LeaseFault, LeaseKey, LeaseNeed, LeaseNumbers, Leases, Replaced, Spent, StoreId,
-};
-pub use processes::{PidNamespace, Process, ReloadAnswer};
 pub use quota::{Admission, MAX_DRAIN, Quota, QuotaError};
 pub use rate::{MAX_BURST, Period, Rate, RateError, RateProblem};
 pub use resize::Resized;
@@ -128,3 +122,26 @@ pub use table::Table;
 pub use table::succession::Name;
 pub use time::{Nanos, Reading, Time};
 pub use used::KEPT;
+
+/// The notice board in a table's header, and what it holds. Only gcra-spoa uses it, and it may
+/// change in any release.
+#[doc(hidden)]
+pub mod board {
+    pub use crate::file::heard::HEARD_KINDS;
+    pub use crate::file::orders::{
+        LONGEST_NOTE, LONGEST_ORDER, MOST_ORDERS, Order, OrderError, OrderKind, OrderTarget,
+        PolicyReset,
+    };
+    pub use crate::file::profile::Profile;
+    pub use crate::processes::{PidNamespace, Process, ReloadAnswer};
+    pub use crate::table::board::Board;
+}
+
+// Only gcra-spoa uses these, and they may change in any release: the cells that a store has lent
+// to this machine, and the path of a file beside the table.
+#[doc(hidden)]
+pub use file::FilePath;
+#[doc(hidden)]
+pub use leases::{
+    LeaseCounts, LeaseFault, LeaseKey, LeaseNeed, LeaseNumbers, Leases, Replaced, Spent, StoreId,
+};

@@ -36,7 +36,7 @@ pub(crate) struct Attachment {
     answered: AtomicU64,
 }
 
-/// A process that uses the table: see [`Table::processes`](crate::Table::processes).
+/// A process that uses the table: see [`Board::processes`](crate::board::Board::processes).
 ///
 /// All of this is what the process wrote itself, or what another process of the same user wrote in
 /// its place.
@@ -54,7 +54,7 @@ pub struct Process {
     pub pid_namespace: PidNamespace,
     /// How long ago it was last alive; `None` if it has left.
     pub silent: Option<Nanos>,
-    /// Its profile; `None` for a process that has not [introduced](crate::Table::introduce)
+    /// Its profile; `None` for a process that has not [introduced](crate::board::Board::introduce)
     /// itself, such as one of an older version.
     pub profile: Option<Profile>,
     answered: u64,
@@ -74,7 +74,7 @@ impl Process {
     }
 }
 
-/// The answer of a process that was [asked to reload](crate::Table::ask_to_reload).
+/// The answer of a process that was [asked to reload](crate::board::Board::ask_to_reload).
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum ReloadAnswer {
     /// Its configuration, read again, is in force.
@@ -109,10 +109,6 @@ impl Attachment {
             entry: AtomicU32::new(UNLISTED),
             answered: AtomicU64::new(0),
         }
-    }
-
-    pub(crate) fn number(&self) -> u32 {
-        self.number
     }
 
     /// Writes down that the process is alive. A process that has no entry takes a free one. If
@@ -261,14 +257,6 @@ fn look_at(entry: &ProcessEntry, place: usize, now: Time, ours: u64) -> Process 
         profile: None,
         answered,
         answer: answer.filter(|_| is_whole),
-    }
-}
-
-/// Adds what the processes say about themselves.
-pub(crate) fn add_profiles(processes: &mut [Process], all: &[ProfileEntry], hasher: SipHasher) {
-    for process in processes {
-        let entry = all.get(process.place);
-        process.profile = entry.and_then(|entry| entry.of(hasher, process.attachment));
     }
 }
 

@@ -81,9 +81,7 @@ impl Table {
                 thread::sleep(notice);
             }
             carried = old.carry_all_to(&next);
-            next.said().take_over(old.said());
-            next.order_entries().take_over(old.order_entries());
-            next.heard().take_over(old.heard());
+            next.board().take_over(old.board());
             next.shared().inherited.raise_to(old.counted_until_here());
         }
         open::adopt_clock(path, &next_file)?;

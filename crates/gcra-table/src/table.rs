@@ -3,6 +3,7 @@
 // ADR 18: A slot is 128 bits and changes whole.
 // ADR 25: No sweeper.
 
+pub(crate) mod board;
 pub(crate) mod succession;
 mod unsettled;
 
@@ -20,18 +21,14 @@ use crate::clock::{self, Clock, ManualClock};
 use crate::counters::{Counted, Evictions};
 use crate::cpu::{Loads, prefetch};
 use crate::decision::{Decision, Settled};
-use crate::file::header::{Header, PROCESSES, ProcessEntry, Shared};
-use crate::file::heard::Heard;
+use crate::file::header::{Header, Shared};
 use crate::file::open::{self, Opened, TableFile};
 use crate::file::open_error::{OpenError, OpenErrorKind};
-use crate::file::orders::{Order, OrderError, Orders, PolicyReset};
-use crate::file::profile::{Profile, ProfileEntry};
 use crate::file::region::Region;
-use crate::file::said::SaidQuotas;
 use crate::file::{FileId, FilePath, Folder, Role};
-use crate::hash::{SipHasher, SipKey};
+use crate::hash::SipKey;
 use crate::key::{KeyHash, KeyHasher, LimitSalt};
-use crate::processes::{Attachment, ReloadAnswer};
+use crate::processes::Attachment;
 use crate::quota::Quota;
 use crate::slot::{BucketId, Line, Slot};
 use crate::slots::Slots;
@@ -552,35 +549,6 @@ impl Table {
         self.bucket(id).reset(&self.context(None)).ok()
     }
 
-    /// Writes down that messages say this quota for the limit with this [id](crate::limit_id), so
-    /// that a key can be [reset](Self::reset) under it. Returns whether it is written down: there
-    /// is space for about a thousand of them, and none of them ever leaves.
-    pub fn add_said(&self, limit: u64, quota: Quota) -> bool {
-        let done = self.said().add(limit, quota);
-        // An entry that is written here during a resize may be too late for the next table.
-        match self.is_superseded().then(|| self.opened_successor()).flatten() {
-            Some(next) => next.said().add(limit, quota) && done,
-            None => done,
-        }
-    }
-
-    /// Whether each quota is written down that [`add_said`](Self::add_said) was called with, by
-    /// any process.
-    pub fn has_all_said(&self) -> bool {
-        self.said().is_whole()
-    }
-
-    /// The quotas that messages have said for the limit with this [id](crate::limit_id), as
-    /// [`add_said`](Self::add_said) has written them down, without their [longest
-    /// delays](Quota::with_max_delay).
-    pub fn said_of(&self, limit: u64) -> Vec<Quota> {
-        self.said().of(limit)
-    }
-
-    pub(crate) fn said(&self) -> SaidQuotas<'_> {
-        SaidQuotas::new(self.region.said(), self.hash_key.hasher())
-    }
-
     /// The cost of evictions so far because the table was too small: counted over all processes
     /// since it was made, and through all resizes.
     pub fn evictions(&self) -> Evictions {
@@ -626,161 +594,19 @@ impl Table {
 
     /// Writes down how far time has advanced, and that this process is alive.
     ///
-    /// To be called about once a second. It lets limits of hours and days go on after a reboot (if
-    /// the file survives one), and it lets others see which processes use the table.
+    /// To be called about once a second. It lets limits of hours and days go on after a reboot, if
+    /// the file survives one.
     pub fn beat(&self) {
         let now = self.now();
         self.shared().last_ns.store(now.0, Ordering::Relaxed);
         self.shared().last_wall_ns.store(clock::wall_ns(), Ordering::Relaxed);
         if let Some(attachment) = &self.attachment {
-            attachment.beat(self.process_entries(), &self.shared().unlisted_beats, now);
+            attachment.beat(self.region.processes(), &self.shared().unlisted_beats, now);
         }
-    }
-
-    /// Ends this process's part in the list of processes, as the drop of the last handle does.
-    /// The next [`beat`](Self::beat) would begin it again.
-    pub fn leave(&self) {
-        if let Some(attachment) = &self.attachment {
-            attachment.leave(self.process_entries());
-        }
-    }
-
-    /// Tells the other processes about this one: see
-    /// [`Process::profile`](crate::Process::profile).
-    ///
-    /// To be called after each [`beat`](Self::beat), because a beat can give the process another
-    /// entry in the list. It writes only what has changed.
-    pub fn introduce(&self, profile: &Profile) {
-        if let Some(attachment) = &self.attachment {
-            let (entries, profiles) = (self.process_entries(), self.profiles());
-            attachment.introduce(entries, profiles, self.hash_key.hasher(), profile);
-        }
-    }
-
-    /// Writes down an order about clients, in the place of the one about the same clients of the
-    /// same policy. It is in force for [`LONGEST_ORDER`](crate::LONGEST_ORDER) at most.
-    ///
-    /// Decisions of the table do not change by it: each process has to read the
-    /// [`orders`](Self::orders), and to decide by them without a charge.
-    ///
-    /// # Errors
-    ///
-    /// There is no space for it, or the table is being resized.
-    pub fn give_order(&self, order: &Order) -> Result<(), OrderError> {
-        self.write_order(|entries| entries.put(order))
-    }
-
-    fn write_order(&self, put: impl FnOnce(Orders<'_>) -> bool) -> Result<(), OrderError> {
-        if self.is_superseded() || !self.is_complete() {
-            return Err(OrderError::BeingResized);
-        }
-        if !put(self.order_entries()) {
-            return Err(OrderError::Full);
-        }
-        // A resize that began meanwhile may have copied the entries before this one was written.
-        if self.is_superseded() { Err(OrderError::BeingResized) } else { Ok(()) }
-    }
-
-    /// Ends an order.
-    ///
-    /// # Errors
-    ///
-    /// The table is being resized.
-    pub fn end_order(&self, order: &Order) -> Result<(), OrderError> {
-        self.give_order(&Order { until: Time::ZERO, ..order.clone() })
-    }
-
-    /// The orders that have not ended, in no particular order.
-    pub fn orders(&self) -> Vec<Order> {
-        self.order_entries().all().collect()
-    }
-
-    /// Writes down that all clients of the policy with this [id](crate::limit_id) are reset now,
-    /// in the place of an earlier reset.
-    ///
-    /// Decisions of the table do not change by it: each process has to read the
-    /// [`resets`](Self::resets), and to give the policy's limits other ids.
-    ///
-    /// # Errors
-    ///
-    /// There is no space for it, or the table is being resized.
-    pub fn reset_policy(&self, policy: u64, giver: &str) -> Result<PolicyReset, OrderError> {
-        let resets = self.resets();
-        let last = resets.iter().find(|reset| reset.policy == policy).map_or(0, |reset| reset.at);
-        let at = self.clock.wall_ns().max(last.saturating_add(1));
-        let reset = PolicyReset { policy, at, giver: giver.to_owned() };
-        self.take_reset(&reset)?;
-        Ok(reset)
-    }
-
-    /// Writes down a reset that was given on another machine, unless the table has a later one of
-    /// the policy.
-    ///
-    /// # Errors
-    ///
-    /// There is no space for it, or the table is being resized.
-    pub fn take_reset(&self, reset: &PolicyReset) -> Result<(), OrderError> {
-        self.write_order(|entries| entries.put_reset(reset))
-    }
-
-    /// The last reset of each policy that was reset, in no particular order.
-    pub fn resets(&self) -> Vec<PolicyReset> {
-        self.order_entries().resets()
-    }
-
-    pub(crate) fn order_entries(&self) -> Orders<'_> {
-        Orders::new(self.region.orders(), self.hash_key.hasher(), self.now())
-    }
-
-    /// Asks all processes that use the table to read their configuration again. Returns the number
-    /// of the request, for [`Process::answer_to`](crate::Process::answer_to).
-    pub fn ask_to_reload(&self) -> u64 {
-        self.shared().reload_asked.fetch_add(1, Ordering::Relaxed).wrapping_add(1)
-    }
-
-    /// The number of the last request to reload, if this process has not answered it. A process
-    /// that attaches later has to answer too: it may have read its configuration before the
-    /// request.
-    ///
-    /// This is cheap, and can be called several times a second.
-    pub fn reload_asked(&self) -> Option<u64> {
-        let asked = self.shared().reload_asked.load(Ordering::Relaxed);
-        let mine = self.attachment.as_ref()?;
-        mine.has_to_answer(asked).then_some(asked)
-    }
-
-    /// The number of this process's attachment, as in [`Process`](crate::Process). `None` if it
-    /// only looks at the table, or the table has no file.
-    pub fn attachment(&self) -> Option<u32> {
-        self.attachment.as_ref().map(Attachment::number)
-    }
-
-    /// Answers a request to reload. Other processes can read the answer.
-    pub fn answer_reload(&self, asked: u64, answer: &ReloadAnswer) {
-        if let Some(attachment) = &self.attachment {
-            attachment.answer(self.process_entries(), asked, answer);
-        }
-    }
-
-    pub(crate) fn heard(&self) -> &Heard {
-        self.region.heard()
     }
 
     pub(crate) fn shared(&self) -> &Shared {
         self.region.shared()
-    }
-
-    pub(crate) fn process_entries(&self) -> &[ProcessEntry; PROCESSES] {
-        self.region.processes()
-    }
-
-    pub(crate) fn profiles(&self) -> &[ProfileEntry; PROCESSES] {
-        self.region.profiles()
-    }
-
-    /// For the checksums in the header.
-    pub(crate) fn sip_hasher(&self) -> SipHasher {
-        self.hash_key.hasher()
     }
 
     pub(crate) fn context<'a>(
@@ -825,7 +651,7 @@ impl Table {
 
 impl Drop for Table {
     fn drop(&mut self) {
-        self.leave();
+        self.board().leave();
     }
 }
 

@@ -208,8 +208,7 @@ impl Connection {
     /// A frame is malformed, or may not come now. Send AGENT-DISCONNECT with the error's status.
     /// All later bytes are [`Event::Skipped`].
     // Inlined for the one event on the data path: an `Event` that is returned through memory is
-    // read back in other pieces than it was written in, so store-to-load forwarding fails. See
-    // "Performance notes" in docs/internals/ARCHITECTURE.md.
+    // read back in other pieces than it was written in, so store-to-load forwarding fails.
     #[inline(always)]
     pub fn receive<'a>(
         &mut self,

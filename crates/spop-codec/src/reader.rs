@@ -27,8 +27,7 @@ impl<'a> Reader<'a> {
 
     /// The next byte; `None` if there is none, which callers report as `Truncated`. Not a
     /// `Result`, because the compiler packs a `Result` of a byte into a word in pieces, and reads
-    /// it back whole: store-to-load forwarding fails. See "Performance notes" in
-    /// docs/internals/ARCHITECTURE.md.
+    /// it back whole: store-to-load forwarding fails.
     #[inline]
     pub(crate) fn byte(&mut self) -> Option<u8> {
         let (&byte, rest) = self.rest.split_first()?;

@@ -108,8 +108,7 @@ impl<'a> Reader<'a> {
     /// Reads a value with its type.
     // Always inlined, as are the iterators over values. A `Value` that is returned through memory
     // is written in small pieces and read back in larger ones. So store-to-load forwarding fails,
-    // and the read waits for the writes: see "Performance notes" in
-    // docs/internals/ARCHITECTURE.md.
+    // and the read waits for the writes.
     #[inline(always)]
     pub(crate) fn value(&mut self) -> Result<Value<'a>, DecodeError> {
         let byte = self.u8()?;

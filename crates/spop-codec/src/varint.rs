@@ -28,8 +28,7 @@ const NINE_BYTES: u64 = 1 << 53;
 /// 0.
 ///
 /// It is made in a register and stored as a whole, because a copy of bytes that were just stored
-/// one by one has to wait for them: store-to-load forwarding fails. See "Performance notes" in
-/// docs/internals/ARCHITECTURE.md.
+/// one by one has to wait for them: store-to-load forwarding fails.
 #[inline]
 pub(crate) fn encode_in_word(value: u64) -> Option<([u8; 8], usize)> {
     if value < TWO_BYTES {

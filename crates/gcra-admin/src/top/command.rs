@@ -150,7 +150,7 @@ fn find_agents(what: &Top) -> anyhow::Result<(Receiver<Answers>, Answers)> {
 fn listed_agents(what: &Top) -> (Vec<Vec<String>>, String) {
     let path = what.table();
     let table = Table::inspect(&path).map_err(|error| TableError(error).to_string());
-    let processes = table.iter().flat_map(|table| table.processes());
+    let processes = table.iter().flat_map(|table| table.board().processes());
     let listed: BTreeSet<SocketAddr> =
         processes.filter_map(|process| process.profile?.admin).collect();
     let path = path.display();

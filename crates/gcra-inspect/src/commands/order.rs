@@ -11,7 +11,8 @@ use gcra_limiter::written_message::WrittenMessage;
 use gcra_policy::key::{Key, NamedValue};
 use gcra_policy::table_error::TableError;
 use gcra_policy::{Policy, policy_id};
-use gcra_table::{KeyHash, LONGEST_NOTE, Order, OrderKind, OrderTarget, Table};
+use gcra_table::board::{LONGEST_NOTE, Order, OrderKind, OrderTarget};
+use gcra_table::{KeyHash, Table};
 use gcra_text::count::Count;
 use gcra_text::duration;
 use gcra_text::duration::{Exact, Left, parse_moment};
@@ -392,7 +393,7 @@ impl Asked<'_> {
     ) -> anyhow::Result<bool> {
         let OrderArgs { of, at, .. } = self.args;
         let noun = self.words().noun;
-        let listed = inspected.table.orders();
+        let listed = inspected.table.board().orders();
         let found = subjects(inspected, of.policy.as_deref(), key);
         let subjects = found.as_deref().unwrap_or_default();
         let is_exact = |order: &&Order| subjects.iter().any(|it| it.is_of(inspected, order));
@@ -525,7 +526,7 @@ impl Asked<'_> {
         let OrderArgs { of, at, plain, .. } = self.args;
         let path = at.path();
         let table = Table::inspect(&path).map_err(TableError)?;
-        let all = table.orders();
+        let all = table.board().orders();
         let mut orders: Vec<_> =
             all.iter().filter(|order| self.is_asked(order)).cloned().collect();
         orders.sort_by_key(|order| order.until);

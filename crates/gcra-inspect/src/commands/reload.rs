@@ -16,7 +16,8 @@ use gcra_policy::begin_anew::begin_anew;
 use gcra_policy::file::document;
 use gcra_policy::secrets::Readers;
 use gcra_policy::table_error::TableError;
-use gcra_table::{PidNamespace, Process, ReloadAnswer, Table};
+use gcra_table::Table;
+use gcra_table::board::{Board, PidNamespace, Process, ReloadAnswer};
 use gcra_text::count::Count;
 use gcra_text::output::{Output, complain, print, print_mistakes, print_note, print_warnings};
 use serde_json::json;
@@ -89,7 +90,7 @@ pub fn run(config: &Path, at: &At) -> anyhow::Result<ExitCode> {
 }
 
 fn ask(table: &Table, path: &Path) -> Vec<(Process, Fate)> {
-    let asked = table.ask_to_reload();
+    let asked = table.board().ask_to_reload();
     // Looked up once: an agent that falls silent later is among those that are alive now.
     let mut stopped = stopped_long_ago(table, path);
     let deadline = Instant::now() + PATIENCE;
@@ -97,7 +98,7 @@ fn ask(table: &Table, path: &Path) -> Vec<(Process, Fate)> {
     // as well.
     let mut agents: BTreeMap<(usize, u32), (Process, Fate)> = BTreeMap::new();
     loop {
-        let listed = table.listed_processes().into_iter();
+        let listed = table.board().listed_processes().into_iter();
         let mut listed: BTreeMap<_, _> =
             listed.map(|process| ((process.place, process.attachment), process)).collect();
         for (entry, (process, fate)) in &mut agents {
@@ -210,7 +211,7 @@ fn summary(
         lines.push(format!(
             "about {} also asked, and cannot answer: the table's list has space for {}",
             Count(unlisted, "more agent was", "more agents were"),
-            Table::MOST_PROCESSES
+            Board::MOST_PROCESSES
         ));
     }
     let json = json!({

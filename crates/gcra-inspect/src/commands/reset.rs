@@ -11,7 +11,8 @@ use gcra_policy::key::Key;
 use gcra_policy::sharing::lent;
 use gcra_policy::{Policy, Rule, RuleAt, policy_id};
 use gcra_store::Standing;
-use gcra_table::{Nanos, PolicyReset};
+use gcra_table::Nanos;
+use gcra_table::board::PolicyReset;
 use gcra_text::count::Count;
 use gcra_text::duration::{Short, Utc};
 use gcra_text::output::{Output, WrongUsage, print, print_note};
@@ -153,7 +154,7 @@ pub fn clear_policy(
             (reset, Some(in_store))
         }
         None => {
-            let reset = inspected.table.reset_policy(policy_id(name), giver);
+            let reset = inspected.table.board().reset_policy(policy_id(name), giver);
             (obeyed(inspected, reset)?, None)
         }
     };
@@ -299,7 +300,7 @@ fn note_about_missing(
     let mut limits = own.chain(on_trial.into_iter().flatten()).filter(|it| it.key.is_none());
     let (label, arg) = limits.find_map(|limit| Some((&limit.label, &limit.by_arg()?.arg)))?;
     let arg = String::from_utf8_lossy(arg);
-    (!inspected.table.has_all_said()).then(|| {
+    (!inspected.table.board().has_all_said()).then(|| {
         format!(
             "the table has had no space for all limits that messages have said, so under limit \
              '{label}' {shown} may still owe something that is not cleared; 'gcra-spoa explain' \

@@ -12,7 +12,8 @@ use gcra_lease::{HostTime, Micros};
 use gcra_policy::flags::parse_slots;
 use gcra_policy::table_error::{self, TableError};
 use gcra_policy::{Policies, policy_id};
-use gcra_table::{LeaseCounts, Leases, Nanos, Occupancy, PolicyReset, Process, Slots, Table};
+use gcra_table::board::{Board, PolicyReset, Process};
+use gcra_table::{LeaseCounts, Leases, Nanos, Occupancy, Slots, Table};
 use gcra_text::count::Count;
 use gcra_text::duration::Short;
 use gcra_text::output::{Output, print, print_note};
@@ -136,8 +137,8 @@ fn info(path: &Path, table: &Table) -> Output {
         "evicted_live_before_resize": table.evictions_before_resize().evicted_live,
         "forgiven_ms": evictions.forgiven.0 / 1_000_000,
         "gave_up": table.gave_up(),
-        "attachments": table.attachments(),
-        "others_use_a_former_file": table.has_strangers(),
+        "attachments": table.board().attachments(),
+        "others_use_a_former_file": table.board().has_strangers(),
         "processes": processes.iter().map(process_as_json).collect::<Vec<_>>(),
         "unlisted": unlisted,
         "flags": flags,
@@ -246,10 +247,10 @@ fn users_in_words(
     if unlisted > 0 {
         lines.push(format!(
             "used by about {unlisted} more; the list has space for {}",
-            Table::MOST_PROCESSES
+            Board::MOST_PROCESSES
         ));
     }
-    if table.has_strangers() {
+    if table.board().has_strangers() {
         lines.push(
             "not shared by all: agents that were started earlier use a file that had this name \
              before; restart them one after the other"
@@ -284,7 +285,7 @@ fn disagreement_in_words(processes: &[Process]) -> Vec<String> {
 
 /// The policies that were reset, in words and in JSON.
 fn resets(table: &Table, path: &Path) -> (Vec<String>, Vec<Value>) {
-    let resets = table.resets();
+    let resets = table.board().resets();
     // Without resets, nothing is read.
     let known = resets.first().and_then(|_| Kept::in_force(table, path));
     let about = |reset: &PolicyReset| {
@@ -356,7 +357,7 @@ fn leases(table: &Table) -> (Vec<String>, Value) {
 
 fn resize(path: &Path, slots: Slots, force: bool) -> anyhow::Result<Output> {
     let table = Table::inspect(path).map_err(TableError)?;
-    let (before, live) = (table.processes(), table.occupancy().live);
+    let (before, live) = (table.board().processes(), table.occupancy().live);
     let most = u64::from(slots.get()) / 10 * 6;
     // A resize that was interrupted can only be finished.
     ensure!(
@@ -417,7 +418,8 @@ fn absent(path: &Path, mut processes: Vec<Process>) -> Vec<Process> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         // If the table cannot be opened, that none has moved is true.
-        let present = Table::inspect(path).map(|table| table.processes()).unwrap_or_default();
+        let present =
+            Table::inspect(path).map(|table| table.board().processes()).unwrap_or_default();
         processes.retain(|process| {
             let is_same = |other: &Process| {
                 (other.pid, other.pid_namespace) == (process.pid, process.pid_namespace)

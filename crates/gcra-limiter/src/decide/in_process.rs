@@ -324,7 +324,8 @@ mod tests {
 
     use gcra_policy::file::document;
     use gcra_policy::policy_id;
-    use gcra_table::{Order, OrderKind, OrderTarget, Slots};
+    use gcra_table::Slots;
+    use gcra_table::board::{Order, OrderKind, OrderTarget};
 
     use super::*;
     use crate::answer::AnswerVar;
@@ -359,7 +360,7 @@ mod tests {
             note: String::new(),
             giver: String::new(),
         };
-        table.give_order(&order).unwrap();
+        table.board().give_order(&order).unwrap();
         let in_force = ActivePolicies::at_start(policies, &Stats::new(NonZeroUsize::MIN), &table);
         let limiter = InProcess {
             table: Arc::new(ArcSwap::from_pointee(table)),

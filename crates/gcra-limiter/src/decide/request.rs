@@ -8,7 +8,8 @@
 
 use gcra_policy::haproxy::report::is_report;
 use gcra_policy::{Limit, MAX_LIMITS, Policy, Rule};
-use gcra_table::{KeyHash, Leases, OrderKind, Reading, Table, Time};
+use gcra_table::board::OrderKind;
+use gcra_table::{KeyHash, Leases, Reading, Table, Time};
 use spop_agent::{Message, Messages};
 
 use crate::active_policies::{ActivePolicies, ActivePolicy, DecisionPath};

@@ -50,7 +50,8 @@ use gcra_policy::file::document;
 use gcra_policy::flags::{LimitFlags, policies_of_flags};
 use gcra_policy::key::{NamedValue, Shown};
 use gcra_policy::{Policies, policy_id};
-use gcra_table::{ManualClock, Nanos, Order, OrderKind, OrderTarget, Slots, Table, Time};
+use gcra_table::board::{Order, OrderKind, OrderTarget};
+use gcra_table::{ManualClock, Nanos, Slots, Table, Time};
 use proptest::prelude::*;
 use spop_agent::testing::{Answer, Client};
 use spop_agent::{Agent, Scope, Value};
@@ -189,7 +190,7 @@ impl Scenario {
             note: String::new(),
             giver: "anna".to_owned(),
         };
-        table.give_order(&order).unwrap();
+        table.board().give_order(&order).unwrap();
         self.housekeeping();
     }
 

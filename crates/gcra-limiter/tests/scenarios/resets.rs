@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use gcra_table::PolicyReset;
+use gcra_table::board::PolicyReset;
 
 use super::*;
 
@@ -13,7 +13,7 @@ const BERT: &str = "192.0.2.2";
 
 impl Scenario {
     fn reset(&self, policy: &str) {
-        self.table.load().reset_policy(policy_id(policy), "anna").unwrap();
+        self.table.load().board().reset_policy(policy_id(policy), "anna").unwrap();
         self.housekeeping();
     }
 }
@@ -120,7 +120,7 @@ async fn a_response_settles_its_request_also_if_a_reset_seems_to_come_later() {
     scenario.clock.set_wall(wall("2026-03-01T00:00:00Z"));
     let at = wall("2026-03-01T01:00:00Z");
     let reset = PolicyReset { policy: policy_id("api"), at, giver: "anna@b".to_owned() };
-    scenario.table.load().take_reset(&reset).unwrap();
+    scenario.table.load().board().take_reset(&reset).unwrap();
     scenario.housekeeping();
     let answer = scenario.estimate("a", 60_i32.into()).await;
     let reserved = Scenario::reserved(&answer).unwrap();
@@ -208,7 +208,7 @@ impl Fleet {
             }
             Step::Reset => {
                 let table = Table::inspect(&self.path).unwrap();
-                self.last = table.reset_policy(policy_id("api"), "anna").unwrap().at;
+                self.last = table.board().reset_policy(policy_id("api"), "anna").unwrap().at;
             }
             Step::Beat { agent } => {
                 let Scenario { table, .. } = &self.agents[agent];

@@ -2,8 +2,8 @@
 //! processes use it.
 //!
 //! The fields that never change while the file is in use are read and written as bytes, here. The
-//! few that change are atomics in the mapped memory ([`Shared`], [`ProcessEntry`]).
-//! docs/internals/TABLE.md lists every byte.
+//! few that change are atomics in the mapped memory ([`Shared`], [`ProcessEntry`]). The page
+//! TABLE.md of the repository lists every byte.
 
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, AtomicU64};
@@ -22,7 +22,7 @@ pub(crate) const HEADER_BYTES: usize = 0x60000;
 /// Where in the first page the fields that change lie.
 pub(crate) const SHARED_AT: usize = 1024;
 
-/// The meaning of every byte of the file. Changed together with docs/internals/TABLE.md.
+/// The meaning of every byte of the file. Changed together with TABLE.md.
 pub(crate) const LAYOUT: u32 = 7;
 
 const MAGIC: [u8; 8] = *b"GCRAtabl";
@@ -197,7 +197,7 @@ pub(crate) struct ProcessEntry {
     /// The value of `reload_asked` that it has answered; 0 if it has answered none, or is about
     /// to write an answer.
     pub(crate) answered: AtomicU64,
-    /// Its answer: see [`ReloadAnswer`](crate::ReloadAnswer).
+    /// Its answer: see [`ReloadAnswer`](crate::board::ReloadAnswer).
     pub(crate) outcome: AtomicU32,
     /// The bytes of `text`.
     pub(crate) length: AtomicU32,
@@ -218,7 +218,7 @@ const _: () = assert!(PROCESSES_AT + size_of::<[ProcessEntry; PROCESSES]>() <= O
 const _: () = assert!(PROCESSES_AT.is_multiple_of(align_of::<ProcessEntry>()));
 const _: () = assert!(ORDERS_AT + size_of::<[OrderEntry; MOST_ORDERS]>() <= HEADER_BYTES);
 const _: () = assert!(ORDERS_AT.is_multiple_of(align_of::<OrderEntry>()));
-// Every field is where docs/internals/TABLE.md says.
+// Every field is where TABLE.md says.
 const _: () = assert!(SHARED_AT + offset_of!(Shared, complete) == 1048);
 const _: () = assert!(SHARED_AT + offset_of!(Shared, inherited) == 1056);
 const _: () = assert!(SHARED_AT + offset_of!(Shared, strangers_ns) == 1080);

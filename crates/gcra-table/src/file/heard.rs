@@ -14,7 +14,7 @@ use crate::time::Time;
 /// How many sources a table remembers.
 pub(crate) const SOURCES: usize = 64;
 
-/// How many kinds of events a source can count: see [`Table::hear`](crate::Table::hear).
+/// How many kinds of events a source can count: see [`Board::hear`](crate::board::Board::hear).
 pub const HEARD_KINDS: usize = 22;
 
 /// How often a place is looked for again if another process took it.

@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use crate::file::checked::{Checked, Checksum};
 use crate::hash::SipHasher;
 
-/// The profile that a process gives of itself: see [`Table::introduce`](crate::Table::introduce).
+/// The profile that a process gives of itself.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Profile {
     /// A digest of the limits that it has in force. Processes with different limits have

@@ -28,7 +28,7 @@ use crate::slots::Slots;
 /// The header's size; the sets begin after it.
 pub(crate) const HEADER_BYTES: usize = 8192;
 
-/// The meaning of every byte of the file. Changed together with docs/internals/LEASES.md.
+/// The meaning of every byte of the file. Changed together with LEASES.md.
 const LAYOUT: u32 = 4;
 
 const MAGIC: [u8; 8] = *b"GCRAleas";

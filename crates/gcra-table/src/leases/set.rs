@@ -15,7 +15,7 @@
 //!
 //! * *Before its exchange of the word*: nothing; at most a number that no ask has.
 //! * *After it has begun an ask*: an ask that gets no reply. Another process asks in its place
-//!   once it is as old as `--store-wait`.
+//!   once it is as old as the `patience` of its caller.
 //! * *Before it has written when the ask began*: a word with the hint of an earlier ask. The
 //!   next process that looks writes that the ask was seen now.
 //! * *Before it took a reply*: cells that the store counts as lent to this host, and that no
@@ -51,7 +51,7 @@ pub(crate) struct Set {
     pub(super) hint: [Slot; SET_ENTRIES],
 }
 
-// As docs/internals/LEASES.md says.
+// As LEASES.md says.
 #[cfg(not(gcra_model))]
 const _: () = {
     assert!(size_of::<Set>() == 128);

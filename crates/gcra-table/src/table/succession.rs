@@ -10,12 +10,9 @@ use std::{io, iter};
 
 use crate::bucket::Bucket;
 use crate::bucket::context::Moved;
-use crate::clock;
-use crate::file::heard::Sealed;
 use crate::file::open;
 use crate::file::open_error::OpenError;
 use crate::file::{FileId, Role};
-use crate::key::KeyHash;
 use crate::slot::BucketId;
 use crate::table::{Origin, Table};
 use crate::time::Nanos;
@@ -23,7 +20,7 @@ use crate::time::Nanos;
 /// How many tables may have taken over from each other, one after another, before the last one is
 /// not looked for. A process that beats is never more than two behind; a longer chain was made by
 /// hand.
-const MAX_MOVES: usize = 16;
+pub(super) const MAX_MOVES: usize = 16;
 
 /// Where the name of a table leads: see [`Table::name`].
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -61,50 +58,12 @@ impl Table {
         Ok(Some(next.clone()))
     }
 
-    /// Takes note of how many events of a kind, below [`HEARD_KINDS`](crate::HEARD_KINDS), a
-    /// source has counted since it began. Returns how many of them are new: no process of this
-    /// table was told of them before. So the numbers that all processes get add up to the count of
-    /// the source. This holds for any choice of processes that it tells, in any order, and over
-    /// restarts and resizes.
-    ///
-    /// A source that begins to count anew is another source, and has another key. The table
-    /// remembers 64 sources. Of more, those whose counts have not grown for the longest time are
-    /// forgotten, and would be new again.
-    ///
-    /// A count that is not higher than before changes nothing, and is a few loads.
-    ///
-    /// ```
-    /// use gcra_table::{Slots, Table};
-    ///
-    /// let table = Table::in_memory(Slots::new(64)?)?;
-    /// let source = table.hash(b"a web server, since 12:00");
-    /// assert_eq!(table.hear(source, 0, 24), 24);
-    /// assert_eq!(table.hear(source, 0, 30), 6);
-    /// assert_eq!(table.hear(source, 0, 29), 0, "this was said before the 30");
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn hear(&self, source: KeyHash, kind: usize, count: u32) -> u32 {
-        let (mut table, source) = (self, source.0.max(1));
-        for _ in 0..=MAX_MOVES {
-            match table.heard().hear(source, kind, count, table.now()) {
-                Ok(new) => return new,
-                Err(Sealed(known)) => {
-                    // It is said again, so nothing is lost if the other table is not there yet.
-                    let Some(next) = table.opened_successor() else { return 0 };
-                    let _ = next.heard().hear(source, kind, known, next.now());
-                    table = next;
-                }
-            }
-        }
-        0
-    }
-
     /// Where the table's name leads now. Other processes find the table by its name only, so a
     /// process whose file has lost the name shares no limits with those that start later. A table
     /// in memory has no name to lose.
     ///
     /// If the name leads to another table of this user, a process that decides writes down there
-    /// that it does not use it ([`has_strangers`](Self::has_strangers)).
+    /// that it does not use it.
     pub fn name(&self) -> Name {
         let Some(Origin { path, file, header, role }) = &self.file else {
             return Name::Ours;
@@ -130,14 +89,6 @@ impl Table {
             // It is not known, so nothing is claimed.
             Err(_) => Name::Ours,
         }
-    }
-
-    /// Whether, within the last seconds, a process wrote down that it uses a file that had the
-    /// name of this one before. It shares no limits with the processes that use this one.
-    pub fn has_strangers(&self) -> bool {
-        const RECENT: Nanos = Nanos::from_secs(5);
-        let said_ns = self.shared().strangers_ns.load(Ordering::Relaxed);
-        said_ns != 0 && clock::boottime_ns().abs_diff(said_ns) < RECENT.0
     }
 
     /// Whether all buckets of the table before this one are here.

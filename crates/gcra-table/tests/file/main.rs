@@ -17,9 +17,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use gcra_table::board::{Board, Order, OrderError, OrderKind, OrderTarget, Profile};
 use gcra_table::{
-    FaultKind, LimitSalt, Name, Nanos, OpenError, OpenErrorKind, Opened, Order, OrderError,
-    OrderKind, OrderTarget, Profile, Quota, Slots, Table, limit_id,
+    FaultKind, LimitSalt, Name, Nanos, OpenError, OpenErrorKind, Opened, Quota, Slots, Table,
+    limit_id,
 };
 
 use tempfile::TempDir;
@@ -145,7 +146,7 @@ fn a_header_of_random_bytes_does_no_harm() {
                 let _ = table.charge(table.hash(b"a"), hourly(1), 1, &mut table.reading());
                 table.beat();
                 assert!(table.successor().is_err() || table.successor().unwrap().is_none());
-                let _ = (table.processes(), table.check(), table.occupancy());
+                let _ = (table.board().processes(), table.check(), table.occupancy());
             }
             Err(_) => refused += 1,
         }
@@ -410,13 +411,13 @@ fn processes_introduce_themselves_and_follow_orders() {
     };
     let other = Profile { limits: 8, has_file: false, salt: 0, admin: None };
     let seen = |table: &Table| -> Vec<_> {
-        table.processes().iter().map(|process| process.profile).collect()
+        table.board().processes().iter().map(|process| process.profile).collect()
     };
     assert_eq!(seen(&two), [None, None]);
-    one.introduce(&profile);
+    one.board().introduce(&profile);
     assert_eq!(seen(&two), [Some(profile), None]);
-    two.introduce(&other);
-    one.introduce(&Profile { limits: 9, ..profile });
+    two.board().introduce(&other);
+    one.board().introduce(&Profile { limits: 9, ..profile });
     assert_eq!(seen(&one), [Some(Profile { limits: 9, ..profile }), Some(other)]);
 
     let command = Table::inspect(&path).unwrap();
@@ -435,25 +436,29 @@ fn processes_introduce_themselves_and_follow_orders() {
     let network = OrderTarget::Network { first: "10.1.2.0".parse().unwrap(), prefix: 24 };
     let client = OrderTarget::Client { key: command.hash(b"a"), groups: [Some(32), None] };
     let (short, long) = (order(client, 1), order(network, 2));
-    command.give_order(&short).unwrap();
-    command.give_order(&long).unwrap();
-    assert_eq!(one.orders(), [short.clone(), long.clone()]);
-    command.end_order(&short).unwrap();
-    assert_eq!(two.orders(), std::slice::from_ref(&long));
+    command.board().give_order(&short).unwrap();
+    command.board().give_order(&long).unwrap();
+    assert_eq!(one.board().orders(), [short.clone(), long.clone()]);
+    command.board().end_order(&short).unwrap();
+    assert_eq!(two.board().orders(), std::slice::from_ref(&long));
     let policy = limit_id(&[b"api"]);
-    let first = command.reset_policy(policy, "anna").unwrap();
-    let reset = command.reset_policy(policy, "bert").unwrap();
+    let first = command.board().reset_policy(policy, "anna").unwrap();
+    let reset = command.board().reset_policy(policy, "bert").unwrap();
     assert!(reset.at > first.at && reset.giver == "bert");
-    assert_eq!(two.resets(), std::slice::from_ref(&reset));
+    assert_eq!(two.board().resets(), std::slice::from_ref(&reset));
 
     Table::resize(&path, Slots::new(128).unwrap(), Duration::ZERO).unwrap();
-    assert_eq!(Table::inspect(&path).unwrap().orders(), std::slice::from_ref(&long));
-    assert_eq!(one.give_order(&long), Err(OrderError::BeingResized), "this file is not used now");
+    assert_eq!(Table::inspect(&path).unwrap().board().orders(), std::slice::from_ref(&long));
+    assert_eq!(
+        one.board().give_order(&long),
+        Err(OrderError::BeingResized),
+        "this file is not used now"
+    );
     let next = one.successor().unwrap().unwrap();
-    assert_eq!((next.orders(), next.resets()), (vec![long], vec![reset]));
-    assert_eq!(one.reset_policy(policy, "anna"), Err(OrderError::BeingResized));
+    assert_eq!((next.board().orders(), next.board().resets()), (vec![long], vec![reset]));
+    assert_eq!(one.board().reset_policy(policy, "anna"), Err(OrderError::BeingResized));
     next.beat();
-    next.introduce(&profile);
+    next.board().introduce(&profile);
     assert_eq!(seen(&next), [Some(profile)]);
 }
 
@@ -519,9 +524,11 @@ fn a_table_that_is_removed_or_replaced_in_use_is_noticed() {
 
     let (second, opened) = open(&path);
     assert_eq!((opened, second.name()), (Opened::Created, Name::Ours));
-    assert!(!second.has_strangers());
+    assert!(!second.board().has_strangers());
     assert_eq!(first.name(), Name::AnotherFile);
-    assert!(second.has_strangers() && Table::inspect(&path).unwrap().has_strangers());
+    assert!(
+        second.board().has_strangers() && Table::inspect(&path).unwrap().board().has_strangers()
+    );
     // A resize replaces the file as well, and the processes that use it follow.
     let before = fs::read(&path).unwrap();
     Table::resize(&path, Slots::new(128).unwrap(), Duration::ZERO).unwrap();
@@ -617,7 +624,9 @@ fn child() {
     }
     // All begin together, so that they meet where cells are left.
     let start = Instant::now();
-    while table.listed_processes().len() < CHILDREN && start.elapsed() < Duration::from_secs(60) {
+    while table.board().listed_processes().len() < CHILDREN
+        && start.elapsed() < Duration::from_secs(60)
+    {
         thread::yield_now();
     }
     let key = table.hash(b"hot");
@@ -669,30 +678,30 @@ fn up_to_512_processes_are_listed_and_more_of_them_work() {
     let looker = open(&path).0;
     // A new process takes the place of one that was silent for 5 s. On a slow machine 514 tables
     // take longer to open, so the listed ones beat before each.
-    let listed = Table::MOST_PROCESSES - 1;
+    let listed = Board::MOST_PROCESSES - 1;
     let mut others: Vec<Table> = Vec::new();
-    for _ in 1..Table::MOST_PROCESSES + 3 {
+    for _ in 1..Board::MOST_PROCESSES + 3 {
         others.iter().take(listed).chain([&looker]).for_each(Table::beat);
         others.push(open(&path).0);
     }
     others.iter().take(listed).chain([&looker]).for_each(Table::beat);
-    assert_eq!((looker.processes().len(), looker.unlisted_beats()), (512, 3));
+    assert_eq!((looker.board().processes().len(), looker.board().unlisted_beats()), (512, 3));
     let key = looker.hash(b"a");
     for table in &others {
         table.beat();
         let _ = table.charge(key, hourly(1000), 1, &mut table.reading());
     }
-    assert_eq!((looker.processes().len(), looker.unlisted_beats()), (512, 6));
+    assert_eq!((looker.board().processes().len(), looker.board().unlisted_beats()), (512, 6));
     let left = (0..1000)
         .filter(|_| looker.charge(key, hourly(1000), 1, &mut looker.reading()).is_allowed());
     assert_eq!(left.count(), 1000 - others.len(), "all were charged");
 
     others.truncate(256);
     others.iter().chain([&looker]).for_each(Table::beat);
-    assert_eq!(looker.processes().len(), 257);
+    assert_eq!(looker.board().processes().len(), 257);
     others.iter().chain([&looker]).for_each(Table::beat);
     let last = open(&path).0;
-    assert_eq!((looker.processes().len(), last.unlisted_beats()), (258, 6));
+    assert_eq!((looker.board().processes().len(), last.board().unlisted_beats()), (258, 6));
 }
 
 /// The other end of the races to make a table. Each line of its standard input names a table.
@@ -750,7 +759,7 @@ fn fifty_processes_race_for_a_new_table_a_hundred_times() {
         assert_eq!((count("Created"), count("Joined")), (1, PROCESSES - 1), "{answers:?}");
         assert_eq!(count("true"), 7, "one limit for all of them");
         assert_eq!(
-            Table::inspect(&path).unwrap().attachments(),
+            Table::inspect(&path).unwrap().board().attachments(),
             u32::try_from(PROCESSES).unwrap() + 1
         );
         fs::remove_file(path).unwrap();

@@ -60,8 +60,8 @@ fn what_was_heard_is_new_once_over_resizes() {
     let (first, _) = open(&path);
     let (second, _) = open(&path);
     let source = first.hash(b"source");
-    assert_eq!(first.hear(source, 1, 10), 10);
-    assert_eq!(second.hear(source, 1, 12), 2);
+    assert_eq!(first.board().hear(source, 1, 10), 10);
+    assert_eq!(second.board().hear(source, 1, 12), 2);
     let notice = Duration::from_millis(50);
     let resize = |slots| Table::resize(&path, Slots::new(slots).unwrap(), notice).unwrap();
     let ends = AtomicBool::new(false);
@@ -70,7 +70,7 @@ fn what_was_heard_is_new_once_over_resizes() {
         let mut sum = 0;
         while !ends.load(Ordering::Relaxed) {
             let told = count.fetch_add(1, Ordering::Relaxed) + 1;
-            sum += u64::from(table.hear(source, 1, told));
+            sum += u64::from(table.board().hear(source, 1, told));
         }
         sum
     };
@@ -86,10 +86,10 @@ fn what_was_heard_is_new_once_over_resizes() {
     assert_eq!(new + 12, u64::from(count));
     let (joined, _) = Table::open_or_create(&path, None).unwrap();
     for table in [&first, &second, &joined] {
-        assert_eq!(table.hear(source, 1, count), 0);
+        assert_eq!(table.board().hear(source, 1, count), 0);
     }
-    assert_eq!(joined.hear(source, 1, count + 1), 1);
-    assert_eq!(first.hear(source, 1, count + 1), 0);
+    assert_eq!(joined.board().hear(source, 1, count + 1), 1);
+    assert_eq!(first.board().hear(source, 1, count + 1), 0);
 }
 
 #[test]
