@@ -99,7 +99,7 @@ pub fn run(command: &BlockedArgs) -> anyhow::Result<ExitCode> {
         return Err(no_requests(command.log_format.as_deref(), &counts, &format, &inputs));
     };
     let period = period.unwrap_or_else(|| Ok(LogPeriod::default())).map_err(WrongUsage)?;
-    period.check(local(last)).map_err(WrongUsage)?;
+    period.check(local(first), local(last)).map_err(WrongUsage)?;
     let about = About {
         files: names,
         format: &format,
