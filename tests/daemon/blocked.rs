@@ -209,6 +209,11 @@ fn what_cannot_be_answered_is_said_with_what_would_be_right() {
     for (args, status, sentence) in [
         (&[&*plain][..], 2, "has no field with the variable 'blocked'"),
         (&[&log, "198.51.100.1"], 1, "no request of the client '198.51.100.1' is in"),
+        (
+            &[&log, "192.0.2.7/24"],
+            1,
+            "write 192.0.2.0/24 for the network, or 192.0.2.7/32 for the",
+        ),
         (&[&log, "alice"], 1, "no file has the name 'alice'"),
         (&[&log, "alice"], 1, "'gcra-spoa name KEY' prints the name that they have"),
         (&[&log, "--from", "15:00"], 1, "from 2026-11-21 15:00:00 UTC is in"),

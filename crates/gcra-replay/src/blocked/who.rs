@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use gcra_policy::KnownClients;
 use gcra_text::network::written_net;
+use gcra_text::sentence::Sentence;
 use ipnet::IpNet;
 
 use crate::mapping::Fields;
@@ -83,6 +84,11 @@ impl<'a> Asked<'a> {
 /// Whether logs may have a shortened name of a client whose key is this text.
 pub(crate) fn may_be_shortened(text: &str) -> bool {
     net_of(text).is_none() && !text.contains('…')
+}
+
+/// Says so if this is a network that is not written with its first address.
+pub(crate) fn not_first_of_network(text: &str) -> Option<Sentence> {
+    text.parse::<IpNet>().ok().and_then(|_| written_net(text).err())
 }
 
 /// An address or a network. An IPv4 address that is written in IPv6 is the IPv4 address.
