@@ -76,9 +76,18 @@ impl<'a> Asked<'a> {
             return true;
         }
         let Ok(client) = str::from_utf8(client) else { return false };
-        let Some(net) = self.net else { return self.known.is_known_as(client, self.written) };
+        let Some(net) = self.net else {
+            return self.known.is_known_as(&listed_as(client.as_bytes()), self.written);
+        };
         net_of(client).is_some_and(|client| net.contains(&client) || client.contains(&net))
     }
+}
+
+/// How a client is listed: each form of an address is one client.
+pub(crate) fn listed_as(client: &[u8]) -> String {
+    let text = String::from_utf8_lossy(client).into_owned();
+    let address = text.parse::<IpAddr>().map(|address| address.to_canonical().to_string());
+    address.unwrap_or(text)
 }
 
 /// Whether logs may have a shortened name of a client whose key is this text.
