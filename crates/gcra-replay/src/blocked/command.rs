@@ -92,6 +92,7 @@ pub fn run(command: &BlockedArgs) -> anyhow::Result<ExitCode> {
                 found.undecided.add(err);
                 found.series.add(second, 2);
             }
+            WhatIsSaid::NotReadable => found.not_readable += 1,
             WhatIsSaid::Silent => found.not_asked += 1,
         }
     })?;

@@ -25,6 +25,7 @@ pub(crate) struct Found {
     pub(crate) requests: u64,
     pub(crate) allowed: u64,
     pub(crate) blocked: u64,
+    pub(crate) not_readable: u64,
     pub(crate) not_asked: u64,
     pub(crate) undecided: UndecidedByErr,
     pub(crate) tally: BlockedTally,
@@ -121,6 +122,7 @@ impl Found {
                 requests: self.undecided.requests(),
                 by_err: self.undecided.by_err(),
             },
+            not_readable: self.not_readable,
             not_asked: self.not_asked,
             clients_blocked,
             causes: causes
