@@ -21,6 +21,7 @@ use gcra_policy::file::document;
 use gcra_policy::key::Key;
 use gcra_policy::policy_text::MOST_TEXT;
 use gcra_policy::secrets::Readers;
+use gcra_policy::store::StoreSettings;
 use gcra_policy::table_error::TableError;
 use gcra_policy::{Policies, Policy};
 use gcra_table::{Leases, Slots, Table};
@@ -297,6 +298,21 @@ impl Inspected {
             others.iter_mut().for_each(|policies| policies.come_into_force(&self.table));
             others
         })
+    }
+
+    /// Refuses the store of a flag if no policy is shared.
+    ///
+    /// # Errors
+    ///
+    /// See above.
+    pub(crate) fn check_store(&self, store: Option<&StoreSettings>) -> Result<(), WrongUsage> {
+        let is_shared = self.in_force.policies.list.iter().any(|policy| policy.shared.is_some());
+        match store {
+            Some(_) if !is_shared => Err(WrongUsage(
+                "no policy is shared, so --store has no effect; leave it out".to_owned(),
+            )),
+            _ => Ok(()),
+        }
     }
 
     /// The client that this key means in the policy with this name; without a name, the one in

@@ -101,6 +101,7 @@ pub fn reset(reset: &Reset) -> anyhow::Result<ExitCode> {
         print(at.json, [output])?;
         return Ok(if is_whole { ExitCode::SUCCESS } else { ExitCode::FAILURE });
     }
+    inspected.check_store(settings.as_ref())?;
     let settings = settings.or_else(|| inspected.in_force.policies.store.clone());
     let store = settings.map(InStore::new).transpose()?;
     let (mut found, mut after, mut has_failed, mut misses) = (false, None, false, false);
