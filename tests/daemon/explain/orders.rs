@@ -453,6 +453,30 @@ fn a_list_for_an_unknown_policy_is_refused() {
     assert!(listed.starts_with("10.0.0.1: a policy that ") && status == 0, "{listed}");
 }
 
+/// A firewall that blocks by the plain list does not block for longer than the agents do.
+#[test]
+fn a_plain_list_leaves_out_orders_that_block_nobody() {
+    let config = |prefix: u8| {
+        format!(
+            "[policy.check]\nlimits = \"2/d\"\nkey = [\"ip\"]\nipv4_prefix = {prefix}\n\
+             [policy.gone{prefix}]\nlimits = \"2/d\"\nkey = [\"ip\"]\n"
+        )
+    };
+    let scene = Scene::new(&config(24));
+    for (policy, key) in [("check", "10.1.2.3"), ("check", "10.1.0.0/16"), ("gone24", "192.0.2.7")]
+    {
+        assert_eq!(scene.said(&["block", "--for", "1h"], &["--policy", policy, key]).1, 0);
+    }
+    let plain = ["block", "--list", "--plain"];
+    assert_eq!(scene.said(&plain, &[]).0, "10.1.0.0/16\n10.1.2.0/24\n192.0.2.7\n");
+    fs::write(scene.path("gcra.toml"), config(16)).unwrap();
+    let output = scene.run(&plain, &[]);
+    let note = String::from_utf8(output.stderr).unwrap();
+    assert!(note.contains("are left out: the policy is gone, or no client"), "{note}");
+    let listed = String::from_utf8(output.stdout).unwrap();
+    assert!(!listed.contains("192.0.2.7") && !listed.contains("/24"), "{listed}");
+}
+
 /// A client waits until its block ends, and an exempt client does not wait, whatever it owes.
 #[test]
 fn the_wait_is_that_of_the_order() {

@@ -551,6 +551,19 @@ impl Asked<'_> {
             bail!(inspected_table::no_policy(name, policies, source));
         }
         if *plain {
+            let before = orders.len();
+            if let Some((policies, _)) = &known {
+                let is_of = |order: &Order, policy: &Policy| {
+                    policy.is_meant_by(order) && fits(&table, policy, order) != Some(false)
+                };
+                orders.retain(|order| policies.list.iter().any(|policy| is_of(order, policy)));
+            }
+            if orders.len() < before {
+                print_note(&format!(
+                    "{} left out: the policy is gone, or no client has the KEY any more",
+                    Count((before - orders.len()) as u64, "order is", "orders are")
+                ));
+            }
             return list_plain(&orders);
         }
         let source = known.as_ref().map(|(_, source)| source.to_string()).unwrap_or_default();
