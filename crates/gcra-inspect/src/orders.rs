@@ -7,7 +7,9 @@ use gcra_policy::key::{Key, WrittenValue};
 use gcra_policy::orders::PolicyOrders;
 use gcra_policy::table_error;
 use gcra_policy::{Policy, policy_id};
-use gcra_table::{LONGEST_ORDER, MOST_ORDERS, Nanos, Order, OrderError, OrderKind, OrderTarget};
+use gcra_table::{
+    LONGEST_ORDER, MOST_ORDERS, Nanos, Order, OrderError, OrderKind, OrderTarget, Table,
+};
 use gcra_text::count::Count;
 use gcra_text::duration::{Exact, Left, nanoseconds};
 use gcra_text::network::VALUE;
@@ -216,6 +218,11 @@ pub(crate) fn obeyed<T>(
         }
         Err(other) => bail!("table {path}: {other}"),
     }
+}
+
+/// Whether a table has no space for a further order.
+pub fn is_full(table: &Table) -> bool {
+    table.orders().len() + table.resets().len() >= MOST_ORDERS
 }
 
 /// Notes about a client that there is no order of this kind about.

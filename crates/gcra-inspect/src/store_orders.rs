@@ -590,6 +590,10 @@ pub(crate) fn missing_orders(why: &str) -> String {
     format!("orders of other machines may be missing, because the store cannot be asked: {why}")
 }
 
+/// The same of a table that has no space for a further one.
+pub(crate) const NO_SPACE: &str = "orders of other machines may be missing, because the table has \
+                                   no space for more; end orders that are not needed";
+
 /// Where the order or the reset that was just given holds, as the end of a sentence: `in_store` is
 /// what came of giving it to the store, if there is one.
 pub fn where_it_holds(in_store: Option<&Result<(), String>>) -> String {

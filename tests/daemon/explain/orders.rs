@@ -409,7 +409,16 @@ fn a_full_list_is_one_sentence() {
     let sentence = String::from_utf8(output.stderr).unwrap();
     let without = "; no order was given for 10.9.0.1 and the 2 KEYs after it\n";
     assert!(sentence.ends_with(without), "{sentence}");
-    assert_eq!(scene.said(&["block"], &["--list", "--plain"]).0.lines().count(), 512);
+    let output = scene.run(&["block"], &["--list", "--plain"]);
+    assert_eq!(String::from_utf8(output.stdout).unwrap().lines().count(), 512);
+    assert_eq!(String::from_utf8(output.stderr).unwrap(), "", "there is no store");
+    // With a store, orders of other machines have no space. Nothing listens there.
+    let text = fs::read_to_string(scene.path("gcra.toml")).unwrap();
+    let text = format!("[store]\nurl = \"redis://127.0.0.1:1\"\n{text}");
+    fs::write(scene.path("gcra.toml"), text).unwrap();
+    let output = scene.run(&["block"], &["--list"]);
+    let note = String::from_utf8(output.stderr).unwrap();
+    assert!(note.contains("because the table has no space for more"), "{note}");
 }
 
 /// Other programs read the plain list, and take nothing else than addresses and networks.
