@@ -18,10 +18,10 @@ use gcra_limiter::question::Question;
 use gcra_limiter::stats::Stats;
 use gcra_limiter::written_message::WrittenMessage;
 use gcra_policy::file::document;
+use gcra_policy::flags::StoreFlags;
 use gcra_policy::key::Key;
 use gcra_policy::policy_text::MOST_TEXT;
 use gcra_policy::secrets::Readers;
-use gcra_policy::store::StoreSettings;
 use gcra_policy::table_error::TableError;
 use gcra_policy::{Policies, Policy};
 use gcra_table::{Leases, Slots, Table};
@@ -300,19 +300,11 @@ impl Inspected {
         })
     }
 
-    /// Refuses the store of a flag if no policy is shared.
-    ///
-    /// # Errors
-    ///
-    /// See above.
-    pub(crate) fn check_store(&self, store: Option<&StoreSettings>) -> Result<(), WrongUsage> {
-        let is_shared = self.in_force.policies.list.iter().any(|policy| policy.shared.is_some());
-        match store {
-            Some(_) if !is_shared => Err(WrongUsage(
-                "no policy is shared, so --store has no effect; leave it out".to_owned(),
-            )),
-            _ => Ok(()),
-        }
+    /// Refuses a `--store` if no policy is shared.
+    pub(crate) fn check_store(&self, flags: &StoreFlags) -> Result<(), WrongUsage> {
+        let is_used = self.in_force.policies.list.iter().any(|policy| policy.shared.is_some());
+        let said = "no policy is shared, so --store has no effect; leave it out";
+        if is_used || flags.store.is_none() { Ok(()) } else { Err(WrongUsage(said.to_owned())) }
     }
 
     /// The client that this key means in the policy with this name; without a name, the one in

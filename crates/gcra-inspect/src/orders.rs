@@ -7,9 +7,7 @@ use gcra_policy::key::{Key, WrittenValue};
 use gcra_policy::orders::PolicyOrders;
 use gcra_policy::table_error;
 use gcra_policy::{Policy, policy_id};
-use gcra_table::{
-    LONGEST_ORDER, MOST_ORDERS, Nanos, Order, OrderError, OrderKind, OrderTarget, Table,
-};
+use gcra_table::{LONGEST_ORDER, MOST_ORDERS, Nanos, Order, OrderError, OrderKind, OrderTarget};
 use gcra_text::count::Count;
 use gcra_text::duration::{Exact, Left, nanoseconds};
 use gcra_text::network::VALUE;
@@ -221,7 +219,7 @@ pub(crate) fn obeyed<T>(
 }
 
 /// Whether a table has no space for a further order.
-pub fn is_full(table: &Table) -> bool {
+pub fn is_full(table: &gcra_table::Table) -> bool {
     table.orders().len() + table.resets().len() >= MOST_ORDERS
 }
 

@@ -32,7 +32,7 @@ use crate::orders::{
 };
 use crate::process_state::is_used;
 use crate::store_orders::{
-    GivesToStore, NO_SPACE, missing_orders, was_ended, where_it_has_ended, where_it_holds,
+    GivesToStore, NO_SPACE, missing_orders, was_ended, where_it_has_ended, where_it_will_hold,
 };
 use crate::{inspected_table, key_readings};
 
@@ -235,13 +235,7 @@ impl Asked<'_> {
                 anyhow!("{error}; {}", without_order(key, place, policies, later))
             })?;
             let in_store = store.as_mut().map(|it| it.give(inspected, subject, terms));
-            let holds = where_it_holds(in_store.as_ref());
-            let unused = "but no agent uses the table now; agents that start on it will follow";
-            let followed = match (is_used, in_store) {
-                (true, _) => holds,
-                (false, None) => unused.to_owned(),
-                (false, Some(_)) => format!("{holds}, {unused}"),
-            };
+            let followed = where_it_will_hold(is_used, in_store.as_ref());
             let no_longer = match &before {
                 Some(before) if before.kind != self.kind => {
                     format!(", and no longer {}", OrderWords::of(before.kind).state)
@@ -553,10 +547,10 @@ impl Asked<'_> {
         if *plain {
             let before = orders.len();
             if let Some((policies, _)) = &known {
-                let is_of = |order: &Order, policy: &Policy| {
-                    policy.is_meant_by(order) && fits(&table, policy, order) != Some(false)
-                };
-                orders.retain(|order| policies.list.iter().any(|policy| is_of(order, policy)));
+                orders.retain(|order| {
+                    let mut all = policies.list.iter();
+                    all.any(|it| it.is_meant_by(order) && fits(&table, it, order) != Some(false))
+                });
             }
             if orders.len() < before {
                 print_note(&format!(

@@ -12,7 +12,7 @@ use haproxy_log::{Format, ReadCounts};
 use super::period::LogPeriod;
 use super::report::{BlockedReport, BlockedTimeline, CauseReport, ClientReport, NoDecision};
 use super::tally::{BlockedTally, Cause, Series};
-use super::who::{may_be_shortened, not_first_of_network};
+use super::who::what_is_right;
 use crate::findings::bad;
 use crate::log_answers::UndecidedByErr;
 use crate::logs::note_on_late;
@@ -55,14 +55,8 @@ impl About<'_> {
         let from = from.map(|from| format!(" from {}", at(from)));
         let to = to.map(|to| format!(" before {}", at(to)));
         let asked: String = [client, from, to].into_iter().flatten().collect();
-        let why = self.client.and_then(not_first_of_network);
         let advice = match self.client {
-            _ if why.is_some() => why.map(|why| format!("; {why}")).unwrap_or_default(),
-            Some(client) if may_be_shortened(client) => format!(
-                ", and no file has the name '{client}'; logs shorten strings, and 'gcra-spoa name \
-                 KEY' prints the name that they have"
-            ),
-            Some(client) => format!(", and no file has the name '{client}'"),
+            Some(it) => format!(", and no file has the name '{it}'{}", what_is_right(it)),
             None => {
                 self.period.with_date(first).map(|dated| format!("; {dated}")).unwrap_or_default()
             }

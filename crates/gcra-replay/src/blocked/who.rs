@@ -4,7 +4,6 @@ use std::net::IpAddr;
 
 use gcra_policy::KnownClients;
 use gcra_text::network::written_net;
-use gcra_text::sentence::Sentence;
 use ipnet::IpNet;
 
 use crate::mapping::Fields;
@@ -85,19 +84,21 @@ impl<'a> Asked<'a> {
 
 /// How a client is listed: each form of an address is one client.
 pub(crate) fn listed_as(client: &[u8]) -> String {
-    let text = String::from_utf8_lossy(client).into_owned();
-    let address = text.parse::<IpAddr>().map(|address| address.to_canonical().to_string());
-    address.unwrap_or(text)
+    let text = String::from_utf8_lossy(client);
+    text.parse::<IpAddr>().map_or_else(|_| text.into(), |ip| ip.to_canonical().to_string())
 }
 
-/// Whether logs may have a shortened name of a client whose key is this text.
-pub(crate) fn may_be_shortened(text: &str) -> bool {
-    net_of(text).is_none() && !text.contains('…')
-}
-
-/// Says so if this is a network that is not written with its first address.
-pub(crate) fn not_first_of_network(text: &str) -> Option<Sentence> {
-    text.parse::<IpNet>().ok().and_then(|_| written_net(text).err())
+/// What would be right if no line has this KEY, as the end of a sentence.
+pub(crate) fn what_is_right(text: &str) -> String {
+    match text.parse::<IpNet>().map(|_| written_net(text)) {
+        Ok(Err(why)) => format!("; {why}"),
+        Err(_) if net_of(text).is_none() && !text.contains('…') => {
+            "; logs shorten strings, and \
+            'gcra-spoa name KEY' prints the name that they have"
+                .to_owned()
+        }
+        _ => String::new(),
+    }
 }
 
 /// An address or a network. An IPv4 address that is written in IPv6 is the IPv4 address.
