@@ -209,6 +209,11 @@ fn what_cannot_be_answered_is_said_with_what_would_be_right() {
     for (args, status, sentence) in [
         (&[&*plain][..], 2, "has no field with the variable 'blocked'"),
         (&[&log, "198.51.100.1"], 1, "no request of the client '198.51.100.1' is in"),
+        (
+            &[&log, "192.0.2.7/24"],
+            1,
+            "write 192.0.2.0/24 for the network, or 192.0.2.7/32 for the",
+        ),
         (&[&log, "alice"], 1, "no file has the name 'alice'"),
         (&[&log, "alice"], 1, "'gcra-spoa name KEY' prints the name that they have"),
         (&[&log, "--from", "15:00"], 1, "from 2026-11-21 15:00:00 UTC is in"),
@@ -229,6 +234,34 @@ fn what_cannot_be_answered_is_said_with_what_would_be_right() {
         assert_eq!(output.status.code(), Some(status), "{args:?}: {said}");
         assert!(said.contains(sentence), "{args:?}: {said}");
     }
+}
+
+#[test]
+fn forms_of_a_client_and_of_blocked_are_told_apart() {
+    let folder = directory();
+    let path = folder.path().join("haproxy.log");
+    let line = |ip: &str, blocked: &str| {
+        let said = Said::Blocked("limit", 3);
+        let line = Line { second: 50_400, ip: ip.to_owned(), policy: "read", said };
+        line.written().replace(" blocked=1 ", &format!(" blocked={blocked} "))
+    };
+    let mut text = line("::ffff:192.0.2.7", "1") + &line("192.0.2.7", "true");
+    for unreadable in ["2", "TRUE", "0x1", "\"1\""] {
+        text += &line("192.0.2.8", unreadable);
+    }
+    text += &line("192.0.2.8", "false");
+    fs::write(&path, text).unwrap();
+    let log = path.to_str().unwrap();
+    let found = report(&[log]);
+    assert_eq!(found["clients_blocked"], 1, "{found}");
+    assert_eq!(
+        (&found["clients"][0]["client"], &found["blocked"]),
+        (&"192.0.2.7".into(), &2.into())
+    );
+    assert_eq!((&found["allowed"], &found["not_readable"]), (&1.into(), &4.into()));
+    let words = String::from_utf8(run(&[log]).stdout).unwrap();
+    assert!(words.contains("of 1 client"), "{words}");
+    assert!(words.contains("'blocked' is neither 0 nor 1"), "{words}");
 }
 
 /// The variables of an agent's answer to messages that name limits and clients.

@@ -319,6 +319,18 @@ fn a_command_says_that_a_policy_is_shared() {
     };
     let flags = ["--rate", "1/h", "--store", store, "--without-store", "closed"];
     let agent = Agent::start(&table, &flags);
+    // With a store that no policy uses.
+    let alone = directory.path().join("alone");
+    let agent_alone = Agent::start(&alone, &["--rate", "1/h"]);
+    for args in [&["explain", "ip=192.0.2.7"][..], &["table", "reset", "192.0.2.7"]] {
+        let mut run = Command::new(env!("CARGO_BIN_EXE_gcra-spoa"));
+        let output = run.args(args).args(["--store", store, "--table"]).arg(&alone).output();
+        let output = output.unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(said.contains("no policy is shared, so --store has no effect"), "{said}");
+        assert_eq!(output.status.code(), Some(2));
+    }
+    agent_alone.stop();
     for args in [&["explain", "ip=192.0.2.7"][..], &["table", "get", "192.0.2.7"]] {
         let said = notes(args);
         assert!(said.contains(&note("default")), "{args:?}: {said}");

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant, SystemTime};
 use futures_util::future::join_all;
 use gcra_inspect::agent_client::{Budget, ask};
 use gcra_inspect::order_state::OrderState;
+use gcra_inspect::orders::is_full;
 use gcra_inspect::process_list::{is_this_process, pid_namespace};
 use gcra_inspect::process_state::{killed_lately, stopped_long_ago};
 use gcra_limiter::history::{self, Past};
@@ -190,6 +191,8 @@ struct InWords {
     #[serde(flatten)]
     policies: Arc<PoliciesInWords>,
     orders: Vec<OrderInWords>,
+    /// Whether the table has no space for a further order.
+    is_full: bool,
 }
 
 #[derive(Debug, Default, Serialize)]
@@ -262,7 +265,8 @@ impl InWords {
                 .map(|policy| policy.name.to_string()),
             state: OrderState::of(order, &table),
         };
-        Self { policies, orders: in_force.orders.iter().map(order).collect() }
+        let orders = in_force.orders.iter().map(order).collect();
+        Self { policies, orders, is_full: is_full(&table) }
     }
 }
 

@@ -114,6 +114,9 @@ pub fn parse_host_and_port(text: &str) -> Result<String, String> {
         return Err(mistake);
     }
     match text.rsplit_once(':') {
+        _ if text.contains(|c: char| c.is_whitespace() || ",;".contains(c)) => {
+            Err(format!("'{text}' is not one address; write {RIGHT}"))
+        }
         Some((host, _)) if !host.is_empty() => Ok(text.to_owned()),
         _ => Err(format!("'{text}' has no host; write {RIGHT}")),
     }

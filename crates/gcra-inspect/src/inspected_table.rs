@@ -18,6 +18,7 @@ use gcra_limiter::question::Question;
 use gcra_limiter::stats::Stats;
 use gcra_limiter::written_message::WrittenMessage;
 use gcra_policy::file::document;
+use gcra_policy::flags::StoreFlags;
 use gcra_policy::key::Key;
 use gcra_policy::policy_text::MOST_TEXT;
 use gcra_policy::secrets::Readers;
@@ -297,6 +298,13 @@ impl Inspected {
             others.iter_mut().for_each(|policies| policies.come_into_force(&self.table));
             others
         })
+    }
+
+    /// Refuses a `--store` if no policy is shared.
+    pub(crate) fn check_store(&self, flags: &StoreFlags) -> Result<(), WrongUsage> {
+        let is_used = self.in_force.policies.list.iter().any(|policy| policy.shared.is_some());
+        let said = "no policy is shared, so --store has no effect; leave it out";
+        if is_used || flags.store.is_none() { Ok(()) } else { Err(WrongUsage(said.to_owned())) }
     }
 
     /// The client that this key means in the policy with this name; without a name, the one in

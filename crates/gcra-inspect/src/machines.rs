@@ -96,6 +96,7 @@ fn listed(file: &Path) -> anyhow::Result<Vec<String>> {
     let text = read_text_within(file, MOST_OF_FILE);
     let text = text.map_err(|why| anyhow!("could not read the agents of {shown}: {why}"))?;
     let mut addresses = Vec::new();
+    let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
     for (number, line) in (1..).zip(text.lines()) {
         let address = line.split('#').next().unwrap_or_default().trim();
         if !address.is_empty() {
@@ -282,6 +283,11 @@ mod tests {
         assert_eq!(read(text).unwrap(), ["a.example:9101", "127.0.0.1:1"]);
         assert!(read("# none\n").unwrap_err().ends_with("write HOST:PORT on a line for each"));
         assert!(read("a:1\nb\n").unwrap_err().contains(":2: 'b' has no port"));
+        assert_eq!(read("\u{feff}a:1\r\nb:2\r\n").unwrap(), ["a:1", "b:2"]);
+        for several in ["a:1,b:2", "a:1 b:2", "a:1; b:2"] {
+            let said = read(several).unwrap_err();
+            assert!(said.contains(&format!(":1: '{several}' is not one address")), "{said}");
+        }
         let endless = listed(Path::new("/dev/zero")).unwrap_err().to_string();
         assert!(endless.ends_with("it is a device; name a regular file"), "{endless}");
     }

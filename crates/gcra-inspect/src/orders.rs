@@ -219,6 +219,11 @@ pub(crate) fn obeyed<T>(
     }
 }
 
+/// Whether a table has no space for a further order.
+pub fn is_full(table: &gcra_table::Table) -> bool {
+    table.orders().len() + table.resets().len() >= MOST_ORDERS
+}
+
 /// Notes about a client that there is no order of this kind about.
 pub fn notes_to_end(inspected: &Inspected, subject: &Subject, kind: OrderKind) -> Vec<String> {
     let Some(client) = &subject.client else { return Vec::new() };

@@ -591,6 +591,20 @@ pub(crate) fn missing_orders(why: &str) -> String {
     format!("orders of other machines may be missing, because the store cannot be asked: {why}")
 }
 
+/// The same of a table that has no space for a further one.
+pub(crate) const NO_SPACE: &str = "orders of other machines may be missing, because the table has \
+                                   no space for more; end orders that are not needed";
+
+/// As [`where_it_holds`], also for a table that no agent may use.
+pub(crate) fn where_it_will_hold(is_used: bool, in_store: Option<&Result<(), String>>) -> String {
+    let unused = "but no agent uses the table now; agents that start on it will follow";
+    match (is_used, where_it_holds(in_store)) {
+        (true, holds) => holds,
+        (false, _) if in_store.is_none() => unused.to_owned(),
+        (false, holds) => format!("{holds}, {unused}"),
+    }
+}
+
 /// Where the order or the reset that was just given holds, as the end of a sentence: `in_store` is
 /// what came of giving it to the store, if there is one.
 pub fn where_it_holds(in_store: Option<&Result<(), String>>) -> String {

@@ -63,7 +63,7 @@ impl AnswersOfLog {
             WhatIsSaid::Blocked => {
                 self.counts.blocked = self.counts.blocked.map(|count| count + 1);
             }
-            WhatIsSaid::Allowed => {}
+            WhatIsSaid::Allowed | WhatIsSaid::NotReadable => {}
             WhatIsSaid::None { err } => self.undecided.add(err),
             WhatIsSaid::Silent => self.silent += 1,
         }

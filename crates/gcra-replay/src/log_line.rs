@@ -84,10 +84,12 @@ impl LogLine {
             WhatIsSaid::Blocked => ("blocked", None),
             WhatIsSaid::Allowed => ("allowed", None),
             WhatIsSaid::None { err } => ("undecided", Some(err)),
+            WhatIsSaid::NotReadable => ("not readable", None),
             WhatIsSaid::Silent => ("not asked", None),
         };
         match (decision, err) {
             (WhatIsSaid::Silent, _) => words += "HAProxy did not ask, or the line does not say it",
+            (WhatIsSaid::NotReadable, _) => words += "its 'blocked' is neither 0 nor 1",
             (_, Some(err)) => words += &format!("no decision: {} (err={err})", why(err)),
             _ => words += outcome,
         }

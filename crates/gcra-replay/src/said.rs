@@ -17,6 +17,8 @@ pub(crate) enum WhatIsSaid {
     None {
         err: u32,
     },
+    /// The value of `blocked` is none that HAProxy writes.
+    NotReadable,
     /// The line has neither `blocked` nor `err`: HAProxy did not ask, or the line is cut.
     Silent,
 }
@@ -29,14 +31,15 @@ impl SaidFields {
 
     pub(crate) fn decision(&self, values: &[Option<&[u8]>]) -> WhatIsSaid {
         let value = |place: Option<usize>| place.and_then(|place| *values.get(place)?);
-        match value(self.blocked) {
-            Some(b"1" | b"true") => return WhatIsSaid::Blocked,
-            Some(_) => return WhatIsSaid::Allowed,
-            None => {}
-        }
         // The last field of a format may have more behind it.
-        let err = value(self.err).and_then(|err| err.split(|&byte| byte == b' ').next());
-        let err = err.and_then(|err| str::from_utf8(err).ok()?.parse().ok());
+        let first = |place| value(place)?.split(|&byte| byte == b' ').next();
+        match first(self.blocked) {
+            Some(b"1" | b"true") => return WhatIsSaid::Blocked,
+            Some(b"0" | b"false") => return WhatIsSaid::Allowed,
+            None | Some(b"" | b"-") => {}
+            Some(_) => return WhatIsSaid::NotReadable,
+        }
+        let err = first(self.err).and_then(|err| str::from_utf8(err).ok()?.parse().ok());
         err.map_or(WhatIsSaid::Silent, |err| WhatIsSaid::None { err })
     }
 }

@@ -409,7 +409,16 @@ fn a_full_list_is_one_sentence() {
     let sentence = String::from_utf8(output.stderr).unwrap();
     let without = "; no order was given for 10.9.0.1 and the 2 KEYs after it\n";
     assert!(sentence.ends_with(without), "{sentence}");
-    assert_eq!(scene.said(&["block"], &["--list", "--plain"]).0.lines().count(), 512);
+    let output = scene.run(&["block"], &["--list", "--plain"]);
+    assert_eq!(String::from_utf8(output.stdout).unwrap().lines().count(), 512);
+    assert_eq!(String::from_utf8(output.stderr).unwrap(), "", "there is no store");
+    // With a store, orders of other machines have no space. Nothing listens there.
+    let text = fs::read_to_string(scene.path("gcra.toml")).unwrap();
+    let text = format!("[store]\nurl = \"redis://127.0.0.1:1\"\n{text}");
+    fs::write(scene.path("gcra.toml"), text).unwrap();
+    let output = scene.run(&["block"], &["--list"]);
+    let note = String::from_utf8(output.stderr).unwrap();
+    assert!(note.contains("because the table has no space for more"), "{note}");
 }
 
 /// Other programs read the plain list, and take nothing else than addresses and networks.
@@ -451,6 +460,30 @@ fn a_list_for_an_unknown_policy_is_refused() {
     fs::write(scene.path("gcra.toml"), other).unwrap();
     let (listed, status) = scene.said(&["block", "--list"], &["--policy", "check"]);
     assert!(listed.starts_with("10.0.0.1: a policy that ") && status == 0, "{listed}");
+}
+
+/// A firewall that blocks by the plain list does not block for longer than the agents do.
+#[test]
+fn a_plain_list_leaves_out_orders_that_block_nobody() {
+    let config = |prefix: u8| {
+        format!(
+            "[policy.check]\nlimits = \"2/d\"\nkey = [\"ip\"]\nipv4_prefix = {prefix}\n\
+             [policy.gone{prefix}]\nlimits = \"2/d\"\nkey = [\"ip\"]\n"
+        )
+    };
+    let scene = Scene::new(&config(24));
+    for (policy, key) in [("check", "10.1.2.3"), ("check", "10.1.0.0/16"), ("gone24", "192.0.2.7")]
+    {
+        assert_eq!(scene.said(&["block", "--for", "1h"], &["--policy", policy, key]).1, 0);
+    }
+    let plain = ["block", "--list", "--plain"];
+    assert_eq!(scene.said(&plain, &[]).0, "10.1.0.0/16\n10.1.2.0/24\n192.0.2.7\n");
+    fs::write(scene.path("gcra.toml"), config(16)).unwrap();
+    let output = scene.run(&plain, &[]);
+    let note = String::from_utf8(output.stderr).unwrap();
+    assert!(note.contains("are left out: the policy is gone, or no client"), "{note}");
+    let listed = String::from_utf8(output.stdout).unwrap();
+    assert!(!listed.contains("192.0.2.7") && !listed.contains("/24"), "{listed}");
 }
 
 /// A client waits until its block ends, and an exempt client does not wait, whatever it owes.

@@ -97,6 +97,7 @@ pub fn run(command: &Explain) -> anyhow::Result<ExitCode> {
     }
     let inspected = Inspected::open(at.path(), command.config.as_deref(), "gcra-spoa explain")?;
     let Inspected { table, in_force, leases, .. } = &inspected;
+    inspected.check_store(&command.store)?;
     let settings = match command.store.settings().map_err(WrongUsage::from)? {
         None if command.ask_store => Some(in_force.policies.store.clone().ok_or_else(|| {
             let what = match inspected.source.has_names() {

@@ -33,7 +33,7 @@ use crate::orders::{
 };
 use crate::process_state::is_used;
 use crate::store_orders::{
-    GivesToStore, missing_orders, was_ended, where_it_has_ended, where_it_holds,
+    GivesToStore, NO_SPACE, missing_orders, was_ended, where_it_has_ended, where_it_will_hold,
 };
 use crate::{inspected_table, key_readings};
 
@@ -236,13 +236,7 @@ impl Asked<'_> {
                 anyhow!("{error}; {}", without_order(key, place, policies, later))
             })?;
             let in_store = store.as_mut().map(|it| it.give(inspected, subject, terms));
-            let holds = where_it_holds(in_store.as_ref());
-            let unused = "but no agent uses the table now; agents that start on it will follow";
-            let followed = match (is_used, in_store) {
-                (true, _) => holds,
-                (false, None) => unused.to_owned(),
-                (false, Some(_)) => format!("{holds}, {unused}"),
-            };
+            let followed = where_it_will_hold(is_used, in_store.as_ref());
             let no_longer = match &before {
                 Some(before) if before.kind != self.kind => {
                     format!(", and no longer {}", OrderWords::of(before.kind).state)
@@ -311,7 +305,7 @@ impl Asked<'_> {
             let all = live.and_then(|mut live| match live["configuration"]["orders"].take() {
                 Value::Array(mut all) => {
                     all.retain(is_asked);
-                    Ok((all, what_is_missing(&live["status"]["together"]["store"])))
+                    Ok((all, what_is_missing(&live)))
                 }
                 _ => Err("it is no agent, or one of another version".to_owned()),
             });
@@ -539,10 +533,10 @@ impl Asked<'_> {
         // Without a name, the plain list says nothing that depends on the policies.
         let known = if *plain && of.policy.is_none() { known().unwrap_or(None) } else { known()? };
         if let Some((policies, _)) = &known
-            && let Some(note) =
-                GivesToStore::of_policies(policies)?.and_then(|it| it.what_is_missing())
+            && let Some(store) = GivesToStore::of_policies(policies)?
         {
-            print_note(&note);
+            let no_space = orders::is_full(&table).then(|| NO_SPACE.to_owned());
+            store.what_is_missing().into_iter().chain(no_space).for_each(|note| print_note(&note));
         }
         // Orders of a policy that is gone are still there.
         if let (Some(name), Some((policies, source))) = (&of.policy, &known)
@@ -552,6 +546,19 @@ impl Asked<'_> {
             bail!(inspected_table::no_policy(name, policies, source));
         }
         if *plain {
+            let before = orders.len();
+            if let Some((policies, _)) = &known {
+                orders.retain(|order| {
+                    let mut all = policies.list.iter();
+                    all.any(|it| it.is_meant_by(order) && fits(&table, it, order) != Some(false))
+                });
+            }
+            if orders.len() < before {
+                print_note(&format!(
+                    "{} left out: the policy is gone, or no client has the KEY any more",
+                    Count((before - orders.len()) as u64, "order is", "orders are")
+                ));
+            }
             return list_plain(&orders);
         }
         let source = known.as_ref().map(|(_, source)| source.to_string()).unwrap_or_default();
@@ -608,10 +615,15 @@ impl Asked<'_> {
     }
 }
 
-/// What the list of an agent may lack, by the status of its store.
-fn what_is_missing(store: &Value) -> Option<String> {
+/// What the list of an agent may lack, by the status of its store and the space of its table.
+fn what_is_missing(live: &Value) -> Option<String> {
+    let store = &live["status"]["together"]["store"];
     let why = store["faults"][0].as_str().unwrap_or("the agent has no connection to it");
-    (store["up"] == false).then(|| missing_orders(why))
+    if store["up"] == false {
+        return Some(missing_orders(why));
+    }
+    let is_full = live["configuration"]["is_full"] == true;
+    (store.is_object() && is_full).then(|| NO_SPACE.to_owned())
 }
 
 /// An order in the list of an agent, in words.
@@ -687,4 +699,23 @@ fn fits(table: &Table, policy: &Policy, order: &Order) -> Option<bool> {
     // would be found.
     let plain = policy.with_rule(policy.rule.clone());
     Some([policy, &plain].iter().any(|it| hash_of(table, it, &key) == Some(client)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_agent_with_a_store_tells_what_its_list_lacks() {
+        let said = |store: Value, is_full: bool| {
+            let configuration = json!({ "is_full": is_full });
+            let together = json!({ "store": store });
+            let live =
+                json!({ "status": { "together": together }, "configuration": configuration });
+            what_is_missing(&live).unwrap_or_default()
+        };
+        assert_eq!([said(json!({ "up": true }), false), said(Value::Null, true)], ["", ""]);
+        assert!(said(json!({ "up": false }), false).contains("the store cannot be asked"));
+        assert!(said(json!({ "up": true }), true).contains("the table has no space for more"));
+    }
 }

@@ -25,7 +25,7 @@ use crate::inspected_table::{Inspected, InspectedClient, no_policy};
 use crate::machines::MachineFlags;
 use crate::orders::{not_used, obeyed, on_this_machine, this_user};
 use crate::process_state::is_used;
-use crate::store_orders::{GivesToStore, where_it_holds};
+use crate::store_orders::{GivesToStore, where_it_will_hold};
 use crate::store_reader::InStore;
 
 /// Which clients' debts to clear.
@@ -102,6 +102,7 @@ pub fn reset(reset: &Reset) -> anyhow::Result<ExitCode> {
         print(at.json, [output])?;
         return Ok(if is_whole { ExitCode::SUCCESS } else { ExitCode::FAILURE });
     }
+    inspected.check_store(store)?;
     let settings = settings.or_else(|| inspected.in_force.policies.store.clone());
     let store = settings.map(InStore::new).transpose()?;
     let (mut found, mut after, mut has_failed, mut misses) = (false, None, false, false);
@@ -158,13 +159,7 @@ pub fn clear_policy(
             (obeyed(inspected, reset)?, None)
         }
     };
-    let holds = where_it_holds(in_store.as_ref());
-    let unused = "but no agent uses the table now; agents that start on it will follow";
-    let followed = match (is_used(&inspected.table), &in_store) {
-        (true, _) => holds,
-        (false, None) => unused.to_owned(),
-        (false, Some(_)) => format!("{holds}, {unused}"),
-    };
+    let followed = where_it_will_hold(is_used(&inspected.table), in_store.as_ref());
     let limits = limits.len() as u64;
     let words = format!(
         "policy '{name}': all clients begin with no debts under {}, {followed}",

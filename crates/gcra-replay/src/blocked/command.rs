@@ -92,6 +92,7 @@ pub fn run(command: &BlockedArgs) -> anyhow::Result<ExitCode> {
                 found.undecided.add(err);
                 found.series.add(second, 2);
             }
+            WhatIsSaid::NotReadable => found.not_readable += 1,
             WhatIsSaid::Silent => found.not_asked += 1,
         }
     })?;
@@ -99,7 +100,7 @@ pub fn run(command: &BlockedArgs) -> anyhow::Result<ExitCode> {
         return Err(no_requests(command.log_format.as_deref(), &counts, &format, &inputs));
     };
     let period = period.unwrap_or_else(|| Ok(LogPeriod::default())).map_err(WrongUsage)?;
-    period.check(local(last)).map_err(WrongUsage)?;
+    period.check(local(first), local(last)).map_err(WrongUsage)?;
     let about = About {
         files: names,
         format: &format,

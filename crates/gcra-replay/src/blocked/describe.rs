@@ -74,6 +74,9 @@ impl BlockedReport {
         for of in &self.no_decision.by_err {
             line(&format!("  err={}", of.err), of.requests, &format!(", {}", of.why));
         }
+        if self.not_readable > 0 {
+            line("not readable", self.not_readable, ", 'blocked' is neither 0 nor 1");
+        }
         if self.not_asked > 0 {
             let why = ", HAProxy did not ask, or the line is cut";
             line("not asked", self.not_asked, why);

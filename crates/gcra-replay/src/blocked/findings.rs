@@ -12,7 +12,7 @@ use haproxy_log::{Format, ReadCounts};
 use super::period::LogPeriod;
 use super::report::{BlockedReport, BlockedTimeline, CauseReport, ClientReport, NoDecision};
 use super::tally::{BlockedTally, Cause, Series};
-use super::who::may_be_shortened;
+use super::who::what_is_right;
 use crate::findings::bad;
 use crate::log_answers::UndecidedByErr;
 use crate::logs::note_on_late;
@@ -25,6 +25,7 @@ pub(crate) struct Found {
     pub(crate) requests: u64,
     pub(crate) allowed: u64,
     pub(crate) blocked: u64,
+    pub(crate) not_readable: u64,
     pub(crate) not_asked: u64,
     pub(crate) undecided: UndecidedByErr,
     pub(crate) tally: BlockedTally,
@@ -55,11 +56,7 @@ impl About<'_> {
         let to = to.map(|to| format!(" before {}", at(to)));
         let asked: String = [client, from, to].into_iter().flatten().collect();
         let advice = match self.client {
-            Some(client) if may_be_shortened(client) => format!(
-                ", and no file has the name '{client}'; logs shorten strings, and 'gcra-spoa name \
-                 KEY' prints the name that they have"
-            ),
-            Some(client) => format!(", and no file has the name '{client}'"),
+            Some(it) => format!(", and no file has the name '{it}'{}", what_is_right(it)),
             None => {
                 self.period.with_date(first).map(|dated| format!("; {dated}")).unwrap_or_default()
             }
@@ -119,6 +116,7 @@ impl Found {
                 requests: self.undecided.requests(),
                 by_err: self.undecided.by_err(),
             },
+            not_readable: self.not_readable,
             not_asked: self.not_asked,
             clients_blocked,
             causes: causes

@@ -96,9 +96,19 @@ impl LogPeriod {
         self.is_of_log.then(|| format!("for another day write the date, too, such as{flags}"))
     }
 
-    /// Says so if a log that ends then has the same times of the clock once more.
-    pub(crate) fn check(&self, ends: i64) -> Result<(), String> {
+    /// Says so if a log from then to then has the same times of the clock once more, or lacks the
+    /// midnight that lies in the period.
+    pub(crate) fn check(&self, begins: i64, ends: i64) -> Result<(), String> {
         let Self { from, to, is_of_log } = *self;
+        let is_one_day = |first: i64, last: i64| first.div_euclid(DAY) == last.div_euclid(DAY);
+        if let (true, Some(from), Some(to)) = (is_of_log, from, to)
+            && !is_one_day(from, to - 1)
+            && is_one_day(begins, ends)
+        {
+            return Err("--to is not later than --from, and the log has no midnight between; \
+                        write a later --to, or both with dates"
+                .to_owned());
+        }
         let Some(first) = from.or(to).filter(|first| is_of_log && first + DAY <= ends) else {
             return Ok(());
         };
@@ -162,13 +172,34 @@ mod tests {
         let at = |text| parse_utc(text).unwrap();
         let moment = |text| Some(PeriodEnd::parse(text).unwrap());
         let (from, to) = (moment("14:00"), moment("14:10"));
-        let of_log = LogPeriod::new(from, to, at("2026-11-26T10:00")).unwrap();
-        of_log.check(at("2026-11-27T13:59")).unwrap();
-        let sentence = of_log.check(at("2026-11-28T20:00")).unwrap_err();
+        let begins = at("2026-11-26T10:00");
+        let of_log = LogPeriod::new(from, to, begins).unwrap();
+        of_log.check(begins, at("2026-11-27T13:59")).unwrap();
+        let sentence = of_log.check(begins, at("2026-11-28T20:00")).unwrap_err();
         assert!(sentence.contains("--from 2026-11-26T14:00:00 or"), "{sentence}");
         assert!(sentence.ends_with("--from 2026-11-28T14:00:00"), "{sentence}");
         let from = moment("2026-11-26T14:00");
-        let of_date = LogPeriod::new(from, to, at("2026-11-26T10:00")).unwrap();
-        of_date.check(at("2026-11-28T20:00")).unwrap();
+        let of_date = LogPeriod::new(from, to, begins).unwrap();
+        of_date.check(begins, at("2026-11-28T20:00")).unwrap();
+    }
+
+    #[test]
+    fn a_log_without_a_midnight_has_no_time_across_it() {
+        let at = |text| parse_utc(text).unwrap();
+        let moment = |text| Some(PeriodEnd::parse(text).unwrap());
+        for (from, to, begins, ends, is_right) in [
+            ("14:02", "14:01", "2026-11-29T14:00", "2026-11-29T14:04:59", false),
+            ("14:02", "14:01", "2026-11-29T14:00:05", "2026-11-29T14:00:07", false),
+            ("14:02", "14:02", "2026-11-29T06:25", "2026-11-29T20:00", false),
+            ("23:50", "00:10", "2026-11-28T06:25", "2026-11-29T06:25", true),
+            ("22:00", "00:00", "2026-11-28T06:25", "2026-11-28T23:59", true),
+            ("14:00", "14:10", "2026-11-28T14:02", "2026-11-28T14:05", true),
+        ] {
+            let period = LogPeriod::new(moment(from), moment(to), at(begins)).unwrap();
+            let checked = period.check(at(begins), at(ends));
+            assert_eq!(checked.is_ok(), is_right, "{from} {to} {checked:?}");
+            let starts = |why: &str| why.starts_with("--to is not later than --from, ");
+            assert!(checked.as_ref().err().is_none_or(|why| starts(why)), "{checked:?}");
+        }
     }
 }

@@ -50,6 +50,7 @@ function headline() {
         ["allowed", report.allowed, report.requests],
         ["blocked", blocked, report.requests],
         ["without a decision", undecided.requests, report.requests],
+        report.not_readable > 0 && ["not readable", report.not_readable, report.requests],
         report.not_asked > 0 && ["not asked about", report.not_asked, report.requests],
       ]
         .filter(Boolean)

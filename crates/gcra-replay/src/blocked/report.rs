@@ -40,6 +40,8 @@ pub(crate) struct BlockedReport {
     pub allowed: u64,
     pub blocked: u64,
     pub(crate) no_decision: NoDecision,
+    /// Requests whose line has a `blocked` that is no value of it.
+    pub(crate) not_readable: u64,
     /// Requests whose line has neither `blocked` nor `err`: HAProxy did not ask about them, or
     /// their line is cut.
     pub(crate) not_asked: u64,

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use super::who::listed_as;
 use crate::timeline::{Steps, merge};
 
 /// The most clients that are counted apart, each by cause: about 200 MB.
@@ -65,7 +66,7 @@ impl BlockedTally {
         };
         let of_all = self.causes.entry(cause.clone()).or_default();
         of_all.add(at, line.wait);
-        let key = (text(line.client), cause);
+        let key = (listed_as(line.client), cause);
         if self.clients.len() >= MOST_ROWS && !self.clients.contains_key(&key) {
             self.unlisted += 1;
             return;

@@ -75,14 +75,30 @@ impl<'a> Asked<'a> {
             return true;
         }
         let Ok(client) = str::from_utf8(client) else { return false };
-        let Some(net) = self.net else { return self.known.is_known_as(client, self.written) };
+        let Some(net) = self.net else {
+            return self.known.is_known_as(&listed_as(client.as_bytes()), self.written);
+        };
         net_of(client).is_some_and(|client| net.contains(&client) || client.contains(&net))
     }
 }
 
-/// Whether logs may have a shortened name of a client whose key is this text.
-pub(crate) fn may_be_shortened(text: &str) -> bool {
-    net_of(text).is_none() && !text.contains('…')
+/// How a client is listed: each form of an address is one client.
+pub(crate) fn listed_as(client: &[u8]) -> String {
+    let text = String::from_utf8_lossy(client);
+    text.parse::<IpAddr>().map_or_else(|_| text.into(), |ip| ip.to_canonical().to_string())
+}
+
+/// What would be right if no line has this KEY, as the end of a sentence.
+pub(crate) fn what_is_right(text: &str) -> String {
+    match text.parse::<IpNet>().map(|_| written_net(text)) {
+        Ok(Err(why)) => format!("; {why}"),
+        Err(_) if net_of(text).is_none() && !text.contains('…') => {
+            "; logs shorten strings, and \
+            'gcra-spoa name KEY' prints the name that they have"
+                .to_owned()
+        }
+        _ => String::new(),
+    }
 }
 
 /// An address or a network. An IPv4 address that is written in IPv6 is the IPv4 address.

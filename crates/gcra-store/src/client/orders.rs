@@ -206,8 +206,9 @@ impl OrderExchange {
         let other = self.list.iter().find(|other| other.id == *id);
         let next = other.map_or(self.now, |other| self.now.max(other.given + 1));
         let lasts = u64::try_from(lasts.as_millis()).unwrap_or(u64::MAX);
+        // It lasts from now on, also if that clock was ahead.
+        let ends = given.unwrap_or(self.now).saturating_add(lasts).min(LATEST);
         let given = given.unwrap_or(next).min(LATEST);
-        let ends = given.saturating_add(lasts).min(LATEST);
         Ok(SharedOrder {
             id: *id,
             is_end: *is_end,
@@ -452,7 +453,8 @@ mod tests {
         let order = machine.sealed(&new("one")).unwrap();
         assert_eq!((order.given, order.ends), (1_000, 11_000));
         machine.list = vec![SharedOrder { given: 5_000, ..order }];
-        assert_eq!(machine.sealed(&new("two")).unwrap().given, 5_001);
+        let two = machine.sealed(&new("two")).unwrap();
+        assert_eq!((two.given, two.ends), (5_001, 11_000));
         let other = NewOrder { id: [8; 16], ..new("three") };
         assert_eq!(machine.sealed(&other).unwrap().given, 1_000, "it is about other clients");
         machine.now = 9_000;
