@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::fs::Permissions;
+use std::net::Ipv4Addr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -10,6 +11,7 @@ use serde_json::Value as Json;
 use spop_codec::Value;
 use tempfile::TempDir;
 
+use crate::support::proxy::Proxy;
 use crate::support::server_groups::{cluster, cluster_url};
 use crate::support::spop::Spop;
 use crate::support::valkey::{Server, valkey};
@@ -281,6 +283,46 @@ fn without_the_store_an_order_holds_here_and_a_store_that_forgot_learns_the_othe
         three.has_line("orders of other machines are followed again")
     });
     assert!(two.is_blocked("check", &client(1)));
+}
+
+/// The store does not get the end: the command ends while that is on the way.
+#[test]
+fn an_end_that_is_killed_half_way_has_ended_on_no_machine_alone() {
+    needs!(valkey());
+    let server = Server::start(&["--maxmemory-policy", "noeviction"]);
+    let proxy = Proxy::start((Ipv4Addr::LOCALHOST, server.port).into());
+    let one = Machine::new(&format!("redis://{}", proxy.address())).start();
+    let two = Machine::new(&server.url()).start();
+    let client = [("ip", ip("192.0.2.1"))];
+    assert_eq!(one.said(&["block", "--for", "1h", "192.0.2.1"]).1, 0);
+    wait_until("it is blocked", || two.is_blocked("check", &client));
+    wait_until("it is blocked", || one.is_blocked("check", &client));
+    let token = token(&one.directory, "token", TOKEN);
+    let (_, address) = one.agent.as_ref().unwrap();
+    let end = ["block", "--end", "192.0.2.1"];
+    // A call that gives the store nothing has an empty list.
+    proxy.hold_these(|it| it.contains(":orders:1:") && !it.contains("\r\n$0\r\n\r\n"));
+    let table = one.table();
+    let here = ["--table", table.to_str().unwrap()];
+    let there = ["--admin", &**address, "--token", &token];
+    for (at, place) in (1..).zip([&here[..], &there]) {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gcra-spoa"));
+        let mut command = command.args(end).args(place).spawn().unwrap();
+        wait_until("the end is on the way", || proxy.held() == at);
+        for machine in [&one, &two] {
+            let (listed, _) = machine.said(&["block", "--list"]);
+            assert!(listed.contains("192.0.2.1: policy 'check', blocked for "), "{listed}");
+        }
+        command.kill().unwrap();
+        command.wait().unwrap();
+    }
+    proxy.cut(true);
+    proxy.hold_these(|_| false);
+    proxy.cut(false);
+    assert_eq!(one.said(&end).1, 0);
+    for machine in [&one, &two] {
+        wait_until("it is not blocked", || !machine.is_blocked("check", &client));
+    }
 }
 
 /// A machine without agents has an exemption that the store does not have.

@@ -32,11 +32,13 @@ use gcra_inspect::explanation::{Asked, Explanation, SharedSources, decided};
 use gcra_inspect::inspected_table::{Inspected, InspectedClient, PolicySource};
 use gcra_inspect::order_state::{OrderWords, end_in_words};
 use gcra_inspect::orders::{
-    self, SHORTEST_ORDER, Terms, check, longest_order, notes_to_end, on_this_machine, subjects,
+    SHORTEST_ORDER, Terms, check, longest_order, notes_to_end, on_this_machine, subjects,
 };
 use gcra_inspect::process_list::{self, is_this_process};
 use gcra_inspect::process_state::stopped_long_ago;
-use gcra_inspect::store_orders::{GivesToStore, was_ended, where_it_has_ended, where_it_holds};
+use gcra_inspect::store_orders::{
+    GivesToStore, end_everywhere, was_ended, where_it_has_ended, where_it_holds,
+};
 use gcra_inspect::store_reader::InStore;
 use gcra_limiter::stats::lock;
 use gcra_policy::key::Key;
@@ -779,19 +781,16 @@ fn order(
         found = true;
         let mut words = format!("policy '{}': {} is ", policy.name, subject.name);
         // Writing to a string does not fail.
-        if begins {
+        let in_store = if begins {
             subject.give(inspected, terms)?;
             let (time, end) = (terms.time_in_words(), end_in_words(*time));
             let _ = write!(words, "{state} for {time}, until {end}");
+            store.as_mut().map(|it| it.give(inspected, subject, terms))
         } else {
-            here.iter().try_for_each(|order| orders::end(inspected, order))?;
             let _ = write!(words, "no longer {state}");
-        }
+            end_everywhere(inspected, store.as_mut(), subject, *kind, here.as_ref())?
+        };
         log::info!("{words}: an action of --admin by {by}");
-        let in_store = store.as_mut().map(|it| match begins {
-            true => it.give(inspected, subject, terms),
-            false => it.end(inspected, subject, *kind, here.as_ref()),
-        });
         whole &= in_store.as_ref().is_none_or(Result::is_ok);
         let where_now = if begins { where_it_holds } else { where_it_has_ended };
         said.push(format!("{words}, {}", where_now(in_store.as_ref())));

@@ -185,13 +185,16 @@ impl Terms {
     }
 }
 
-/// Ends an order.
+/// Ends an order, unless it has ended or a later one has taken its place.
 ///
 /// # Errors
 ///
 /// The table is being resized.
-pub fn end(inspected: &Inspected, order: &Order) -> anyhow::Result<()> {
-    obeyed(inspected, inspected.table.end_order(order))
+pub(crate) fn end(inspected: &Inspected, order: &Order) -> anyhow::Result<()> {
+    match inspected.table.orders().contains(order) {
+        true => obeyed(inspected, inspected.table.end_order(order)),
+        false => Ok(()),
+    }
 }
 
 pub(crate) fn obeyed<T>(

@@ -21,7 +21,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::inspected_table::Inspected;
 use crate::order_state::OrderWords;
-use crate::orders::{Subject, Terms, obeyed, subjects};
+use crate::orders::{self, Subject, Terms, obeyed, subjects};
 use crate::store_resets::{self, StoredReset};
 
 /// How soon an order that is in the store holds on all machines that use it.
@@ -572,6 +572,26 @@ impl GivesToStore {
         self.fault = (!is_about_this).then(|| said.clone());
         Err(said)
     }
+}
+
+/// Ends the order of this kind about these clients on all machines of the store, if there is one,
+/// and then here, where `here` is the order. The agents follow an end that the store has. So a
+/// command that is killed in between leaves no order that has ended here alone. Returns what came
+/// of giving it to the store.
+///
+/// # Errors
+///
+/// The table is being resized.
+pub fn end_everywhere(
+    inspected: &Inspected,
+    store: Option<&mut GivesToStore>,
+    subject: &Subject,
+    kind: OrderKind,
+    here: Option<&Order>,
+) -> anyhow::Result<Option<Result<(), String>>> {
+    let in_store = store.map(|store| store.end(inspected, subject, kind, here));
+    here.map_or(Ok(()), |order| orders::end(inspected, order))?;
+    Ok(in_store)
 }
 
 /// What ends an order in the store: one of this kind, or any that stands.

@@ -32,7 +32,7 @@ use crate::orders::{
 };
 use crate::process_state::is_used;
 use crate::store_orders::{
-    GivesToStore, missing_orders, was_ended, where_it_has_ended, where_it_holds,
+    GivesToStore, end_everywhere, missing_orders, was_ended, where_it_has_ended, where_it_holds,
 };
 use crate::{inspected_table, key_readings};
 
@@ -427,10 +427,8 @@ impl Asked<'_> {
                 store.as_ref().is_some_and(|it| it.has(inspected, subject, self.kind));
             let said = match &before {
                 _ if here.is_some() || is_in_store => {
-                    // It is said only when it is written down.
-                    here.map_or(Ok(()), |order| orders::end(inspected, order))?;
-                    let ended =
-                        store.as_mut().map(|it| it.end(inspected, subject, self.kind, here));
+                    let store = store.as_deref_mut();
+                    let ended = end_everywhere(inspected, store, subject, self.kind, here)?;
                     has_ended = true;
                     format!("the {noun} has ended, {}", where_it_has_ended(ended.as_ref()))
                 }
@@ -456,12 +454,12 @@ impl Asked<'_> {
             print(at.json, [Output { words, json }])?;
         }
         for order in &former {
-            orders::end(inspected, order)?;
-            has_ended = true;
             let policies = &inspected.in_force.policies.list;
             let policy = policies.iter().find(|policy| policy.is_meant_by(order));
             let ended = store.as_mut().zip(policy);
             let ended = ended.map(|(store, policy)| store.end_former(order, policy, &key.text));
+            orders::end(inspected, order)?;
+            has_ended = true;
             let policy = policy.map(|policy| &*policy.name);
             let of = policy.map(|name| format!(" policy '{name}':")).unwrap_or_default();
             let client = &order.key;
