@@ -368,6 +368,48 @@ fn elsewhere(args: &[&str]) -> (String, i32) {
     (String::from_utf8(said).unwrap(), output.status.code().unwrap())
 }
 
+/// Such orders are listed, so they can be ended.
+#[test]
+fn an_order_of_a_former_key_or_policy_is_named_and_ended_elsewhere() {
+    let directory = directory();
+    let token = token(&directory, "token", TOKEN);
+    let [config, table] = ["gcra-spoa.toml", "table"].map(|name| directory.path().join(name));
+    let check = "[policy.check]\nlimits = \"2/d\"\nkey = [\"ip\"]\n";
+    let gone = check.replace("check", "gone");
+    fs::write(&config, format!("{gone}{check}ipv4_prefix = 24\n")).unwrap();
+    let file = ["--config", config.to_str().unwrap()];
+    let (_agent, address) =
+        admin::start(&table, &[&file[..], &["--admin-actions", &token]].concat());
+    let there = ["--admin", &*address, "--token", &token];
+    let block = |policy, key| {
+        let args = ["block", "--for", "1h", "--policy", policy, key];
+        assert_eq!(elsewhere(&[&args[..], &there].concat()).1, 0);
+    };
+    block("check", "10.9.0.0/24");
+    block("gone", "192.0.2.1");
+    let list = || elsewhere(&["block", "--list", "--admin", &address]).0;
+    assert!(!list().contains("no client has this key"), "{}", list());
+    fs::write(&config, format!("{check}ipv4_prefix = 16\n")).unwrap();
+    let reload = [&["reload", "--table", table.to_str().unwrap()], &file[..]].concat();
+    assert_eq!(elsewhere(&reload).1, 0);
+    let misfit = "; no client has this key by the agent's configuration as it is now";
+    wait_until("the list says it", || list().matches(misfit).count() == 1);
+    for (key, of, listed) in [
+        ("10.9.0.0/24", "policy 'check': ", "policy 'check', blocked for "),
+        ("192.0.2.1", "", "a policy that the agent does not have, blocked for "),
+    ] {
+        assert!(list().contains(&format!("{address}: {key}: {listed}")), "{}", list());
+        let (words, status) = elsewhere(&[&["block", "--end", key], &there[..]].concat());
+        let done = format!(
+            "{address}: done: {of}the block of {key}, from before the key was changed, has \
+             ended, in all agents within about two seconds\n"
+        );
+        assert_eq!((words, status), (done, 0));
+        assert!(!list().contains(key), "{}", list());
+        assert_eq!(elsewhere(&[&["block", "--end", key], &there[..]].concat()).1, 1);
+    }
+}
+
 /// Three agents without a store, of which one has another token, and an address where none is.
 #[test]
 fn without_a_store_each_machine_that_is_named_is_asked() {

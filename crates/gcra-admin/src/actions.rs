@@ -29,6 +29,7 @@ use gcra_inspect::client_buckets;
 use gcra_inspect::commands::explain::add_list;
 use gcra_inspect::commands::reset::{self, ResetOutput};
 use gcra_inspect::explanation::{Asked, Explanation, SharedSources, decided};
+use gcra_inspect::former_orders;
 use gcra_inspect::inspected_table::{Inspected, InspectedClient, PolicySource};
 use gcra_inspect::order_state::{OrderWords, end_in_words};
 use gcra_inspect::orders::{
@@ -758,7 +759,15 @@ fn order(
     let Terms { kind, time, .. } = terms;
     let OrderWords { noun, state, .. } = OrderWords::of(*kind);
     let begins = *time > Duration::ZERO;
-    let (subjects, mut said) = (subjects(inspected, policy, key)?, Vec::new());
+    let found = subjects(inspected, policy, key);
+    let clients = found.as_deref().unwrap_or_default();
+    let former = match begins {
+        true => Vec::new(),
+        false => former_orders::of_key(inspected, *kind, policy, key, clients),
+    };
+    // An order of a policy that is gone, or of a key that no policy has now, ends all the same.
+    let subjects = if former.is_empty() { found? } else { found.unwrap_or_default() };
+    let mut said = Vec::new();
     if begins {
         said = check(inspected, key, &subjects, *kind)?;
         let clients = subjects.iter().filter_map(|subject| subject.client.as_ref());
@@ -771,6 +780,9 @@ fn order(
         let is_in_store = store.as_ref().is_some_and(|it| it.has(inspected, subject, *kind));
         let policy = subject.policy(inspected);
         if !begins && here.is_none() && !is_in_store {
+            if former.iter().any(|order| policy.is_meant_by(order)) {
+                continue;
+            }
             if let Some(ago) = store.as_ref().and_then(|it| it.ended(inspected, subject, *kind)) {
                 found = true;
                 let (policy, client) = (&policy.name, &subject.name);
@@ -794,6 +806,15 @@ fn order(
         whole &= in_store.as_ref().is_none_or(Result::is_ok);
         let where_now = if begins { where_it_holds } else { where_it_has_ended };
         said.push(format!("{words}, {}", where_now(in_store.as_ref())));
+    }
+    for order in &former {
+        let ended = former_orders::end(inspected, store.as_mut(), order, key)?;
+        let of = ended.policy.map(|name| format!("policy '{name}': ")).unwrap_or_default();
+        let words = format!("{of}{}", ended.in_words(order));
+        log::info!("{words}: an action of --admin by {by}");
+        whole &= ended.in_store.is_none_or(|it| it.is_ok());
+        said.push(words);
+        found = true;
     }
     if !found {
         let notes = subjects.iter().flat_map(|it| notes_to_end(inspected, it, *kind));

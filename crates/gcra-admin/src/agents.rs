@@ -14,6 +14,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use futures_util::future::join_all;
 use gcra_inspect::agent_client::{Budget, ask};
+use gcra_inspect::former_orders;
 use gcra_inspect::order_state::OrderState;
 use gcra_inspect::process_list::{is_this_process, pid_namespace};
 use gcra_inspect::process_state::{killed_lately, stopped_long_ago};
@@ -231,6 +232,8 @@ struct PolicyInWords {
 struct OrderInWords {
     /// `None` if no policy is in force that it is for.
     policy: Option<String>,
+    /// Whether clients of the policy have this key; `None` if that is not known.
+    fits: Option<bool>,
     #[serde(flatten)]
     state: OrderState,
 }
@@ -255,12 +258,13 @@ impl InWords {
         let (in_force, table) = (view.in_force(), view.table());
         let all = &in_force.policies;
         let policies = described.at(SystemTime::now(), all);
-        let order = |order: &Order| OrderInWords {
-            policy: all
-                .without_trials()
-                .find(|policy| policy.is_meant_by(order))
-                .map(|policy| policy.name.to_string()),
-            state: OrderState::of(order, &table),
+        let order = |order: &Order| {
+            let policy = all.without_trials().find(|policy| policy.is_meant_by(order));
+            OrderInWords {
+                policy: policy.map(|policy| policy.name.to_string()),
+                fits: policy.and_then(|policy| former_orders::fits(&table, policy, order)),
+                state: OrderState::of(order, &table),
+            }
         };
         Self { policies, orders: in_force.orders.iter().map(order).collect() }
     }

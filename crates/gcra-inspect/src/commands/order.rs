@@ -6,12 +6,10 @@ use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{anyhow, bail};
-use gcra_limiter::message_key::hash_key;
-use gcra_limiter::written_message::WrittenMessage;
-use gcra_policy::key::{Key, NamedValue};
+use gcra_policy::key::Key;
+use gcra_policy::policy_id;
 use gcra_policy::table_error::TableError;
-use gcra_policy::{Policy, policy_id};
-use gcra_table::{KeyHash, LONGEST_NOTE, Order, OrderKind, OrderTarget, Table};
+use gcra_table::{LONGEST_NOTE, Order, OrderKind, Table};
 use gcra_text::count::Count;
 use gcra_text::duration;
 use gcra_text::duration::{Exact, Left, parse_moment};
@@ -21,20 +19,19 @@ use ipnet::IpNet;
 use serde_json::{Value, json};
 
 use crate::client_buckets::notes;
-use crate::explanation::of_a_group;
 use crate::flags::{At, PolicyFlags, key_help, key_parser, values_help};
 use crate::inspected_table::{Inspected, PolicySource};
 use crate::machines::{MachineFlags, Machines};
 use crate::order_state::{OrderState, OrderWords, end_in_words};
 use crate::orders::{
-    self, SHORTEST_ORDER, Subject, Terms, check, longest_order, notes_to_end, on_this_machine,
-    subjects, this_user,
+    SHORTEST_ORDER, Subject, Terms, check, longest_order, notes_to_end, on_this_machine, subjects,
+    this_user,
 };
 use crate::process_state::is_used;
 use crate::store_orders::{
     GivesToStore, end_everywhere, missing_orders, was_ended, where_it_has_ended, where_it_holds,
 };
-use crate::{inspected_table, key_readings};
+use crate::{former_orders, inspected_table};
 
 /// Which clients an order is about, and for how long.
 #[derive(Debug, clap::Args)]
@@ -392,32 +389,10 @@ impl Asked<'_> {
     ) -> anyhow::Result<bool> {
         let OrderArgs { of, at, .. } = self.args;
         let noun = self.words().noun;
-        let listed = inspected.table.orders();
         let found = subjects(inspected, of.policy.as_deref(), key);
         let subjects = found.as_deref().unwrap_or_default();
-        let is_exact = |order: &&Order| subjects.iter().any(|it| it.is_of(inspected, order));
-        let (exact, others): (Vec<_>, Vec<_>) =
-            listed.iter().filter(|order| self.is_asked(order)).partition(is_exact);
-        let former_keys = match others.is_empty() {
-            true => Vec::new(),
-            false => {
-                let others = inspected.others().iter().flat_map(|others| &others.list);
-                let others = others.map(|policy| &**policy);
-                let of = |policy| Some((policy, hash_of(&inspected.table, policy, key)?));
-                others.filter_map(of).collect()
-            }
-        };
-        let is_former = |other: &&&Order| {
-            let has_exact = exact.iter().any(|exact| exact.policy == other.policy);
-            let is_of_key = match other.target {
-                OrderTarget::Client { key, .. } => former_keys
-                    .iter()
-                    .any(|(policy, former)| *former == key && policy.groups_as(&other.target)),
-                OrderTarget::Network { .. } => false,
-            };
-            other.key == key.text || (!has_exact && is_of_key)
-        };
-        let former: Vec<_> = others.iter().filter(is_former).collect();
+        let former =
+            former_orders::of_key(inspected, self.kind, of.policy.as_deref(), key, subjects);
         let mut has_ended = false;
         for subject in subjects {
             let policy = subject.policy(inspected);
@@ -454,22 +429,17 @@ impl Asked<'_> {
             print(at.json, [Output { words, json }])?;
         }
         for order in &former {
-            let policies = &inspected.in_force.policies.list;
-            let policy = policies.iter().find(|policy| policy.is_meant_by(order));
-            let ended = store.as_mut().zip(policy);
-            let ended = ended.map(|(store, policy)| store.end_former(order, policy, &key.text));
-            orders::end(inspected, order)?;
+            let ended = former_orders::end(inspected, store.as_deref_mut(), order, key)?;
             has_ended = true;
-            let policy = policy.map(|policy| &*policy.name);
-            let of = policy.map(|name| format!(" policy '{name}':")).unwrap_or_default();
-            let client = &order.key;
             let words = format!(
-                "{}:{of} the {noun} of {client}, from before the key was changed, has ended, {}",
+                "{}:{} {}",
                 Visible(&key.text),
-                where_it_has_ended(ended.as_ref())
+                ended.policy.map(|name| format!(" policy '{name}':")).unwrap_or_default(),
+                ended.in_words(order)
             );
-            let before = Some((***order).clone());
-            let json = self.in_json(key, policy, client, &before, Duration::ZERO);
+            let policy = ended.policy;
+            let before = Some(order.clone());
+            let json = self.in_json(key, policy, &order.key, &before, Duration::ZERO);
             print(at.json, [Output { words, json }])?;
         }
         if has_ended {
@@ -564,7 +534,7 @@ impl Asked<'_> {
                     "a policy of a configuration file, which --config FILE names".to_owned()
                 }
             };
-            let fits = policy.and_then(|policy| fits(&table, policy, &order));
+            let fits = policy.and_then(|policy| former_orders::fits(&table, policy, &order));
             is_any_unknown |= policy.is_some() && fits.is_none();
             let misfit = match fits {
                 Some(false) => format!("; no client has this key by {source} as it is now"),
@@ -618,7 +588,11 @@ fn order_elsewhere(order: &Value) -> Option<String> {
         Some(policy) => format!("policy '{policy}'"),
         None => "a policy that the agent does not have".to_owned(),
     };
-    Some(format!("{}: {policy}, {}", state.key, state.in_words()))
+    let misfit = match order["fits"].as_bool() {
+        Some(false) => "; no client has this key by the agent's configuration as it is now",
+        Some(true) | None => "",
+    };
+    Some(format!("{}: {policy}, {}{misfit}", state.key, state.in_words()))
 }
 
 /// Says for which KEYs no order was given: this one, of whose policies `given` have one, and those
@@ -658,30 +632,4 @@ fn list_plain(orders: &[Order]) -> anyhow::Result<ExitCode> {
         write_stdout(&format!("{key}\n"))?;
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// The hash of the key that a KEY means in a policy.
-fn hash_of(table: &Table, policy: &Policy, key: &Key) -> Option<KeyHash> {
-    let args = key_readings::named(key, &policy.key.args).ok()?.args;
-    let name = policy.message.as_deref().unwrap_or_default();
-    let written = |args: &[NamedValue]| {
-        let message = WrittenMessage::new(name, args).map_err(|_| String::new())?;
-        Ok((message, ()))
-    };
-    let (message, ()) = of_a_group(policy, &args, written).ok()?;
-    Some(hash_key(table.hasher(), policy, &message.message()?)?.0)
-}
-
-/// Whether clients of a policy have the key of an order. `None` if the name of the order does not
-/// say the whole key.
-fn fits(table: &Table, policy: &Policy, order: &Order) -> Option<bool> {
-    let OrderTarget::Client { key: client, .. } = order.target else { return Some(true) };
-    if !policy.groups_as(&order.target) {
-        return Some(false);
-    }
-    let key: Key = order.key.parse().ok()?;
-    // Without its overrides, too: a group may have overrides for the addresses by which its key
-    // would be found.
-    let plain = policy.with_rule(policy.rule.clone());
-    Some([policy, &plain].iter().any(|it| hash_of(table, it, &key) == Some(client)))
 }
