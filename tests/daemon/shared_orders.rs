@@ -230,6 +230,16 @@ fn without_the_store_an_order_holds_here_and_a_store_that_forgot_learns_the_othe
     let (words, status) = block(&one, "192.0.2.2");
     let here = "on this machine within about two seconds, and on the others when its agents can";
     assert!(words.contains(here) && status == 1, "{words}");
+    // In JSON, too, it is not as if all machines had it.
+    for (args, said) in [
+        (&["block", "--for", "1h", "192.0.2.4"][..], here),
+        (&["block", "--end", "192.0.2.4"], "on this machine only, in all agents within about"),
+        (&["table", "reset", "--policy", "user"], here),
+    ] {
+        let (words, status) = one.said(&[args, &["--json"]].concat());
+        let json: Json = serde_json::from_str(&words).unwrap();
+        assert!(json["note"].as_str().unwrap().starts_with(said) && status == 1, "{words}");
+    }
     // Others may have given an order that this machine does not have.
     let (address, missing) = (&*one.agent.as_ref().unwrap().1, "orders of other machines may be");
     wait_until("the agent knows it", || {

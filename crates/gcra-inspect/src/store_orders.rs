@@ -610,6 +610,11 @@ pub(crate) fn missing_orders(why: &str) -> String {
     format!("orders of other machines may be missing, because the store cannot be asked: {why}")
 }
 
+/// Whether there is a store that does not have what was given to it.
+pub(crate) const fn is_lacking(in_store: Option<&Result<(), String>>) -> bool {
+    matches!(in_store, Some(Err(_)))
+}
+
 /// Where the order or the reset that was just given holds, as the end of a sentence: `in_store` is
 /// what came of giving it to the store, if there is one.
 pub fn where_it_holds(in_store: Option<&Result<(), String>>) -> String {

@@ -29,7 +29,8 @@ use crate::orders::{
 };
 use crate::process_state::is_used;
 use crate::store_orders::{
-    GivesToStore, end_everywhere, missing_orders, was_ended, where_it_has_ended, where_it_holds,
+    GivesToStore, end_everywhere, is_lacking, missing_orders, was_ended, where_it_has_ended,
+    where_it_holds,
 };
 use crate::{former_orders, inspected_table};
 
@@ -234,6 +235,7 @@ impl Asked<'_> {
             let in_store = store.as_mut().map(|it| it.give(inspected, subject, terms));
             let holds = where_it_holds(in_store.as_ref());
             let unused = "but no agent uses the table now; agents that start on it will follow";
+            let is_well = is_used && !is_lacking(in_store.as_ref());
             let followed = match (is_used, in_store) {
                 (true, _) => holds,
                 (false, None) => unused.to_owned(),
@@ -253,7 +255,9 @@ impl Asked<'_> {
                 self.command_to_end(inspected, subject)
             );
             let words = subject.about(inspected, &said);
-            let json = self.in_json(key, Some(&policy.name), &subject.name, &before, terms.time);
+            let mut json =
+                self.in_json(key, Some(&policy.name), &subject.name, &before, terms.time);
+            json["note"] = (!is_well).then_some(followed).into();
             print(at.json, [Output { words, json }])?;
         }
         Ok(is_used)
@@ -398,6 +402,7 @@ impl Asked<'_> {
             let policy = subject.policy(inspected);
             let before = subject.order(inspected);
             let here = before.as_ref().filter(|order| order.kind == self.kind);
+            let mut note = None;
             let is_in_store =
                 store.as_ref().is_some_and(|it| it.has(inspected, subject, self.kind));
             let said = match &before {
@@ -405,7 +410,9 @@ impl Asked<'_> {
                     let store = store.as_deref_mut();
                     let ended = end_everywhere(inspected, store, subject, self.kind, here)?;
                     has_ended = true;
-                    format!("the {noun} has ended, {}", where_it_has_ended(ended.as_ref()))
+                    let place = where_it_has_ended(ended.as_ref());
+                    note = is_lacking(ended.as_ref()).then(|| place.clone());
+                    format!("the {noun} has ended, {place}")
                 }
                 _ if former.iter().any(|order| policy.is_meant_by(order)) => continue,
                 _ => match (
@@ -425,7 +432,8 @@ impl Asked<'_> {
             };
             let words = subject.about(inspected, &said);
             let (name, none) = (Some(&*policy.name), Duration::ZERO);
-            let json = self.in_json(key, name, &subject.name, &before, none);
+            let mut json = self.in_json(key, name, &subject.name, &before, none);
+            json["note"] = note.into();
             print(at.json, [Output { words, json }])?;
         }
         for order in &former {
@@ -438,8 +446,11 @@ impl Asked<'_> {
                 ended.in_words(order)
             );
             let policy = ended.policy;
+            let note = is_lacking(ended.in_store.as_ref());
+            let note = note.then(|| where_it_has_ended(ended.in_store.as_ref()));
             let before = Some(order.clone());
-            let json = self.in_json(key, policy, &order.key, &before, Duration::ZERO);
+            let mut json = self.in_json(key, policy, &order.key, &before, Duration::ZERO);
+            json["note"] = note.into();
             print(at.json, [Output { words, json }])?;
         }
         if has_ended {

@@ -24,7 +24,7 @@ use crate::inspected_table::{Inspected, InspectedClient, no_policy};
 use crate::machines::MachineFlags;
 use crate::orders::{not_used, obeyed, on_this_machine, this_user};
 use crate::process_state::is_used;
-use crate::store_orders::{GivesToStore, where_it_holds};
+use crate::store_orders::{GivesToStore, is_lacking, where_it_holds};
 use crate::store_reader::InStore;
 
 /// Which clients' debts to clear.
@@ -159,7 +159,8 @@ pub fn clear_policy(
     };
     let holds = where_it_holds(in_store.as_ref());
     let unused = "but no agent uses the table now; agents that start on it will follow";
-    let followed = match (is_used(&inspected.table), &in_store) {
+    let is_used = is_used(&inspected.table);
+    let followed = match (is_used, &in_store) {
         (true, _) => holds,
         (false, None) => unused.to_owned(),
         (false, Some(_)) => format!("{holds}, {unused}"),
@@ -169,8 +170,11 @@ pub fn clear_policy(
         "policy '{name}': all clients begin with no debts under {}, {followed}",
         Count(limits, "limit", "limits")
     );
-    let json = json!({ "policy": name, "limits": limits, "at": reset_in_words(&reset) });
-    Ok((Output { words, json }, in_store.is_none_or(|it| it.is_ok())))
+    let is_whole = !is_lacking(in_store.as_ref());
+    let note = (!is_used || !is_whole).then_some(followed);
+    let json =
+        json!({ "policy": name, "limits": limits, "at": reset_in_words(&reset), "note": note });
+    Ok((Output { words, json }, is_whole))
 }
 
 /// When a policy was reset: "2026-11-29 09:00:00 UTC".
