@@ -504,6 +504,9 @@ fn without_a_store_each_machine_that_is_named_is_asked() {
     let begin = format!("{first}: 192.0.2.9: policy 'default', exempt for another 60 min, until ");
     assert!(words.contains(&begin) && words.contains(", by anna@"), "{words}");
     assert!(words.contains(&format!("{third}: no client is exempt\n")) && status == 0, "{words}");
+    let (words, status) = elsewhere(&["exempt", "--list", "--policy", "nope", "--admin", &first]);
+    let none = format!("{first}: refused: there is no policy 'nope' in the agent's configuration");
+    assert!(words.starts_with(&none) && status == 2, "{words}");
     // In JSON, a machine without orders is not one that was not reached.
     let list = ["exempt", "--list", "--json", "--admin", &first, "--admin", &third];
     let (words, status) = elsewhere(&[&list[..], &["--admin", &nobody]].concat());

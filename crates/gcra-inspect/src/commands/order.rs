@@ -302,7 +302,7 @@ impl Asked<'_> {
     /// Prints the orders of this kind that other machines have.
     fn list_elsewhere(self, machines: &Machines) -> anyhow::Result<ExitCode> {
         let OrderArgs { of, at, .. } = self.args;
-        let mut status = ExitCode::SUCCESS;
+        let mut status = 0;
         for (address, live) in machines.ask("/live")? {
             let is_asked = |order: &Value| {
                 OrderState::read(order).is_some_and(|state| state.kind == self.kind)
@@ -311,20 +311,32 @@ impl Asked<'_> {
             let all = live.and_then(|mut live| match live["configuration"]["orders"].take() {
                 Value::Array(mut all) => {
                     all.retain(is_asked);
-                    Ok((all, what_is_missing(&live["status"]["together"]["store"])))
+                    Ok((all, live))
                 }
                 _ => Err("it is no agent, or one of another version".to_owned()),
             });
             let (reached, orders, note) = match all {
-                Ok((orders, note)) => (true, Some(orders), note),
+                Ok((orders, live)) => match of.policy.as_ref().and_then(|it| no_policy(&live, it))
+                {
+                    Some(why) if orders.is_empty() => (true, None, Some(why)),
+                    _ => {
+                        let store = &live["status"]["together"]["store"];
+                        (true, Some(orders), what_is_missing(store))
+                    }
+                },
                 Err(why) => (false, None, Some(why)),
             };
             if !reached {
-                status = ExitCode::FAILURE;
+                status = status.max(1);
             }
             let lines = orders.iter().flatten().filter_map(order_elsewhere);
             let mut lines: Vec<_> = match &note {
                 Some(why) if !reached => vec![format!("not known: {why}")],
+                Some(why) if orders.is_none() => {
+                    // As for wrong usage.
+                    status = 2;
+                    vec![format!("refused: {why}")]
+                }
                 _ => lines.chain(note.clone()).collect(),
             };
             if orders.as_ref().is_some_and(Vec::is_empty) {
@@ -335,7 +347,7 @@ impl Asked<'_> {
                 json!({ "agent": address, "reached": reached, "orders": orders, "note": note });
             print(at.json, [Output { words: words.join("\n"), json }])?;
         }
-        Ok(status)
+        Ok(ExitCode::from(status))
     }
 
     /// Whether an order is of this kind, and about the policy that is named, if one is.
@@ -584,6 +596,15 @@ impl Asked<'_> {
         print(at.json, outputs)?;
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// The mistake of a name that no policy of an agent has.
+fn no_policy(live: &Value, name: &str) -> Option<String> {
+    let policies = live["status"]["together"]["policies"].as_array()?;
+    let names: Vec<_> = policies.iter().filter_map(|policy| policy["name"].as_str()).collect();
+    let source = PolicySource::Agent;
+    let names = (!names.contains(&name)).then(|| names.join(", "))?;
+    Some(format!("there is no policy '{name}' in {source}; it has {names}"))
 }
 
 /// What the list of an agent may lack, by the status of its store.
