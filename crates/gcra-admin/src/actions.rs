@@ -50,7 +50,7 @@ use hyper::StatusCode;
 use hyper::header::{
     AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, ORIGIN,
 };
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Number, Value};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::spawn_blocking;
@@ -113,6 +113,9 @@ impl Refused {
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
 #[serde(deny_unknown_fields)]
 struct Body {
+    /// Without one, debts of all clients are forgiven. So null is refused, which a program may
+    /// write that has lost the KEY.
+    #[serde(default, deserialize_with = "not_null")]
     key: Option<String>,
     policy: Option<String>,
     /// 0 ends an order.
@@ -126,6 +129,10 @@ struct Body {
     at_ns: Option<u64>,
     by: Option<String>,
     proof: Option<String>,
+}
+
+fn not_null<'de, D: Deserializer<'de>>(json: D) -> Result<Option<String>, D::Error> {
+    String::deserialize(json).map(Some)
 }
 
 impl Body {
@@ -896,7 +903,9 @@ mod tests {
     #[test]
     fn a_body_has_only_what_its_action_obeys() {
         let read = |json: &str| Body::read(json.as_bytes());
-        for wrong in ["", "[\"192.0.2.7\"]", "\"key\"", "null", "{\"keys\": 1}", "{} {}"] {
+        let null_key = "{\"key\": null, \"policy\": \"api\"}";
+        for wrong in ["", "[\"192.0.2.7\"]", "\"key\"", "null", "{\"keys\": 1}", "{} {}", null_key]
+        {
             assert!(matches!(read(wrong), Err(Refused(StatusCode::BAD_REQUEST, _))), "{wrong}");
         }
         let refused = |json: &str, action| read(json).unwrap().check(action, false).is_err();

@@ -199,6 +199,7 @@ impl Machines {
             };
             all.found |= answered.as_ref().is_ok_and(|answered| answered.found);
             let (outcome, said) = match answered {
+                Ok(Answered { said, found: false, whole: true }) => ("not found", said.join("; ")),
                 Ok(Answered { said, whole: true, .. }) => ("done", said.join("; ")),
                 Ok(Answered { said, whole: false, .. }) => ("done in part", said.join("; ")),
                 Err(Unheard { why, is_refused: true, .. }) => ("refused", why),
@@ -209,7 +210,8 @@ impl Machines {
                 }
                 Err(unheard) => ("not reached", unreached.insert(unheard).why.clone()),
             };
-            all.all_done &= outcome == "done";
+            // A client may have a bucket on one of the machines only.
+            all.all_done &= ["done", "not found"].contains(&outcome);
             all.unheard |= ["not answered", "not reached"].contains(&outcome);
             let key = body["key"].as_str().unwrap_or_default();
             let of = if bodies.len() > 1 { format!("{}: ", Visible(key)) } else { String::new() };
