@@ -14,8 +14,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use futures_util::future::join_all;
 use gcra_inspect::agent_client::{Budget, ask};
-use gcra_inspect::former_orders;
-use gcra_inspect::order_state::OrderState;
+use gcra_inspect::former_orders::ListedOrder;
 use gcra_inspect::process_list::{is_this_process, pid_namespace};
 use gcra_inspect::process_state::{killed_lately, stopped_long_ago};
 use gcra_limiter::history::{self, Past};
@@ -190,7 +189,7 @@ struct History {
 struct InWords {
     #[serde(flatten)]
     policies: Arc<PoliciesInWords>,
-    orders: Vec<OrderInWords>,
+    orders: Vec<ListedOrder>,
 }
 
 #[derive(Debug, Default, Serialize)]
@@ -228,16 +227,6 @@ struct PolicyInWords {
     lines: Vec<String>,
 }
 
-#[derive(Serialize)]
-struct OrderInWords {
-    /// `None` if no policy is in force that it is for.
-    policy: Option<String>,
-    /// Whether clients of the policy have this key; `None` if that is not known.
-    fits: Option<bool>,
-    #[serde(flatten)]
-    state: OrderState,
-}
-
 impl PoliciesInWords {
     fn of(all: &Policies, now: SystemTime) -> Self {
         let policy = |policy: &Policy| PolicyInWords {
@@ -260,11 +249,7 @@ impl InWords {
         let policies = described.at(SystemTime::now(), all);
         let order = |order: &Order| {
             let policy = all.without_trials().find(|policy| policy.is_meant_by(order));
-            OrderInWords {
-                policy: policy.map(|policy| policy.name.to_string()),
-                fits: policy.and_then(|policy| former_orders::fits(&table, policy, order)),
-                state: OrderState::of(order, &table),
-            }
+            ListedOrder::of(order, policy, &table)
         };
         Self { policies, orders: in_force.orders.iter().map(order).collect() }
     }

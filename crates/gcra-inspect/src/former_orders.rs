@@ -5,11 +5,12 @@ use gcra_limiter::written_message::WrittenMessage;
 use gcra_policy::key::{Key, NamedValue};
 use gcra_policy::{Policy, policy_id};
 use gcra_table::{KeyHash, Order, OrderKind, OrderTarget, Table};
+use serde::Serialize;
 
 use crate::explanation::of_a_group;
 use crate::inspected_table::Inspected;
 use crate::key_readings;
-use crate::order_state::OrderWords;
+use crate::order_state::{OrderState, OrderWords};
 use crate::orders::{self, Subject};
 use crate::store_orders::{GivesToStore, where_it_has_ended};
 
@@ -47,6 +48,27 @@ pub fn of_key(
         other.key == key.text || (!has_exact && is_of_key)
     });
     others
+}
+
+/// An order in a list.
+#[derive(Serialize)]
+pub struct ListedOrder {
+    /// `None` if no policy is in force that it is for.
+    pub policy: Option<String>,
+    /// Whether clients of the policy have this key; `None` if that is not known.
+    pub fits: Option<bool>,
+    #[serde(flatten)]
+    pub state: OrderState,
+}
+
+impl ListedOrder {
+    pub fn of(order: &Order, policy: Option<&Policy>, table: &Table) -> Self {
+        Self {
+            policy: policy.map(|policy| policy.name.to_string()),
+            fits: policy.and_then(|policy| fits(table, policy, order)),
+            state: OrderState::of(order, table),
+        }
+    }
 }
 
 /// The end of such an order.
@@ -102,7 +124,7 @@ fn hash_of(table: &Table, policy: &Policy, key: &Key) -> Option<KeyHash> {
 
 /// Whether clients of a policy have the key of an order. `None` if the name of the order does not
 /// say the whole key.
-pub fn fits(table: &Table, policy: &Policy, order: &Order) -> Option<bool> {
+fn fits(table: &Table, policy: &Policy, order: &Order) -> Option<bool> {
     let OrderTarget::Client { key: client, .. } = order.target else { return Some(true) };
     if !policy.groups_as(&order.target) {
         return Some(false);

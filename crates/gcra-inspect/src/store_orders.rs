@@ -610,9 +610,26 @@ pub(crate) fn missing_orders(why: &str) -> String {
     format!("orders of other machines may be missing, because the store cannot be asked: {why}")
 }
 
-/// Whether there is a store that does not have what was given to it.
-pub(crate) const fn is_lacking(in_store: Option<&Result<(), String>>) -> bool {
-    matches!(in_store, Some(Err(_)))
+/// As [`where_it_holds`], and the same as a note, if it does not hold as it should: `is_used` is
+/// whether agents use the table now.
+pub(crate) fn where_it_holds_if(
+    is_used: bool,
+    in_store: Option<&Result<(), String>>,
+) -> (String, Option<String>) {
+    let holds = where_it_holds(in_store);
+    let unused = "but no agent uses the table now; agents that start on it will follow";
+    let said = match (is_used, in_store) {
+        (true, _) => holds,
+        (false, None) => unused.to_owned(),
+        (false, Some(_)) => format!("{holds}, {unused}"),
+    };
+    let is_well = is_used && !matches!(in_store, Some(Err(_)));
+    (said.clone(), (!is_well).then_some(said))
+}
+
+/// The note on an end that the store does not have.
+pub(crate) fn note_on_end(in_store: Option<&Result<(), String>>) -> Option<String> {
+    matches!(in_store, Some(Err(_))).then(|| where_it_has_ended(in_store))
 }
 
 /// Where the order or the reset that was just given holds, as the end of a sentence: `in_store` is

@@ -20,6 +20,7 @@ use serde_json::{Value, json};
 
 use crate::client_buckets::notes;
 use crate::flags::{At, PolicyFlags, key_help, key_parser, values_help};
+use crate::former_orders::ListedOrder;
 use crate::inspected_table::{Inspected, PolicySource};
 use crate::machines::{MachineFlags, Machines};
 use crate::order_state::{OrderState, OrderWords, end_in_words};
@@ -29,8 +30,8 @@ use crate::orders::{
 };
 use crate::process_state::is_used;
 use crate::store_orders::{
-    GivesToStore, end_everywhere, is_lacking, missing_orders, was_ended, where_it_has_ended,
-    where_it_holds,
+    GivesToStore, end_everywhere, missing_orders, note_on_end, was_ended, where_it_has_ended,
+    where_it_holds_if,
 };
 use crate::{former_orders, inspected_table};
 
@@ -233,14 +234,7 @@ impl Asked<'_> {
                 anyhow!("{error}; {}", without_order(key, place, policies, later))
             })?;
             let in_store = store.as_mut().map(|it| it.give(inspected, subject, terms));
-            let holds = where_it_holds(in_store.as_ref());
-            let unused = "but no agent uses the table now; agents that start on it will follow";
-            let is_well = is_used && !is_lacking(in_store.as_ref());
-            let followed = match (is_used, in_store) {
-                (true, _) => holds,
-                (false, None) => unused.to_owned(),
-                (false, Some(_)) => format!("{holds}, {unused}"),
-            };
+            let (followed, note) = where_it_holds_if(is_used, in_store.as_ref());
             let no_longer = match &before {
                 Some(before) if before.kind != self.kind => {
                     format!(", and no longer {}", OrderWords::of(before.kind).state)
@@ -255,9 +249,8 @@ impl Asked<'_> {
                 self.command_to_end(inspected, subject)
             );
             let words = subject.about(inspected, &said);
-            let mut json =
-                self.in_json(key, Some(&policy.name), &subject.name, &before, terms.time);
-            json["note"] = (!is_well).then_some(followed).into();
+            let name = Some(&*policy.name);
+            let json = self.in_json(key, name, &subject.name, &before, terms.time, note);
             print(at.json, [Output { words, json }])?;
         }
         Ok(is_used)
@@ -422,9 +415,8 @@ impl Asked<'_> {
                     let store = store.as_deref_mut();
                     let ended = end_everywhere(inspected, store, subject, self.kind, here)?;
                     has_ended = true;
-                    let place = where_it_has_ended(ended.as_ref());
-                    note = is_lacking(ended.as_ref()).then(|| place.clone());
-                    format!("the {noun} has ended, {place}")
+                    note = note_on_end(ended.as_ref());
+                    format!("the {noun} has ended, {}", where_it_has_ended(ended.as_ref()))
                 }
                 _ if former.iter().any(|order| policy.is_meant_by(order)) => continue,
                 _ => match (
@@ -444,8 +436,7 @@ impl Asked<'_> {
             };
             let words = subject.about(inspected, &said);
             let (name, none) = (Some(&*policy.name), Duration::ZERO);
-            let mut json = self.in_json(key, name, &subject.name, &before, none);
-            json["note"] = note.into();
+            let json = self.in_json(key, name, &subject.name, &before, none, note);
             print(at.json, [Output { words, json }])?;
         }
         for order in &former {
@@ -457,12 +448,9 @@ impl Asked<'_> {
                 ended.policy.map(|name| format!(" policy '{name}':")).unwrap_or_default(),
                 ended.in_words(order)
             );
-            let policy = ended.policy;
-            let note = is_lacking(ended.in_store.as_ref());
-            let note = note.then(|| where_it_has_ended(ended.in_store.as_ref()));
-            let before = Some(order.clone());
-            let mut json = self.in_json(key, policy, &order.key, &before, Duration::ZERO);
-            json["note"] = note.into();
+            let (before, none) = (Some(order.clone()), Duration::ZERO);
+            let note = note_on_end(ended.in_store.as_ref());
+            let json = self.in_json(key, ended.policy, &order.key, &before, none, note);
             print(at.json, [Output { words, json }])?;
         }
         if has_ended {
@@ -482,6 +470,7 @@ impl Asked<'_> {
         client: &str,
         before: &Option<Order>,
         time: Duration,
+        note: Option<String>,
     ) -> Value {
         json!({
             "order": self.words().command,
@@ -490,6 +479,7 @@ impl Asked<'_> {
             "client": client,
             "before": before.as_ref().map(|before| OrderWords::of(before.kind).command),
             "left_ms": time.as_millis(),
+            "note": note,
         })
     }
 
@@ -549,38 +539,22 @@ impl Asked<'_> {
         let outputs = orders.into_iter().map(|order| {
             let mut policies = known.iter().flat_map(|(policies, _)| &policies.list);
             let policy = policies.find(|policy| policy.is_meant_by(&order));
-            let name = policy.map(|policy| &*policy.name);
-            let place = match (name, &known) {
+            let listed = ListedOrder::of(&order, policy.map(|policy| &**policy), &table);
+            let place = match (&listed.policy, &known) {
                 (Some(name), _) => format!("policy '{name}'"),
                 (None, Some(_)) => format!("a policy that {source} does not have"),
                 (None, None) => {
                     "a policy of a configuration file, which --config FILE names".to_owned()
                 }
             };
-            let fits = policy.and_then(|policy| former_orders::fits(&table, policy, &order));
-            is_any_unknown |= policy.is_some() && fits.is_none();
-            let misfit = match fits {
+            is_any_unknown |= policy.is_some() && listed.fits.is_none();
+            let misfit = match listed.fits {
                 Some(false) => format!("; no client has this key by {source} as it is now"),
                 Some(true) | None => String::new(),
             };
-            let state = OrderState::of(&order, &table);
+            let state = &listed.state;
             let words = format!("{}: {place}, {}{misfit}", state.key, state.in_words());
-            let OrderState { order, key, network, left_ms, until, since, note, giver, .. } = state;
-            Output {
-                words,
-                json: json!({
-                    "order": order,
-                    "key": key,
-                    "network": network,
-                    "policy": name,
-                    "left_ms": left_ms,
-                    "until": until,
-                    "since": since,
-                    "note": note,
-                    "giver": giver,
-                    "fits": fits,
-                }),
-            }
+            Output { words, json: json!(listed) }
         });
         let outputs: Vec<_> = outputs.collect();
         if is_any_unknown {

@@ -24,7 +24,7 @@ use crate::inspected_table::{Inspected, InspectedClient, no_policy};
 use crate::machines::MachineFlags;
 use crate::orders::{not_used, obeyed, on_this_machine, this_user};
 use crate::process_state::is_used;
-use crate::store_orders::{GivesToStore, is_lacking, where_it_holds};
+use crate::store_orders::{GivesToStore, where_it_holds_if};
 use crate::store_reader::InStore;
 
 /// Which clients' debts to clear.
@@ -157,24 +157,15 @@ pub fn clear_policy(
             (obeyed(inspected, reset)?, None)
         }
     };
-    let holds = where_it_holds(in_store.as_ref());
-    let unused = "but no agent uses the table now; agents that start on it will follow";
-    let is_used = is_used(&inspected.table);
-    let followed = match (is_used, &in_store) {
-        (true, _) => holds,
-        (false, None) => unused.to_owned(),
-        (false, Some(_)) => format!("{holds}, {unused}"),
-    };
+    let (followed, note) = where_it_holds_if(is_used(&inspected.table), in_store.as_ref());
     let limits = limits.len() as u64;
     let words = format!(
         "policy '{name}': all clients begin with no debts under {}, {followed}",
         Count(limits, "limit", "limits")
     );
-    let is_whole = !is_lacking(in_store.as_ref());
-    let note = (!is_used || !is_whole).then_some(followed);
     let json =
         json!({ "policy": name, "limits": limits, "at": reset_in_words(&reset), "note": note });
-    Ok((Output { words, json }, is_whole))
+    Ok((Output { words, json }, in_store.is_none_or(|it| it.is_ok())))
 }
 
 /// When a policy was reset: "2026-11-29 09:00:00 UTC".
