@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::fs::Permissions;
+use std::net::Ipv4Addr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -10,6 +11,7 @@ use serde_json::Value as Json;
 use spop_codec::Value;
 use tempfile::TempDir;
 
+use crate::support::proxy::Proxy;
 use crate::support::server_groups::{cluster, cluster_url};
 use crate::support::spop::Spop;
 use crate::support::valkey::{Server, valkey};
@@ -228,6 +230,16 @@ fn without_the_store_an_order_holds_here_and_a_store_that_forgot_learns_the_othe
     let (words, status) = block(&one, "192.0.2.2");
     let here = "on this machine within about two seconds, and on the others when its agents can";
     assert!(words.contains(here) && status == 1, "{words}");
+    // In JSON, too, it is not as if all machines had it.
+    for (args, said) in [
+        (&["block", "--for", "1h", "192.0.2.4"][..], here),
+        (&["block", "--end", "192.0.2.4"], "on this machine only, in all agents within about"),
+        (&["table", "reset", "--policy", "user"], here),
+    ] {
+        let (words, status) = one.said(&[args, &["--json"]].concat());
+        let json: Json = serde_json::from_str(&words).unwrap();
+        assert!(json["note"].as_str().unwrap().starts_with(said) && status == 1, "{words}");
+    }
     // Others may have given an order that this machine does not have.
     let (address, missing) = (&*one.agent.as_ref().unwrap().1, "orders of other machines may be");
     wait_until("the agent knows it", || {
@@ -283,6 +295,46 @@ fn without_the_store_an_order_holds_here_and_a_store_that_forgot_learns_the_othe
     assert!(two.is_blocked("check", &client(1)));
 }
 
+/// The store does not get the end: the command ends while that is on the way.
+#[test]
+fn an_end_that_is_killed_half_way_has_ended_on_no_machine_alone() {
+    needs!(valkey());
+    let server = Server::start(&["--maxmemory-policy", "noeviction"]);
+    let proxy = Proxy::start((Ipv4Addr::LOCALHOST, server.port).into());
+    let one = Machine::new(&format!("redis://{}", proxy.address())).start();
+    let two = Machine::new(&server.url()).start();
+    let client = [("ip", ip("192.0.2.1"))];
+    assert_eq!(one.said(&["block", "--for", "1h", "192.0.2.1"]).1, 0);
+    wait_until("it is blocked", || two.is_blocked("check", &client));
+    wait_until("it is blocked", || one.is_blocked("check", &client));
+    let token = token(&one.directory, "token", TOKEN);
+    let (_, address) = one.agent.as_ref().unwrap();
+    let end = ["block", "--end", "192.0.2.1"];
+    // A call that gives the store nothing has an empty list.
+    proxy.hold_these(|it| it.contains(":orders:1:") && !it.contains("\r\n$0\r\n\r\n"));
+    let table = one.table();
+    let here = ["--table", table.to_str().unwrap()];
+    let there = ["--admin", &**address, "--token", &token];
+    for (at, place) in (1..).zip([&here[..], &there]) {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gcra-spoa"));
+        let mut command = command.args(end).args(place).spawn().unwrap();
+        wait_until("the end is on the way", || proxy.held() == at);
+        for machine in [&one, &two] {
+            let (listed, _) = machine.said(&["block", "--list"]);
+            assert!(listed.contains("192.0.2.1: policy 'check', blocked for "), "{listed}");
+        }
+        command.kill().unwrap();
+        command.wait().unwrap();
+    }
+    proxy.cut(true);
+    proxy.hold_these(|_| false);
+    proxy.cut(false);
+    assert_eq!(one.said(&end).1, 0);
+    for machine in [&one, &two] {
+        wait_until("it is not blocked", || !machine.is_blocked("check", &client));
+    }
+}
+
 /// A machine without agents has an exemption that the store does not have.
 #[test]
 fn an_end_leaves_orders_of_the_other_kind_alone() {
@@ -324,6 +376,48 @@ fn elsewhere(args: &[&str]) -> (String, i32) {
     let output = command.args(args).env("SUDO_USER", "anna").output().unwrap();
     let said = [output.stdout, output.stderr].concat();
     (String::from_utf8(said).unwrap(), output.status.code().unwrap())
+}
+
+/// Such orders are listed, so they can be ended.
+#[test]
+fn an_order_of_a_former_key_or_policy_is_named_and_ended_elsewhere() {
+    let directory = directory();
+    let token = token(&directory, "token", TOKEN);
+    let [config, table] = ["gcra-spoa.toml", "table"].map(|name| directory.path().join(name));
+    let check = "[policy.check]\nlimits = \"2/d\"\nkey = [\"ip\"]\n";
+    let gone = check.replace("check", "gone");
+    fs::write(&config, format!("{gone}{check}ipv4_prefix = 24\n")).unwrap();
+    let file = ["--config", config.to_str().unwrap()];
+    let (_agent, address) =
+        admin::start(&table, &[&file[..], &["--admin-actions", &token]].concat());
+    let there = ["--admin", &*address, "--token", &token];
+    let block = |policy, key| {
+        let args = ["block", "--for", "1h", "--policy", policy, key];
+        assert_eq!(elsewhere(&[&args[..], &there].concat()).1, 0);
+    };
+    block("check", "10.9.0.0/24");
+    block("gone", "192.0.2.1");
+    let list = || elsewhere(&["block", "--list", "--admin", &address]).0;
+    assert!(!list().contains("no client has this key"), "{}", list());
+    fs::write(&config, format!("{check}ipv4_prefix = 16\n")).unwrap();
+    let reload = [&["reload", "--table", table.to_str().unwrap()], &file[..]].concat();
+    assert_eq!(elsewhere(&reload).1, 0);
+    let misfit = "; no client has this key by the agent's configuration as it is now";
+    wait_until("the list says it", || list().matches(misfit).count() == 1);
+    for (key, of, listed) in [
+        ("10.9.0.0/24", "policy 'check': ", "policy 'check', blocked for "),
+        ("192.0.2.1", "", "a policy that the agent does not have, blocked for "),
+    ] {
+        assert!(list().contains(&format!("{address}: {key}: {listed}")), "{}", list());
+        let (words, status) = elsewhere(&[&["block", "--end", key], &there[..]].concat());
+        let done = format!(
+            "{address}: done: {of}the block of {key}, from before the key was changed, has \
+             ended, in all agents within about two seconds\n"
+        );
+        assert_eq!((words, status), (done, 0));
+        assert!(!list().contains(key), "{}", list());
+        assert_eq!(elsewhere(&[&["block", "--end", key], &there[..]].concat()).1, 1);
+    }
 }
 
 /// Three agents without a store, of which one has another token, and an address where none is.
@@ -394,7 +488,8 @@ fn without_a_store_each_machine_that_is_named_is_asked() {
     assert!(words.contains("was forgiven") && status == 0, "{words}");
     assert_eq!(spop.allowed(&debtor, 3), 2);
     let (words, status) = elsewhere(&[&["table", "reset", "192.0.2.99"], &both[..]].concat());
-    assert!(words.contains(": done: ") && words.contains("no bucket") && status == 1, "{words}");
+    let none = format!("{first}: not found: 192.0.2.99: policy 'default': no bucket: ");
+    assert!(words.contains(&none) && status == 1, "{words}");
     let policy = ["table", "reset", "--policy", "default"];
     let (words, status) = elsewhere(&[&policy[..], &both].concat());
     for address in [&first, &second] {
@@ -410,6 +505,9 @@ fn without_a_store_each_machine_that_is_named_is_asked() {
     let begin = format!("{first}: 192.0.2.9: policy 'default', exempt for another 60 min, until ");
     assert!(words.contains(&begin) && words.contains(", by anna@"), "{words}");
     assert!(words.contains(&format!("{third}: no client is exempt\n")) && status == 0, "{words}");
+    let (words, status) = elsewhere(&["exempt", "--list", "--policy", "nope", "--admin", &first]);
+    let none = format!("{first}: refused: there is no policy 'nope' in the agent's configuration");
+    assert!(words.starts_with(&none) && status == 2, "{words}");
     // In JSON, a machine without orders is not one that was not reached.
     let list = ["exempt", "--list", "--json", "--admin", &first, "--admin", &third];
     let (words, status) = elsewhere(&[&list[..], &["--admin", &nobody]].concat());

@@ -19,6 +19,10 @@ struct State {
     delay_us: AtomicU64,
     /// Pieces stay here, and pass when this ends.
     holds: AtomicBool,
+    /// Which requests stay here alone.
+    holds_these: Mutex<fn(&str) -> bool>,
+    /// How many of these there were.
+    held: AtomicU64,
     /// Connections end, and new ones end at once.
     cuts: AtomicBool,
     ended: AtomicBool,
@@ -33,6 +37,8 @@ impl Proxy {
             target,
             delay_us: AtomicU64::new(0),
             holds: AtomicBool::new(false),
+            holds_these: Mutex::new(|_| false),
+            held: AtomicU64::new(0),
             cuts: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             connections: Mutex::default(),
@@ -64,6 +70,16 @@ impl Proxy {
         self.state.holds.store(holds, Ordering::Relaxed);
     }
 
+    /// Passes all on but these requests, each as one piece.
+    pub fn hold_these(&self, are_held: fn(&str) -> bool) {
+        *self.state.holds_these.lock().unwrap() = are_held;
+    }
+
+    /// How many requests [`hold_these`](Self::hold_these) has held so far.
+    pub fn held(&self) -> u64 {
+        self.state.held.load(Ordering::Relaxed)
+    }
+
     /// Ends all connections, and new ones at once until this is called with `false`.
     pub fn cut(&self, cuts: bool) {
         self.state.cuts.store(cuts, Ordering::Relaxed);
@@ -93,17 +109,29 @@ impl State {
             to.set_nodelay(true)?;
             state.connections.lock().unwrap().push(from.try_clone()?);
             let state = state.clone();
-            thread::spawn(move || state.pass_on(from, to));
+            let is_request = to.peer_addr()? == state.target;
+            thread::spawn(move || state.pass_on(from, to, is_request));
         }
         Ok(())
     }
 
-    fn pass_on(&self, mut from: TcpStream, mut to: TcpStream) {
+    fn is_held(&self, piece: &[u8]) -> bool {
+        let are_held = *self.holds_these.lock().unwrap();
+        !self.ended.load(Ordering::Relaxed) && are_held(&String::from_utf8_lossy(piece))
+    }
+
+    fn pass_on(&self, mut from: TcpStream, mut to: TcpStream, is_request: bool) {
         let mut bytes = [0; 65_536];
         while let Ok(count @ 1..) = from.read(&mut bytes) {
             thread::sleep(Duration::from_micros(self.delay_us.load(Ordering::Relaxed)));
             while self.holds.load(Ordering::Relaxed) && !self.ended.load(Ordering::Relaxed) {
                 thread::sleep(Duration::from_millis(1));
+            }
+            if is_request && self.is_held(&bytes[..count]) {
+                self.held.fetch_add(1, Ordering::Relaxed);
+                while self.is_held(&bytes[..count]) {
+                    thread::sleep(Duration::from_millis(1));
+                }
             }
             if to.write_all(&bytes[..count]).is_err() {
                 break;

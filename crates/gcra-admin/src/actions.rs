@@ -29,14 +29,17 @@ use gcra_inspect::client_buckets;
 use gcra_inspect::commands::explain::add_list;
 use gcra_inspect::commands::reset::{self, ResetOutput};
 use gcra_inspect::explanation::{Asked, Explanation, SharedSources, decided};
+use gcra_inspect::former_orders;
 use gcra_inspect::inspected_table::{Inspected, InspectedClient, PolicySource};
 use gcra_inspect::order_state::{OrderWords, end_in_words};
 use gcra_inspect::orders::{
-    self, SHORTEST_ORDER, Terms, check, longest_order, notes_to_end, on_this_machine, subjects,
+    SHORTEST_ORDER, Terms, check, longest_order, notes_to_end, on_this_machine, subjects,
 };
 use gcra_inspect::process_list::{self, is_this_process};
 use gcra_inspect::process_state::stopped_long_ago;
-use gcra_inspect::store_orders::{GivesToStore, was_ended, where_it_has_ended, where_it_holds};
+use gcra_inspect::store_orders::{
+    GivesToStore, end_everywhere, was_ended, where_it_has_ended, where_it_holds,
+};
 use gcra_inspect::store_reader::InStore;
 use gcra_limiter::stats::lock;
 use gcra_policy::key::Key;
@@ -48,7 +51,7 @@ use hyper::StatusCode;
 use hyper::header::{
     AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, ORIGIN,
 };
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Number, Value};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::spawn_blocking;
@@ -111,6 +114,9 @@ impl Refused {
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
 #[serde(deny_unknown_fields)]
 struct Body {
+    /// Without one, debts of all clients are forgiven. So null is refused, which a program may
+    /// write that has lost the KEY.
+    #[serde(default, deserialize_with = "not_null")]
     key: Option<String>,
     policy: Option<String>,
     /// 0 ends an order.
@@ -124,6 +130,10 @@ struct Body {
     at_ns: Option<u64>,
     by: Option<String>,
     proof: Option<String>,
+}
+
+fn not_null<'de, D: Deserializer<'de>>(json: D) -> Result<Option<String>, D::Error> {
+    String::deserialize(json).map(Some)
 }
 
 impl Body {
@@ -758,7 +768,15 @@ fn order(
     let Terms { kind, time, .. } = terms;
     let OrderWords { noun, state, .. } = OrderWords::of(*kind);
     let begins = *time > Duration::ZERO;
-    let (subjects, mut said) = (subjects(inspected, policy, key)?, Vec::new());
+    let found = subjects(inspected, policy, key);
+    let clients = found.as_deref().unwrap_or_default();
+    let former = match begins {
+        true => Vec::new(),
+        false => former_orders::of_key(inspected, *kind, policy, key, clients),
+    };
+    // An order of a policy that is gone, or of a key that no policy has now, ends all the same.
+    let subjects = if former.is_empty() { found? } else { found.unwrap_or_default() };
+    let mut said = Vec::new();
     if begins {
         said = check(inspected, key, &subjects, *kind)?;
         let clients = subjects.iter().filter_map(|subject| subject.client.as_ref());
@@ -771,6 +789,9 @@ fn order(
         let is_in_store = store.as_ref().is_some_and(|it| it.has(inspected, subject, *kind));
         let policy = subject.policy(inspected);
         if !begins && here.is_none() && !is_in_store {
+            if former.iter().any(|order| policy.is_meant_by(order)) {
+                continue;
+            }
             if let Some(ago) = store.as_ref().and_then(|it| it.ended(inspected, subject, *kind)) {
                 found = true;
                 let (policy, client) = (&policy.name, &subject.name);
@@ -781,22 +802,28 @@ fn order(
         found = true;
         let mut words = format!("policy '{}': {} is ", policy.name, subject.name);
         // Writing to a string does not fail.
-        if begins {
+        let in_store = if begins {
             subject.give(inspected, terms)?;
             let (time, end) = (terms.time_in_words(), end_in_words(*time));
             let _ = write!(words, "{state} for {time}, until {end}");
+            store.as_mut().map(|it| it.give(inspected, subject, terms))
         } else {
-            here.iter().try_for_each(|order| orders::end(inspected, order))?;
             let _ = write!(words, "no longer {state}");
-        }
+            end_everywhere(inspected, store.as_mut(), subject, *kind, here.as_ref())?
+        };
         log::info!("{words}: an action of --admin by {by}");
-        let in_store = store.as_mut().map(|it| match begins {
-            true => it.give(inspected, subject, terms),
-            false => it.end(inspected, subject, *kind, here.as_ref()),
-        });
         whole &= in_store.as_ref().is_none_or(Result::is_ok);
         let where_now = if begins { where_it_holds } else { where_it_has_ended };
         said.push(format!("{words}, {}", where_now(in_store.as_ref())));
+    }
+    for order in &former {
+        let ended = former_orders::end(inspected, store.as_mut(), order, key)?;
+        let of = ended.policy.map(|name| format!("policy '{name}': ")).unwrap_or_default();
+        let words = format!("{of}{}", ended.in_words(order));
+        log::info!("{words}: an action of --admin by {by}");
+        whole &= ended.in_store.is_none_or(|it| it.is_ok());
+        said.push(words);
+        found = true;
     }
     if !found {
         let notes = subjects.iter().flat_map(|it| notes_to_end(inspected, it, *kind));
@@ -878,7 +905,9 @@ mod tests {
     #[test]
     fn a_body_has_only_what_its_action_obeys() {
         let read = |json: &str| Body::read(json.as_bytes());
-        for wrong in ["", "[\"192.0.2.7\"]", "\"key\"", "null", "{\"keys\": 1}", "{} {}"] {
+        let null_key = "{\"key\": null, \"policy\": \"api\"}";
+        for wrong in ["", "[\"192.0.2.7\"]", "\"key\"", "null", "{\"keys\": 1}", "{} {}", null_key]
+        {
             assert!(matches!(read(wrong), Err(Refused(StatusCode::BAD_REQUEST, _))), "{wrong}");
         }
         let refused = |json: &str, action| read(json).unwrap().check(action, false).is_err();

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use futures_util::future::join_all;
 use gcra_inspect::agent_client::{Budget, ask};
-use gcra_inspect::order_state::OrderState;
+use gcra_inspect::former_orders::ListedOrder;
 use gcra_inspect::orders::is_full;
 use gcra_inspect::process_list::{is_this_process, pid_namespace};
 use gcra_inspect::process_state::{killed_lately, stopped_long_ago};
@@ -190,7 +190,7 @@ struct History {
 struct InWords {
     #[serde(flatten)]
     policies: Arc<PoliciesInWords>,
-    orders: Vec<OrderInWords>,
+    orders: Vec<ListedOrder>,
     /// Whether the table has no space for a further order.
     is_full: bool,
 }
@@ -230,14 +230,6 @@ struct PolicyInWords {
     lines: Vec<String>,
 }
 
-#[derive(Serialize)]
-struct OrderInWords {
-    /// `None` if no policy is in force that it is for.
-    policy: Option<String>,
-    #[serde(flatten)]
-    state: OrderState,
-}
-
 impl PoliciesInWords {
     fn of(all: &Policies, now: SystemTime) -> Self {
         let policy = |policy: &Policy| PolicyInWords {
@@ -258,12 +250,9 @@ impl InWords {
         let (in_force, table) = (view.in_force(), view.table());
         let all = &in_force.policies;
         let policies = described.at(SystemTime::now(), all);
-        let order = |order: &Order| OrderInWords {
-            policy: all
-                .without_trials()
-                .find(|policy| policy.is_meant_by(order))
-                .map(|policy| policy.name.to_string()),
-            state: OrderState::of(order, &table),
+        let order = |order: &Order| {
+            let policy = all.without_trials().find(|policy| policy.is_meant_by(order));
+            ListedOrder::of(order, policy, &table)
         };
         let orders = in_force.orders.iter().map(order).collect();
         Self { policies, orders, is_full: is_full(&table) }

@@ -119,7 +119,10 @@ pub async fn act<T: DeserializeOwned>(
 ) -> Result<T, Unheard> {
     let header = format!("Authorization: Bearer {token}\r\n");
     let answer = post(address, path, &header, body, patience).await?;
-    from_json(&answer).map_err(|_| not_an_agent(address))
+    from_json(&answer).map_err(|error| match error.is_some_and(|error| error.is_eof()) {
+        true if !answer.is_empty() => cut_off(address),
+        _ => not_an_agent(address),
+    })
 }
 
 /// Sends the demand of an agent to another one. Returns the body of its answer.
@@ -138,6 +141,25 @@ pub async fn demand(
 
 fn not_an_agent(address: SocketAddr) -> Unheard {
     Unheard::refused(&format!("{address} is not the --admin address of an agent"))
+}
+
+/// An agent may have ended after it has done something, and before all of its answer was sent.
+fn cut_off(address: SocketAddr) -> Unheard {
+    let why = format!("the connection to {address} has ended without a whole answer");
+    Unheard { why, is_sent: true, is_refused: false }
+}
+
+/// Whether an answer ends before its head does, or before the length that its head says.
+fn is_cut_off(head: &[u8], body: &[u8]) -> bool {
+    const START: &[u8] = b"HTTP/1.";
+    if !head.ends_with(b"\r\n\r\n") {
+        return head.starts_with(START) || START.starts_with(head);
+    }
+    let head = String::from_utf8_lossy(head);
+    let mut fields = head.lines().filter_map(|line| line.split_once(':'));
+    let length = fields.find(|(name, _)| name.eq_ignore_ascii_case("content-length"));
+    let length = length.and_then(|(_, length)| length.trim().parse().ok());
+    length.is_some_and(|length: usize| body.len() < length)
 }
 
 async fn post(
@@ -162,6 +184,9 @@ async fn post(
         .map_err(|why| Unheard { why, is_sent, is_refused: false })?;
     let head = answer.windows(4).position(|four| four == b"\r\n\r\n");
     let (head, body) = answer.split_at(head.map_or(answer.len(), |head| head + 4));
+    if is_cut_off(head, body) {
+        return Err(cut_off(address));
+    }
     if head.get(9..12) == Some(b"200") {
         return Ok(body.to_vec());
     }
@@ -254,23 +279,33 @@ fn reachable(mut address: SocketAddr) -> SocketAddr {
 #[cfg(test)]
 mod tests {
     use tokio::net::TcpListener;
+    use tokio::task::JoinHandle;
 
     use super::*;
 
-    /// The sentence about a program that sends these bytes, or none and keeps the connection.
-    async fn said(answer: Option<&'static str>) -> String {
+    /// Starts a program that gets this request, and sends these bytes, or none and keeps the
+    /// connection. Returns its address.
+    async fn program(
+        request: &'static str,
+        answer: Option<&'static str>,
+    ) -> (SocketAddr, JoinHandle<()>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let program = tokio::spawn(async move {
             let (mut stream, _) = listener.accept().await.unwrap();
             let mut question = [0; 1024];
             let read = stream.read(&mut question).await.unwrap();
-            assert!(question[..read].starts_with(b"GET /status HTTP/1.0\r\n"));
+            assert!(question[..read].starts_with(request.as_bytes()));
             match answer {
                 Some(answer) => stream.write_all(answer.as_bytes()).await.unwrap(),
                 None => std::future::pending().await,
             }
         });
+        (address, program)
+    }
+
+    async fn said(answer: Option<&'static str>) -> String {
+        let (address, program) = program("GET /status HTTP/1.0\r\n", answer).await;
         // Only for the program that sends nothing is the patience used up.
         let patience = Duration::from_millis(if answer.is_some() { 60_000 } else { 100 });
         let budget = Budget::new(1 << 20);
@@ -314,6 +349,35 @@ mod tests {
         ] {
             let expected = expected.replace("VERSION", version::NUMBER);
             assert_eq!(said(answer).await, expected);
+        }
+    }
+
+    #[tokio::test]
+    async fn an_answer_to_an_action_that_is_cut_off_is_no_refusal() {
+        let refused = "HERE is not the --admin address of an agent";
+        let unknown = "the connection to HERE has ended without a whole answer";
+        for (answer, expected) in [
+            ("", unknown),
+            ("HTT", unknown),
+            ("HTTP/1.1 200 OK\r\nContent-Le", unknown),
+            ("HTTP/1.1 200 OK\r\n\r\n[\"do", unknown),
+            ("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n", unknown),
+            ("HTTP/1.1 422 No\r\ncontent-length: 9\r\n\r\nthere", unknown),
+            ("HTTP/1.1 422 No\r\ncontent-length: 5\r\n\r\nthere", "there"),
+            ("HTTP/1.1 302 Found\r\nContent-Length: 0\r\n\r\n", refused),
+            ("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", refused),
+            ("HTTP/1.1 200 OK\r\n\r\nok", refused),
+            ("SSH-2.0-OpenSSH_9.6\r\n", refused),
+        ] {
+            let start = "POST /actions/block HTTP/1.0\r\n";
+            let (address, program) = program(start, Some(answer)).await;
+            let minute = Duration::from_secs(60);
+            let acted = act::<Vec<String>>(address, "/actions/block", "{}", "token", minute);
+            let unheard = acted.await.unwrap_err();
+            program.await.unwrap();
+            assert_eq!(unheard.why.replace(&address.to_string(), "HERE"), expected, "{answer}");
+            assert_eq!(unheard.is_sent, expected == unknown, "{answer}");
+            assert_eq!(unheard.is_refused, expected != unknown, "{answer}");
         }
     }
 

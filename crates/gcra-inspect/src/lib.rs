@@ -12,6 +12,7 @@ pub mod commands;
 pub mod explanation;
 mod explanation_words;
 pub mod flags;
+pub mod former_orders;
 mod haproxy_folder;
 pub mod inspected_table;
 pub mod key_readings;

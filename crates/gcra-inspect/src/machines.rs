@@ -11,7 +11,8 @@ use futures_util::future::join_all;
 use gcra_policy::file::read_text_within;
 use gcra_text::output::{Output, WrongUsage, print, print_note};
 use gcra_text::visible::Visible;
-use serde::Deserialize;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
 use tokio::runtime::Builder;
 use tokio::time::timeout;
@@ -125,6 +126,8 @@ fn read_token(file: &Path) -> anyhow::Result<String> {
 /// The answer of an agent that has done something.
 #[derive(Debug, Deserialize)]
 struct Answered {
+    /// At least one sentence. Without one it is the answer of another program.
+    #[serde(deserialize_with = "sentences")]
     said: Vec<String>,
     whole: bool,
     /// Only an answer that has found nothing says so.
@@ -145,6 +148,11 @@ struct MachineOutcome {
 
 const fn yes() -> bool {
     true
+}
+
+fn sentences<'de, D: Deserializer<'de>>(said: D) -> Result<Vec<String>, D::Error> {
+    let said = Vec::deserialize(said)?;
+    if said.is_empty() { Err(D::Error::custom("it says nothing")) } else { Ok(said) }
 }
 
 impl Machines {
@@ -192,6 +200,7 @@ impl Machines {
             };
             all.found |= answered.as_ref().is_ok_and(|answered| answered.found);
             let (outcome, said) = match answered {
+                Ok(Answered { said, found: false, whole: true }) => ("not found", said.join("; ")),
                 Ok(Answered { said, whole: true, .. }) => ("done", said.join("; ")),
                 Ok(Answered { said, whole: false, .. }) => ("done in part", said.join("; ")),
                 Err(Unheard { why, is_refused: true, .. }) => ("refused", why),
@@ -202,7 +211,8 @@ impl Machines {
                 }
                 Err(unheard) => ("not reached", unreached.insert(unheard).why.clone()),
             };
-            all.all_done &= outcome == "done";
+            // A client may have a bucket on one of the machines only.
+            all.all_done &= ["done", "not found"].contains(&outcome);
             all.unheard |= ["not answered", "not reached"].contains(&outcome);
             let key = body["key"].as_str().unwrap_or_default();
             let of = if bodies.len() > 1 { format!("{}: ", Visible(key)) } else { String::new() };
@@ -290,6 +300,15 @@ mod tests {
         }
         let endless = listed(Path::new("/dev/zero")).unwrap_err().to_string();
         assert!(endless.ends_with("it is a device; name a regular file"), "{endless}");
+    }
+
+    #[test]
+    fn an_answer_without_a_sentence_is_not_of_an_agent() {
+        let read = |json: &str| serde_json::from_str::<Answered>(json);
+        assert_eq!(read("{\"said\": [\"x\"], \"whole\": true}").unwrap().said, ["x"]);
+        for wrong in ["{}", "{\"whole\": true}", "{\"said\": [], \"whole\": true}"] {
+            read(wrong).unwrap_err();
+        }
     }
 
     #[test]

@@ -186,13 +186,16 @@ impl Terms {
     }
 }
 
-/// Ends an order.
+/// Ends an order, unless it has ended or a later one has taken its place.
 ///
 /// # Errors
 ///
 /// The table is being resized.
-pub fn end(inspected: &Inspected, order: &Order) -> anyhow::Result<()> {
-    obeyed(inspected, inspected.table.board().end_order(order))
+pub(crate) fn end(inspected: &Inspected, order: &Order) -> anyhow::Result<()> {
+    match inspected.table.board().orders().contains(order) {
+        true => obeyed(inspected, inspected.table.board().end_order(order)),
+        false => Ok(()),
+    }
 }
 
 pub(crate) fn obeyed<T>(
@@ -221,7 +224,7 @@ pub(crate) fn obeyed<T>(
 
 /// Whether a table has no space for a further order.
 pub fn is_full(table: &gcra_table::Table) -> bool {
-    table.orders().len() + table.resets().len() >= MOST_ORDERS
+    table.board().orders().len() + table.board().resets().len() >= MOST_ORDERS
 }
 
 /// Notes about a client that there is no order of this kind about.

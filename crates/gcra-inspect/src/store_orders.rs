@@ -22,7 +22,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::inspected_table::Inspected;
 use crate::order_state::OrderWords;
-use crate::orders::{Subject, Terms, obeyed, subjects};
+use crate::orders::{self, Subject, Terms, obeyed, subjects};
 use crate::store_resets::{self, StoredReset};
 
 /// How soon an order that is in the store holds on all machines that use it.
@@ -575,6 +575,26 @@ impl GivesToStore {
     }
 }
 
+/// Ends the order of this kind about these clients on all machines of the store, if there is one,
+/// and then here, where `here` is the order. The agents follow an end that the store has. So a
+/// command that is killed in between leaves no order that has ended here alone. Returns what came
+/// of giving it to the store.
+///
+/// # Errors
+///
+/// The table is being resized.
+pub fn end_everywhere(
+    inspected: &Inspected,
+    store: Option<&mut GivesToStore>,
+    subject: &Subject,
+    kind: OrderKind,
+    here: Option<&Order>,
+) -> anyhow::Result<Option<Result<(), String>>> {
+    let in_store = store.map(|store| store.end(inspected, subject, kind, here));
+    here.map_or(Ok(()), |order| orders::end(inspected, order))?;
+    Ok(in_store)
+}
+
 /// What ends an order in the store: one of this kind, or any that stands.
 fn ended_order(policy: &Policy, key: String, kind: Option<OrderKind>) -> StoredOrder {
     StoredOrder {
@@ -595,14 +615,26 @@ pub(crate) fn missing_orders(why: &str) -> String {
 pub(crate) const NO_SPACE: &str = "orders of other machines may be missing, because the table has \
                                    no space for more; end orders that are not needed";
 
-/// As [`where_it_holds`], also for a table that no agent may use.
-pub(crate) fn where_it_will_hold(is_used: bool, in_store: Option<&Result<(), String>>) -> String {
+/// As [`where_it_holds`], and the same as a note, if it does not hold as it should: `is_used` is
+/// whether agents use the table now.
+pub(crate) fn where_it_holds_if(
+    is_used: bool,
+    in_store: Option<&Result<(), String>>,
+) -> (String, Option<String>) {
+    let holds = where_it_holds(in_store);
     let unused = "but no agent uses the table now; agents that start on it will follow";
-    match (is_used, where_it_holds(in_store)) {
-        (true, holds) => holds,
-        (false, _) if in_store.is_none() => unused.to_owned(),
-        (false, holds) => format!("{holds}, {unused}"),
-    }
+    let said = match (is_used, in_store) {
+        (true, _) => holds,
+        (false, None) => unused.to_owned(),
+        (false, Some(_)) => format!("{holds}, {unused}"),
+    };
+    let is_well = is_used && !matches!(in_store, Some(Err(_)));
+    (said.clone(), (!is_well).then_some(said))
+}
+
+/// The note on an end that the store does not have.
+pub(crate) fn note_on_end(in_store: Option<&Result<(), String>>) -> Option<String> {
+    matches!(in_store, Some(Err(_))).then(|| where_it_has_ended(in_store))
 }
 
 /// Where the order or the reset that was just given holds, as the end of a sentence: `in_store` is

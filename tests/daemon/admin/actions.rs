@@ -168,7 +168,8 @@ fn an_action_is_done_for_who_has_the_token_and_logged_without_it() {
     assert!(done.status == 200 && done.body.contains("all clients begin with"), "{done:?}");
     wait_until("the agent follows", || spop.allowed(&key, 1) == 1);
     assert_eq!(spop.allowed(&key, 11), 9);
-    for (body, status) in [("{\"policy\": \"x\"}", 422), ("{\"key\": \"\"}", 400)] {
+    let null = "{\"key\": null, \"policy\": \"default\"}";
+    for (body, status) in [("{\"policy\": \"x\"}", 422), ("{\"key\": \"\"}", 400), (null, 400)] {
         assert_eq!(act("forgive", right, body).status, status, "{body}");
     }
     let mut spop_of_other = Spop::connect(&other.address);

@@ -6,13 +6,11 @@ use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{anyhow, bail};
-use gcra_limiter::message_key::hash_key;
-use gcra_limiter::written_message::WrittenMessage;
-use gcra_policy::key::{Key, NamedValue};
+use gcra_policy::key::Key;
+use gcra_policy::policy_id;
 use gcra_policy::table_error::TableError;
-use gcra_policy::{Policy, policy_id};
-use gcra_table::board::{LONGEST_NOTE, Order, OrderKind, OrderTarget};
-use gcra_table::{KeyHash, Table};
+use gcra_table::Table;
+use gcra_table::board::{LONGEST_NOTE, Order, OrderKind};
 use gcra_text::count::Count;
 use gcra_text::duration;
 use gcra_text::duration::{Exact, Left, parse_moment};
@@ -22,20 +20,22 @@ use ipnet::IpNet;
 use serde_json::{Value, json};
 
 use crate::client_buckets::notes;
-use crate::explanation::of_a_group;
 use crate::flags::{At, PolicyFlags, key_help, key_parser, values_help};
+use crate::former_orders::ListedOrder;
+use crate::former_orders::{self, fits};
+use crate::inspected_table;
 use crate::inspected_table::{Inspected, PolicySource};
 use crate::machines::{MachineFlags, Machines};
 use crate::order_state::{OrderState, OrderWords, end_in_words};
 use crate::orders::{
-    self, SHORTEST_ORDER, Subject, Terms, check, longest_order, notes_to_end, on_this_machine,
+    SHORTEST_ORDER, Subject, Terms, check, is_full, longest_order, notes_to_end, on_this_machine,
     subjects, this_user,
 };
 use crate::process_state::is_used;
 use crate::store_orders::{
-    GivesToStore, NO_SPACE, missing_orders, was_ended, where_it_has_ended, where_it_will_hold,
+    GivesToStore, NO_SPACE, end_everywhere, missing_orders, note_on_end, was_ended,
+    where_it_has_ended, where_it_holds_if,
 };
-use crate::{inspected_table, key_readings};
 
 /// Which clients an order is about, and for how long.
 #[derive(Debug, clap::Args)]
@@ -236,7 +236,7 @@ impl Asked<'_> {
                 anyhow!("{error}; {}", without_order(key, place, policies, later))
             })?;
             let in_store = store.as_mut().map(|it| it.give(inspected, subject, terms));
-            let followed = where_it_will_hold(is_used, in_store.as_ref());
+            let (followed, note) = where_it_holds_if(is_used, in_store.as_ref());
             let no_longer = match &before {
                 Some(before) if before.kind != self.kind => {
                     format!(", and no longer {}", OrderWords::of(before.kind).state)
@@ -251,7 +251,8 @@ impl Asked<'_> {
                 self.command_to_end(inspected, subject)
             );
             let words = subject.about(inspected, &said);
-            let json = self.in_json(key, Some(&policy.name), &subject.name, &before, terms.time);
+            let name = Some(&*policy.name);
+            let json = self.in_json(key, name, &subject.name, &before, terms.time, note);
             print(at.json, [Output { words, json }])?;
         }
         Ok(is_used)
@@ -296,7 +297,7 @@ impl Asked<'_> {
     /// Prints the orders of this kind that other machines have.
     fn list_elsewhere(self, machines: &Machines) -> anyhow::Result<ExitCode> {
         let OrderArgs { of, at, .. } = self.args;
-        let mut status = ExitCode::SUCCESS;
+        let mut status = 0;
         for (address, live) in machines.ask("/live")? {
             let is_asked = |order: &Value| {
                 OrderState::read(order).is_some_and(|state| state.kind == self.kind)
@@ -305,20 +306,29 @@ impl Asked<'_> {
             let all = live.and_then(|mut live| match live["configuration"]["orders"].take() {
                 Value::Array(mut all) => {
                     all.retain(is_asked);
-                    Ok((all, what_is_missing(&live)))
+                    Ok((all, live))
                 }
                 _ => Err("it is no agent, or one of another version".to_owned()),
             });
             let (reached, orders, note) = match all {
-                Ok((orders, note)) => (true, Some(orders), note),
+                Ok((orders, live)) => match of.policy.as_ref().and_then(|it| no_policy(&live, it))
+                {
+                    Some(why) if orders.is_empty() => (true, None, Some(why)),
+                    _ => (true, Some(orders), what_is_missing(&live)),
+                },
                 Err(why) => (false, None, Some(why)),
             };
             if !reached {
-                status = ExitCode::FAILURE;
+                status = status.max(1);
             }
             let lines = orders.iter().flatten().filter_map(order_elsewhere);
             let mut lines: Vec<_> = match &note {
                 Some(why) if !reached => vec![format!("not known: {why}")],
+                Some(why) if orders.is_none() => {
+                    // As for wrong usage.
+                    status = 2;
+                    vec![format!("refused: {why}")]
+                }
                 _ => lines.chain(note.clone()).collect(),
             };
             if orders.as_ref().is_some_and(Vec::is_empty) {
@@ -329,7 +339,7 @@ impl Asked<'_> {
                 json!({ "agent": address, "reached": reached, "orders": orders, "note": note });
             print(at.json, [Output { words: words.join("\n"), json }])?;
         }
-        Ok(status)
+        Ok(ExitCode::from(status))
     }
 
     /// Whether an order is of this kind, and about the policy that is named, if one is.
@@ -387,46 +397,24 @@ impl Asked<'_> {
     ) -> anyhow::Result<bool> {
         let OrderArgs { of, at, .. } = self.args;
         let noun = self.words().noun;
-        let listed = inspected.table.board().orders();
         let found = subjects(inspected, of.policy.as_deref(), key);
         let subjects = found.as_deref().unwrap_or_default();
-        let is_exact = |order: &&Order| subjects.iter().any(|it| it.is_of(inspected, order));
-        let (exact, others): (Vec<_>, Vec<_>) =
-            listed.iter().filter(|order| self.is_asked(order)).partition(is_exact);
-        let former_keys = match others.is_empty() {
-            true => Vec::new(),
-            false => {
-                let others = inspected.others().iter().flat_map(|others| &others.list);
-                let others = others.map(|policy| &**policy);
-                let of = |policy| Some((policy, hash_of(&inspected.table, policy, key)?));
-                others.filter_map(of).collect()
-            }
-        };
-        let is_former = |other: &&&Order| {
-            let has_exact = exact.iter().any(|exact| exact.policy == other.policy);
-            let is_of_key = match other.target {
-                OrderTarget::Client { key, .. } => former_keys
-                    .iter()
-                    .any(|(policy, former)| *former == key && policy.groups_as(&other.target)),
-                OrderTarget::Network { .. } => false,
-            };
-            other.key == key.text || (!has_exact && is_of_key)
-        };
-        let former: Vec<_> = others.iter().filter(is_former).collect();
+        let former =
+            former_orders::of_key(inspected, self.kind, of.policy.as_deref(), key, subjects);
         let mut has_ended = false;
         for subject in subjects {
             let policy = subject.policy(inspected);
             let before = subject.order(inspected);
             let here = before.as_ref().filter(|order| order.kind == self.kind);
+            let mut note = None;
             let is_in_store =
                 store.as_ref().is_some_and(|it| it.has(inspected, subject, self.kind));
             let said = match &before {
                 _ if here.is_some() || is_in_store => {
-                    // It is said only when it is written down.
-                    here.map_or(Ok(()), |order| orders::end(inspected, order))?;
-                    let ended =
-                        store.as_mut().map(|it| it.end(inspected, subject, self.kind, here));
+                    let store = store.as_deref_mut();
+                    let ended = end_everywhere(inspected, store, subject, self.kind, here)?;
                     has_ended = true;
+                    note = note_on_end(ended.as_ref());
                     format!("the {noun} has ended, {}", where_it_has_ended(ended.as_ref()))
                 }
                 _ if former.iter().any(|order| policy.is_meant_by(order)) => continue,
@@ -447,26 +435,21 @@ impl Asked<'_> {
             };
             let words = subject.about(inspected, &said);
             let (name, none) = (Some(&*policy.name), Duration::ZERO);
-            let json = self.in_json(key, name, &subject.name, &before, none);
+            let json = self.in_json(key, name, &subject.name, &before, none, note);
             print(at.json, [Output { words, json }])?;
         }
         for order in &former {
-            orders::end(inspected, order)?;
+            let ended = former_orders::end(inspected, store.as_deref_mut(), order, key)?;
             has_ended = true;
-            let policies = &inspected.in_force.policies.list;
-            let policy = policies.iter().find(|policy| policy.is_meant_by(order));
-            let ended = store.as_mut().zip(policy);
-            let ended = ended.map(|(store, policy)| store.end_former(order, policy, &key.text));
-            let policy = policy.map(|policy| &*policy.name);
-            let of = policy.map(|name| format!(" policy '{name}':")).unwrap_or_default();
-            let client = &order.key;
             let words = format!(
-                "{}:{of} the {noun} of {client}, from before the key was changed, has ended, {}",
+                "{}:{} {}",
                 Visible(&key.text),
-                where_it_has_ended(ended.as_ref())
+                ended.policy.map(|name| format!(" policy '{name}':")).unwrap_or_default(),
+                ended.in_words(order)
             );
-            let before = Some((***order).clone());
-            let json = self.in_json(key, policy, client, &before, Duration::ZERO);
+            let (before, none) = (Some(order.clone()), Duration::ZERO);
+            let note = note_on_end(ended.in_store.as_ref());
+            let json = self.in_json(key, ended.policy, &order.key, &before, none, note);
             print(at.json, [Output { words, json }])?;
         }
         if has_ended {
@@ -486,6 +469,7 @@ impl Asked<'_> {
         client: &str,
         before: &Option<Order>,
         time: Duration,
+        note: Option<String>,
     ) -> Value {
         json!({
             "order": self.words().command,
@@ -494,6 +478,7 @@ impl Asked<'_> {
             "client": client,
             "before": before.as_ref().map(|before| OrderWords::of(before.kind).command),
             "left_ms": time.as_millis(),
+            "note": note,
         })
     }
 
@@ -535,7 +520,7 @@ impl Asked<'_> {
         if let Some((policies, _)) = &known
             && let Some(store) = GivesToStore::of_policies(policies)?
         {
-            let no_space = orders::is_full(&table).then(|| NO_SPACE.to_owned());
+            let no_space = is_full(&table).then(|| NO_SPACE.to_owned());
             store.what_is_missing().into_iter().chain(no_space).for_each(|note| print_note(&note));
         }
         // Orders of a policy that is gone are still there.
@@ -566,38 +551,22 @@ impl Asked<'_> {
         let outputs = orders.into_iter().map(|order| {
             let mut policies = known.iter().flat_map(|(policies, _)| &policies.list);
             let policy = policies.find(|policy| policy.is_meant_by(&order));
-            let name = policy.map(|policy| &*policy.name);
-            let place = match (name, &known) {
+            let listed = ListedOrder::of(&order, policy.map(|policy| &**policy), &table);
+            let place = match (&listed.policy, &known) {
                 (Some(name), _) => format!("policy '{name}'"),
                 (None, Some(_)) => format!("a policy that {source} does not have"),
                 (None, None) => {
                     "a policy of a configuration file, which --config FILE names".to_owned()
                 }
             };
-            let fits = policy.and_then(|policy| fits(&table, policy, &order));
-            is_any_unknown |= policy.is_some() && fits.is_none();
-            let misfit = match fits {
+            is_any_unknown |= policy.is_some() && listed.fits.is_none();
+            let misfit = match listed.fits {
                 Some(false) => format!("; no client has this key by {source} as it is now"),
                 Some(true) | None => String::new(),
             };
-            let state = OrderState::of(&order, &table);
+            let state = &listed.state;
             let words = format!("{}: {place}, {}{misfit}", state.key, state.in_words());
-            let OrderState { order, key, network, left_ms, until, since, note, giver, .. } = state;
-            Output {
-                words,
-                json: json!({
-                    "order": order,
-                    "key": key,
-                    "network": network,
-                    "policy": name,
-                    "left_ms": left_ms,
-                    "until": until,
-                    "since": since,
-                    "note": note,
-                    "giver": giver,
-                    "fits": fits,
-                }),
-            }
+            Output { words, json: json!(listed) }
         });
         let outputs: Vec<_> = outputs.collect();
         if is_any_unknown {
@@ -613,6 +582,15 @@ impl Asked<'_> {
         print(at.json, outputs)?;
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// The mistake of a name that no policy of an agent has.
+fn no_policy(live: &Value, name: &str) -> Option<String> {
+    let policies = live["status"]["together"]["policies"].as_array()?;
+    let names: Vec<_> = policies.iter().filter_map(|policy| policy["name"].as_str()).collect();
+    let source = PolicySource::Agent;
+    let names = (!names.contains(&name)).then(|| names.join(", "))?;
+    Some(format!("there is no policy '{name}' in {source}; it has {names}"))
 }
 
 /// What the list of an agent may lack, by the status of its store and the space of its table.
@@ -633,7 +611,11 @@ fn order_elsewhere(order: &Value) -> Option<String> {
         Some(policy) => format!("policy '{policy}'"),
         None => "a policy that the agent does not have".to_owned(),
     };
-    Some(format!("{}: {policy}, {}", state.key, state.in_words()))
+    let misfit = match order["fits"].as_bool() {
+        Some(false) => "; no client has this key by the agent's configuration as it is now",
+        Some(true) | None => "",
+    };
+    Some(format!("{}: {policy}, {}{misfit}", state.key, state.in_words()))
 }
 
 /// Says for which KEYs no order was given: this one, of whose policies `given` have one, and those
@@ -673,32 +655,6 @@ fn list_plain(orders: &[Order]) -> anyhow::Result<ExitCode> {
         write_stdout(&format!("{key}\n"))?;
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// The hash of the key that a KEY means in a policy.
-fn hash_of(table: &Table, policy: &Policy, key: &Key) -> Option<KeyHash> {
-    let args = key_readings::named(key, &policy.key.args).ok()?.args;
-    let name = policy.message.as_deref().unwrap_or_default();
-    let written = |args: &[NamedValue]| {
-        let message = WrittenMessage::new(name, args).map_err(|_| String::new())?;
-        Ok((message, ()))
-    };
-    let (message, ()) = of_a_group(policy, &args, written).ok()?;
-    Some(hash_key(table.hasher(), policy, &message.message()?)?.0)
-}
-
-/// Whether clients of a policy have the key of an order. `None` if the name of the order does not
-/// say the whole key.
-fn fits(table: &Table, policy: &Policy, order: &Order) -> Option<bool> {
-    let OrderTarget::Client { key: client, .. } = order.target else { return Some(true) };
-    if !policy.groups_as(&order.target) {
-        return Some(false);
-    }
-    let key: Key = order.key.parse().ok()?;
-    // Without its overrides, too: a group may have overrides for the addresses by which its key
-    // would be found.
-    let plain = policy.with_rule(policy.rule.clone());
-    Some([policy, &plain].iter().any(|it| hash_of(table, it, &key) == Some(client)))
 }
 
 #[cfg(test)]

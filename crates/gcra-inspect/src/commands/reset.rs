@@ -25,7 +25,7 @@ use crate::inspected_table::{Inspected, InspectedClient, no_policy};
 use crate::machines::MachineFlags;
 use crate::orders::{not_used, obeyed, on_this_machine, this_user};
 use crate::process_state::is_used;
-use crate::store_orders::{GivesToStore, where_it_will_hold};
+use crate::store_orders::{GivesToStore, where_it_holds_if};
 use crate::store_reader::InStore;
 
 /// Which clients' debts to clear.
@@ -159,13 +159,14 @@ pub fn clear_policy(
             (obeyed(inspected, reset)?, None)
         }
     };
-    let followed = where_it_will_hold(is_used(&inspected.table), in_store.as_ref());
+    let (followed, note) = where_it_holds_if(is_used(&inspected.table), in_store.as_ref());
     let limits = limits.len() as u64;
     let words = format!(
         "policy '{name}': all clients begin with no debts under {}, {followed}",
         Count(limits, "limit", "limits")
     );
-    let json = json!({ "policy": name, "limits": limits, "at": reset_in_words(&reset) });
+    let json =
+        json!({ "policy": name, "limits": limits, "at": reset_in_words(&reset), "note": note });
     Ok((Output { words, json }, in_store.is_none_or(|it| it.is_ok())))
 }
 
