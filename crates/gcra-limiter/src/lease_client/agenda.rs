@@ -25,6 +25,8 @@ pub struct LeaseTarget {
     /// Hosts may use shares of the limit in an outage that takes as long as this. `None`: they
     /// never do.
     pub(crate) shares_after: Option<Nanos>,
+    /// When its policy was last reset, in ns since 1970; 0 if never.
+    pub(crate) reset_at: u64,
 }
 
 /// The tasks for keys, in the order of time.

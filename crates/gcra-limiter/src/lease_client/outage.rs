@@ -250,11 +250,11 @@ impl Outage {
     }
 
     /// How many cells a key owes at least now, because shares may have allowed them: a full burst
-    /// at the end of an outage.
-    pub(crate) fn owes(&self, now: Time, after: Nanos, quota: Quota) -> u32 {
+    /// at the end of an outage. A reset after that has forgiven them.
+    pub(crate) fn owes(&self, now: Time, after: Nanos, reset: Time, quota: Quota) -> u32 {
         let owed_at = Time(self.owed_at.load(Ordering::Relaxed));
         let longest = Nanos(self.longest.load(Ordering::Relaxed));
-        if owed_at == Time(0) || longest < after {
+        if owed_at == Time(0) || longest < after || reset > owed_at {
             return 0;
         }
         let left = quota.drain_time().saturating_sub(now.saturating_since(owed_at)).0;
@@ -337,7 +337,8 @@ mod tests {
     }
 
     fn owes(outage: &Outage, ms: u64) -> u32 {
-        outage.owes(at(ms), Nanos::ZERO, Quota::new(Nanos::from_millis(100), 5).unwrap())
+        let quota = Quota::new(Nanos::from_millis(100), 5).unwrap();
+        outage.owes(at(ms), Nanos::ZERO, Time::ZERO, quota)
     }
 
     fn lost(outage: &Outage, ms: u64, hosts: u32) {
@@ -380,7 +381,13 @@ mod tests {
         let owed = [24_351, 24_352, 24_451, 24_452, 24_850, 24_851, 30_000];
         assert_eq!(owed.map(|ms| owes(&outage, ms)), [5, 5, 4, 4, 1, 0, 0]);
         let later = Nanos::from_millis(2_852);
-        assert_eq!(outage.owes(at(24_351), later, Quota::new(later, 1).unwrap()), 0);
+        let told = |after, reset| {
+            let quota = Quota::new(Nanos::from_millis(100), 5).unwrap();
+            outage.owes(at(24_351), after, at(reset), quota)
+        };
+        assert_eq!(told(later, 0), 0);
+        let resets = [24_350, 24_351, 24_352].map(|reset| told(Nanos::ZERO, reset));
+        assert_eq!(resets, [5, 5, 0], "shares are used until 24351");
         lost(&outage, 24_450, 3);
         there(&outage, 24_460, 24_350);
         assert!(is_over(&outage, 24_460) && owes(&outage, 24_460) == 4, "it stays owed");
