@@ -269,6 +269,9 @@ fn after_an_outage_a_reset_forgives_what_shares_may_have_allowed() {
     let mut spop = Spop::connect(&agent.address);
     let mut allowed = |client, requests| spop.allowed(&[("ip", ip(client))], requests);
     assert_eq!(allowed("192.0.2.1", 12), 0, "a full burst may be owed");
+    let (words, _) = said(&table, &["table", "reset", "192.0.2.2"]);
+    assert!(words.contains("the store had nothing"), "{words}");
+    assert_eq!(allowed("192.0.2.2", 12), 10, "of one client");
     let (words, status) = said(&table, &["table", "reset", "--policy", "default"]);
     assert_eq!(status, Some(0), "{words}");
     let mut passed = 0;

@@ -97,7 +97,7 @@ impl<'p> SharedQuestion<'p, '_, '_> {
             }
         };
         let reset_at = self.policy().reset_at;
-        Some(LeaseTarget { key, bucket, quota, shares_after, reset_at })
+        Some(LeaseTarget { key, bucket, shares_after, reset_at })
     }
 
     /// The client of a claim, for whom former buckets are looked for.
@@ -126,7 +126,7 @@ impl<'p> SharedQuestion<'p, '_, '_> {
             let lent = lent(quota).ok()?;
             let key = LeaseKey::new(key, LeaseNumbers::new(&lent.numbers()));
             let bucket = names.bucket(limit.record_name.clone(), &bytes, lent);
-            Some(LeaseTarget { key, bucket, quota, shares_after, reset_at })
+            Some(LeaseTarget { key, bucket, shares_after, reset_at })
         };
         buckets.into_iter().filter_map(former).take(MOST_FORMER).collect()
     }
