@@ -254,6 +254,34 @@ fn an_agent_that_is_started_again_in_an_outage_goes_on_with_its_share() {
     again.wait_for_the_store();
 }
 
+/// Shares may have been used in the outage, but none is used when the store is asked again.
+#[test]
+fn after_an_outage_a_reset_forgives_what_shares_may_have_allowed() {
+    needs!(valkey());
+    let (directory, mut server) = (directory(), store());
+    let table = directory.path().join("table");
+    let (agent, address) = agent(&table, &server, &[]);
+    server.kill();
+    // So long that shares can begin.
+    thread::sleep(Duration::from_secs(4));
+    server.restart();
+    wait_until("the store is asked", || explained(&address)["asks_store"] == true);
+    let mut spop = Spop::connect(&agent.address);
+    let mut allowed = |client, requests| spop.allowed(&[("ip", ip(client))], requests);
+    assert_eq!(allowed("192.0.2.1", 12), 0, "a full burst may be owed");
+    let (words, _) = said(&table, &["table", "reset", "192.0.2.2"]);
+    assert!(words.contains("the store had nothing"), "{words}");
+    assert_eq!(allowed("192.0.2.2", 12), 10, "of one client");
+    let (words, status) = said(&table, &["table", "reset", "--policy", "default"]);
+    assert_eq!(status, Some(0), "{words}");
+    let mut passed = 0;
+    wait_until("the client has its burst", || {
+        passed += allowed("192.0.2.1", 1);
+        passed == 10
+    });
+    assert_eq!(allowed("192.0.2.1", 12), 0, "once");
+}
+
 /// The explanation of the agent for a client that it does not know.
 fn explained(address: &str) -> Json {
     let explained = admin::get(address, "/explain?arg=ip=192.0.2.99").body;

@@ -163,7 +163,7 @@ impl Holding {
             fresh: self.fresh && !without(Rule::FreshUntilReply),
             spent: self.spent,
             debt: self.debt,
-            owes: 0,
+            owed_ago: Ask::NOTHING_OWED,
             holds: self.held,
             want: wish.want.max(wish.least),
             least: wish.least,

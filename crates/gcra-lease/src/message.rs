@@ -30,9 +30,9 @@ pub struct Ask {
     /// Cells to charge that were not lent: penalties, and costs that are known afterwards. A debt
     /// may be charged twice if a reply is lost, and is lost with the host's memory.
     pub debt: u32,
-    /// The key owes at least this many cells, a full burst at most: what other hosts may have
-    /// allowed without the store, as far as this host knows.
-    pub owes: u32,
+    /// How long ago the key owed a full burst, because of what hosts may have allowed without the
+    /// store; [`NOTHING_OWED`](Self::NOTHING_OWED) if never.
+    pub owed_ago: Micros,
     /// Cells that the host holds and keeps.
     pub holds: u32,
     /// Cells that the host would like to hold besides; 0 if it only reports or gives back.
@@ -42,6 +42,11 @@ pub struct Ask {
     pub least: u32,
     /// How long the cells are to be valid, counted by the host from when it sent the ask.
     pub validity: Micros,
+}
+
+impl Ask {
+    /// Hosts have allowed nothing without the store. By now, all of it would have drained.
+    pub const NOTHING_OWED: Micros = Micros(1 << 53);
 }
 
 /// The store's reply to an [`Ask`]. Made by [`Record`](crate::Record).

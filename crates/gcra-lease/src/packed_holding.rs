@@ -657,7 +657,8 @@ mod tests {
         ) -> (Sent, AskReply) {
             let number = AskNumber(number);
             let ask = crate::message::Ask {
-                host: HostId(1), number, fresh: false, spent, debt, owes: 0, holds,
+                host: HostId(1), number, fresh: false, spent, debt, holds,
+                owed_ago: crate::Ask::NOTHING_OWED,
                 want: granted, least, validity: Micros(validity),
             };
             let come_back_after = Micros(wait);

@@ -146,7 +146,8 @@ impl Record {
         let charged = if without(Rule::ChargeOnReport) { 0 } else { spent };
         self.charge(limit, charged);
         self.charge(limit, ask.debt);
-        self.owed = self.owed.max(limit.cells(ask.owes.min(limit.burst())));
+        let full = limit.cells(limit.burst());
+        self.owed = self.owed.max(full.saturating_sub(limit.drained_in(ask.owed_ago)));
 
         let others = self.lent() - lent;
         let lent = if without(Rule::LentIsNotFree) { 0 } else { others.saturating_add(kept) };
@@ -342,7 +343,7 @@ mod tests {
             fresh: false,
             spent: 0,
             debt: 0,
-            owes: 0,
+            owed_ago: Ask::NOTHING_OWED,
             holds: 0,
             want,
             least: want.min(1),
@@ -431,12 +432,12 @@ mod tests {
     fn a_key_owes_at_least_what_a_host_says() {
         let limit = limit(10_000, 10);
         let mut record = Record::new(START);
-        let first = Ask { owes: 8, ..ask(1, 1, 10) };
+        let first = Ask { owed_ago: Micros::from_millis(20), ..ask(1, 1, 10) };
         let reply = record.ask(&limit, START, &first).unwrap();
         assert_eq!((reply.granted, reply.free), (1, 1));
-        let second = Ask { owes: 8, ..ask(2, 1, 10) };
+        let second = Ask { owed_ago: Micros::from_millis(20), ..ask(2, 1, 10) };
         assert_eq!(record.ask(&limit, START, &second).unwrap().granted, 1, "of 10 cells");
-        let more = Ask { owes: u32::MAX, ..ask(3, 1, 10) };
+        let more = Ask { owed_ago: Micros::ZERO, ..ask(3, 1, 10) };
         assert_eq!(record.ask(&limit, START, &more).unwrap().granted, 0);
         assert_eq!(record.owed(), limit.cells(10), "a full burst at most");
     }
@@ -584,8 +585,8 @@ mod tests {
                 return None;
             }
             let lent = before.map_or(0.0, |lease| lease[1]);
-            let [holds, spent, debt, owes, want, least] =
-                [ask.holds, ask.spent, ask.debt, ask.owes, ask.want, ask.least].map(f64::from);
+            let [holds, spent, debt, want, least] =
+                [ask.holds, ask.spent, ask.debt, ask.want, ask.least].map(f64::from);
             let (kept, spent) = if ask.fresh {
                 (0.0, lent)
             } else {
@@ -594,7 +595,8 @@ mod tests {
             };
             self.charge(limit, spent);
             self.charge(limit, debt);
-            self.owed = self.owed.max(owes.min(f64::from(limit.burst())) * cell(limit));
+            let full = f64::from(limit.burst()) * cell(limit);
+            self.owed = self.owed.max(full - ask.owed_ago.0 as f64 * scale(limit));
             let all: f64 = self.leases.iter().map(|lease| lease[1]).sum();
             let burst = f64::from(limit.burst());
             let taken = self.owed + (all - lent + kept) * cell(limit);
@@ -658,7 +660,8 @@ mod tests {
             number in -1..3_i64,
             fresh in prop::bool::weighted(0.1),
             [spent, holds, want] in [0..40_u32, 0..40, 0..40],
-            [debt, owes] in prop_oneof![9 => Just([0_u32, 0]), 1 => [0..60_u32, 0..60]],
+            debt in prop_oneof![9 => Just(0_u32), 1 => 0..60_u32],
+            owed_ago in prop_oneof![9 => Just(Ask::NOTHING_OWED.0), 1 => 0..3_000_000_u64],
             least in prop_oneof![Just(0_u32), Just(1), 0..25_u32],
             validity in prop::sample::select(vec![22_000_u64, 500_000, 2_000_000, 9_000_000]),
             passes in prop_oneof![
@@ -671,7 +674,7 @@ mod tests {
             let ask = Ask {
                 host: HostId(host),
                 number: AskNumber(0),
-                fresh, spent, debt, owes, holds,
+                fresh, spent, debt, owed_ago: Micros(owed_ago), holds,
                 want: want.max(least),
                 least,
                 validity: Micros(validity),

@@ -432,8 +432,12 @@ impl LeaseClient {
     /// shares can begin.
     fn mind_shares(&self, table: &Table, target: &LeaseTarget, sent: &mut Sent) {
         if let Some((outage, after)) = self.outage(target).zip(target.shares_after) {
-            let now = table.now();
-            sent.ask.owes = outage.owes(now, after, target.quota);
+            let (now, wall_ns) = (table.now(), table.wall_reading().wall_ns());
+            // If the clock of the machine that gave the reset is ahead, nobody knows whether
+            // shares were used after it.
+            let reset = wall_ns.checked_sub(target.reset_at);
+            let reset = reset.map_or(Time::ZERO, |ago| Time(now.0.saturating_sub(ago)));
+            sent.ask.owed_ago = outage.owed_ago(now, after, reset);
             let validity = outage.validity(now, after).0 / 1_000;
             sent.ask.validity = sent.ask.validity.min(Micros(validity));
         }
@@ -614,17 +618,13 @@ impl LeaseClient {
     /// Says to the store that this host shares limits. Its answer says how many hosts do. Returns
     /// false if the store cannot be asked.
     fn sign(&self, table: &Table) -> bool {
-        let (Ok(quota), Ok(limit)) =
-            (Quota::new(Nanos::from_millis(1), 1), SharedLimit::new(Duration::from_millis(1), 1))
-        else {
-            return false;
-        };
+        let Ok(limit) = SharedLimit::new(Duration::from_millis(1), 1) else { return false };
         let limit = limit.with_longest_validity(HOST_COUNTS_FOR);
         let target = LeaseTarget {
             key: LeaseKey::new(table.hash(HOSTS.as_bytes()), LeaseNumbers::new(&limit.numbers())),
             bucket: self.names.bucket(HOSTS, b"", limit),
-            quota,
             shares_after: None,
+            reset_at: 0,
         };
         let (leases, now) = (self.leases(), HostTime::from(table.now()));
         let wish = Wish { want: 0, least: 0, validity: HOST_COUNTS_FOR };

@@ -135,7 +135,7 @@ fn main() {
                     fresh: false,
                     spent: 3,
                     debt: 0,
-                    owes: 0,
+                    owed_ago: Ask::NOTHING_OWED,
                     holds: 1,
                     want: 3,
                     least: 1,

@@ -340,7 +340,7 @@ fn threads_spend_no_cell_twice() {
 
 /// The words of a child about an ask, and those that it gets about the reply.
 fn say(ask: &Ask) -> String {
-    let Ask { host, number, fresh, spent, debt, owes: _, holds, want, least, validity } = ask;
+    let Ask { host, number, fresh, spent, debt, owed_ago: _, holds, want, least, validity } = ask;
     let (host, number, fresh, validity) = (host.0, number.0, u32::from(*fresh), validity.0);
     format!("ask {host} {number} {fresh} {spent} {debt} {holds} {want} {least} {validity}")
 }
@@ -353,7 +353,7 @@ fn hear(words: &[u64]) -> Ask {
         fresh: words[2] > 0,
         spent: small(3),
         debt: small(4),
-        owes: 0,
+        owed_ago: Ask::NOTHING_OWED,
         holds: small(5),
         want: small(6),
         least: small(7),

@@ -115,7 +115,7 @@ impl Packed {
                 fresh: fresh > 0,
                 spent,
                 debt: 0,
-                owes: 0,
+                owed_ago: Ask::NOTHING_OWED,
                 holds,
                 want,
                 least,

@@ -96,7 +96,8 @@ impl<'p> SharedQuestion<'p, '_, '_> {
                 Some(Nanos(nanoseconds(for_)).saturating_sub(OPEN_IS_OVER_EARLIER))
             }
         };
-        Some(LeaseTarget { key, bucket, quota, shares_after })
+        let reset_at = self.policy().reset_at;
+        Some(LeaseTarget { key, bucket, shares_after, reset_at })
     }
 
     /// The client of a claim, for whom former buckets are looked for.
@@ -116,14 +117,16 @@ impl<'p> SharedQuestion<'p, '_, '_> {
     ) -> ArrayVec<LeaseTarget, MOST_FORMER> {
         let buckets = self.row().changes.buckets(self.asked(claim));
         let target = self.target_at(claim, second).filter(|_| !buckets.is_empty());
-        let Some(LeaseTarget { shares_after, .. }) = target else { return ArrayVec::new() };
+        let Some(LeaseTarget { shares_after, reset_at, .. }) = target else {
+            return ArrayVec::new();
+        };
         let (limit, names) = (claim.limit, &self.lease_client.names);
         let bytes = record_key(self.policy(), limit, self.message);
         let former = |LimitBucket { key, quota }: LimitBucket| {
             let lent = lent(quota).ok()?;
             let key = LeaseKey::new(key, LeaseNumbers::new(&lent.numbers()));
             let bucket = names.bucket(limit.record_name.clone(), &bytes, lent);
-            Some(LeaseTarget { key, bucket, quota, shares_after })
+            Some(LeaseTarget { key, bucket, shares_after, reset_at })
         };
         buckets.into_iter().filter_map(former).take(MOST_FORMER).collect()
     }

@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use ahash::AHashMap;
 use gcra_lease::HostTime;
 use gcra_store::Bucket;
-use gcra_table::{LeaseKey, Nanos, Quota};
+use gcra_table::{LeaseKey, Nanos};
 use tokio::sync::Notify;
 
 /// The most keys that are remembered. Cells of others are not given back: they expire, and the
@@ -21,10 +21,11 @@ pub struct LeaseTarget {
     pub key: LeaseKey,
     /// Its record in the store, with the limit as the store computes it.
     pub bucket: Bucket,
-    pub quota: Quota,
     /// Hosts may use shares of the limit in an outage that takes as long as this. `None`: they
     /// never do.
     pub(crate) shares_after: Option<Nanos>,
+    /// When its policy was last reset, in ns since 1970; 0 if never.
+    pub(crate) reset_at: u64,
 }
 
 /// The tasks for keys, in the order of time.

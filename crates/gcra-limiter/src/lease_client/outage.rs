@@ -21,12 +21,13 @@
 //!   does so, too, if another server has taken the place of the lost one, because sentinels do not
 //!   learn that at the same moment. By then no host uses its share: all have either found the
 //!   store, or have not seen for too long that it is away. The bound stays where it is until then.
-//! * From then on, each ask says that the key owes what shares may have allowed
-//!   ([`Outage::owes`]): a full burst at that moment.
+//! * From then on, each ask says how long ago the key owed what shares may have allowed
+//!   ([`Outage::owed_ago`]): a full burst at that moment.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use gcra_table::{Nanos, Quota, Time};
+use gcra_lease::{Ask, Micros};
+use gcra_table::{Nanos, Time};
 
 /// How old an attempt to reach the store may be, whose failure says that the store is away. Each
 /// takes 550 ms at most, and the next one begins within 50 ms.
@@ -249,16 +250,15 @@ impl Outage {
         self.bound().saturating_add(SPENT_AFTER)
     }
 
-    /// How many cells a key owes at least now, because shares may have allowed them: a full burst
-    /// at the end of an outage.
-    pub(crate) fn owes(&self, now: Time, after: Nanos, quota: Quota) -> u32 {
+    /// How long ago a key owed a full burst at the end of an outage, because shares may have
+    /// allowed it. A reset after that has forgiven it.
+    pub(crate) fn owed_ago(&self, now: Time, after: Nanos, reset: Time) -> Micros {
         let owed_at = Time(self.owed_at.load(Ordering::Relaxed));
         let longest = Nanos(self.longest.load(Ordering::Relaxed));
-        if owed_at == Time(0) || longest < after {
-            return 0;
+        if owed_at == Time(0) || longest < after || reset > owed_at {
+            return Ask::NOTHING_OWED;
         }
-        let left = quota.drain_time().saturating_sub(now.saturating_since(owed_at)).0;
-        u32::try_from(left.div_ceil(quota.emission_interval().0)).unwrap_or(u32::MAX)
+        Micros(now.saturating_since(owed_at).0 / 1_000)
     }
 
     /// When a full burst was last owed, as far as a share is concerned: all that the store had
@@ -336,8 +336,10 @@ mod tests {
         outage.is_over(at(ms), Nanos::ZERO)
     }
 
-    fn owes(outage: &Outage, ms: u64) -> u32 {
-        outage.owes(at(ms), Nanos::ZERO, Quota::new(Nanos::from_millis(100), 5).unwrap())
+    /// For how many ms a full burst has drained, if shares may have allowed it.
+    fn owed_ago(outage: &Outage, ms: u64) -> Option<u64> {
+        let ago = outage.owed_ago(at(ms), Nanos::ZERO, Time::ZERO);
+        (ago != Ask::NOTHING_OWED).then_some(ago.0 / 1_000)
     }
 
     fn lost(outage: &Outage, ms: u64, hosts: u32) {
@@ -355,13 +357,13 @@ mod tests {
         assert!(outage.is_starting() && !is_over(&outage, 1_000));
         there(&outage, 2_000, 0);
         assert!(is_over(&outage, 2_000), "the first time, there is no haste");
-        assert_eq!(owes(&outage, 2_000), 0);
+        assert_eq!(owed_ago(&outage, 2_000), None);
         there(&outage, 5_000, 4_900);
         lost(&outage, 5_000, 3);
         lost(&outage, 5_100, 4);
         assert_eq!((outage.since(), outage.until(), outage.hosts()), (at(5_000), None, 3));
         there(&outage, 7_600, 4_900);
-        assert!(is_over(&outage, 7_600) && owes(&outage, 7_600) == 0, "short");
+        assert!(is_over(&outage, 7_600) && owed_ago(&outage, 7_600).is_none(), "short");
         // No share begins before 8250.
         assert_eq!(outage.validity(at(7_600), Nanos::ZERO), Nanos::from_millis(650));
         assert!(is_over(&outage, 8_199) && !is_over(&outage, 8_200));
@@ -377,13 +379,19 @@ mod tests {
         there(&outage, 24_351, 24_150);
         assert!(is_over(&outage, 24_351));
         assert_eq!(outage.validity(at(24_351), Nanos::ZERO), Nanos::from_millis(3_149));
-        let owed = [24_351, 24_352, 24_451, 24_452, 24_850, 24_851, 30_000];
-        assert_eq!(owed.map(|ms| owes(&outage, ms)), [5, 5, 4, 4, 1, 0, 0]);
-        let later = Nanos::from_millis(2_852);
-        assert_eq!(outage.owes(at(24_351), later, Quota::new(later, 1).unwrap()), 0);
+        assert_eq!([24_351, 30_000].map(|ms| owed_ago(&outage, ms)), [Some(0), Some(5_649)]);
+        let told = |after, reset| {
+            outage.owed_ago(at(24_351), Nanos::from_millis(after), at(reset)) == Micros::ZERO
+        };
+        assert!(told(2_851, 0) && !told(2_852, 0), "its shares begin later");
+        let resets = [24_350, 24_351, 24_352].map(|reset| told(0, reset));
+        assert_eq!(resets, [true, true, false], "shares are used until 24351");
         lost(&outage, 24_450, 3);
         there(&outage, 24_460, 24_350);
-        assert!(is_over(&outage, 24_460) && owes(&outage, 24_460) == 4, "it stays owed");
+        assert!(
+            is_over(&outage, 24_460) && owed_ago(&outage, 24_460) == Some(109),
+            "it stays owed"
+        );
     }
 
     #[test]

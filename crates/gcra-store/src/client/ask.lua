@@ -1,9 +1,10 @@
--- One ask for one bucket.
+-- One ask for one bucket. If the key owed a full burst `owed_ago`, the last of KEYS has when an
+-- operator last cleared the bucket.
 --
 -- Answers with nothing if the ask is ignored, and otherwise with the values that script.rs reads.
 
-local burst, ceiling, cell, scale, longest, host, number, fresh, spent, debt, owes, holds, want,
-    least, validity = struct.unpack('<I4I4ddI4c8dBI4I4I4I4I4I4I4', ARGV[1])
+local burst, ceiling, cell, scale, longest, host, number, fresh, spent, debt, holds, want,
+    least, validity, owed_ago = struct.unpack('<I4I4ddI4c8dBI4I4I4I4I4I4d', ARGV[1])
 -- The most that is owed, and the most without penalties.
 local most, full = ceiling * cell + longest * scale, burst * cell + longest * scale
 local owed, soonest, lent, noted, noted_host, leases =
@@ -31,7 +32,15 @@ if number > last then
     -- More than the most is owed where requests wait.
     owed = math.max(owed, math.min(owed + spent * cell, most))
     owed = math.max(owed, math.min(owed + debt * cell, most))
-    owed = math.max(owed, math.min(owes, burst) * cell)
+    local owes = burst * cell - owed_ago * scale
+    if owes > owed then
+        local reset = redis.call('GET', KEYS[#KEYS])
+        reset = reset and struct.unpack('<d', reset) or 0
+        -- One from the future: the clock went back.
+        if reset < now - owed_ago or reset > now then
+            owed = owes
+        end
+    end
 
     lent = lent - own + kept
     local taken = owed + lent * cell + lent_by_others()

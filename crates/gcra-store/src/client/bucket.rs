@@ -104,7 +104,7 @@ impl Bucket {
             fresh: true,
             spent: 0,
             debt: 0,
-            owes: 0,
+            owed_ago: Ask::NOTHING_OWED,
             holds: 0,
             want: 0,
             least: 0,
@@ -133,6 +133,11 @@ impl Bucket {
             let _ = write!(name, ":count-{begin:x}-{end:x}");
         }
         name
+    }
+
+    /// The key under which the store has when its record was last cleared.
+    pub(crate) fn reset(&self) -> String {
+        format!("{}:reset", self.name())
     }
 
     /// 32 bits that stand for the record. Those of another one differ, except by a chance of

@@ -48,10 +48,12 @@ pub fn command(bucket: &Bucket, ask: &Ask, kind: StoreKind, by: By) -> Option<re
     numbers.push(ask.fresh.into());
     let validity = ask.validity.min(bucket.limit().longest_validity());
     let validity = u32::try_from(validity.0).unwrap_or(u32::MAX);
-    for number in [ask.spent, ask.debt, ask.owes, ask.holds, ask.want, ask.least, validity] {
+    for number in [ask.spent, ask.debt, ask.holds, ask.want, ask.least, validity] {
         numbers.extend(number.to_le_bytes());
     }
-    Some(call(Script::Ask, by, bucket, kind, &numbers))
+    numbers.extend(double(ask.owed_ago.0));
+    let reset = (ask.owed_ago < Ask::NOTHING_OWED).then(|| bucket.reset());
+    Some(call(Script::Ask, by, bucket, (kind, reset), &numbers))
 }
 
 /// The command that sends `charge` for `bucket`: by the script's hash, or with its text. The reply
@@ -82,7 +84,7 @@ pub fn charge_command(
     numbers.extend(double(begin));
     numbers.extend(double(end));
     numbers.extend(double(taken_at.unwrap_or_default().0));
-    Some(call(Script::Charge, by, bucket, kind, &numbers))
+    Some(call(Script::Charge, by, bucket, (kind, None), &numbers))
 }
 
 /// The properties of a store that matter for a call.
@@ -101,7 +103,14 @@ impl Config {
     }
 }
 
-fn call(script: Script, by: By, bucket: &Bucket, kind: StoreKind, numbers: &[u8]) -> redis::Cmd {
+/// The call of a script, which may look at the name of the last reset of the bucket.
+fn call(
+    script: Script,
+    by: By,
+    bucket: &Bucket,
+    (kind, reset): (StoreKind, Option<String>),
+    numbers: &[u8],
+) -> redis::Cmd {
     let (hash, source) = match script {
         Script::Ask => (&ASK_HASH, ASK_SOURCE),
         Script::Charge => (&CHARGE_HASH, CHARGE_SOURCE),
@@ -111,10 +120,9 @@ fn call(script: Script, by: By, bucket: &Bucket, kind: StoreKind, numbers: &[u8]
         By::Hash => command.arg("EVALSHA").arg(hash.as_str()),
         By::Text => command.arg("EVAL").arg(source),
     };
-    command.arg(1 + usize::from(kind.is_strict)).arg(bucket.name());
-    if kind.is_strict {
-        command.arg(bucket.epoch());
-    }
+    let epoch = kind.is_strict.then(|| bucket.epoch());
+    let names = 1 + usize::from(epoch.is_some()) + usize::from(reset.is_some());
+    command.arg(names).arg(bucket.name()).arg(epoch).arg(reset);
     command.arg(numbers);
     command.arg(bucket.limit().keeps_record().0.div_ceil(1_000));
     let Change { ago, most } = bucket.change();

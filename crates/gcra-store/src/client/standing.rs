@@ -50,6 +50,9 @@ impl Standing {
     /// leases would have expired, so the key may get as many cells more. A host that was told to
     /// come back later blocks the key until then.
     ///
+    /// What hosts may have allowed without the store before that is forgotten, too: asks that say
+    /// so count it no more.
+    ///
     /// The bucket is emptied and not deleted, and it stays for as long as it is needed. Otherwise
     /// a strict store that lost its memory would suppose a full burst again.
     ///
@@ -97,6 +100,8 @@ async fn look(config: Config, bucket: &Bucket, clear: bool) -> io::Result<Option
         let now = answers.first().ok_or(NotAReply).and_then(time).unwrap_or_default();
         let mut commands = Pipeline::new();
         let kept_for = Record::new(now).kept_for(bucket.limit()).0.div_ceil(1_000);
+        let at = &script::double(now.0)[..];
+        commands.cmd("SET").arg(bucket.reset()).arg(at).arg("PX").arg(kept_for);
         commands.cmd("SET").arg(bucket.name()).arg("").arg("PX").arg(kept_for);
         add_wait(&mut commands, replicas, config.timeout);
         let answers = connection.send(&commands, config.connect_timeout).await.map_err(failed)?;

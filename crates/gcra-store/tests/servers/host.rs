@@ -98,7 +98,7 @@ impl Host {
             fresh: true,
             spent: 0,
             debt: 0,
-            owes: 0,
+            owed_ago: Ask::NOTHING_OWED,
             holds: 0,
             want,
             least: want,

@@ -97,7 +97,10 @@ fn any_ask() -> impl Strategy<Value = What> {
             fresh,
             spent,
             debt,
-            owes: debt / 2,
+            owed_ago: match debt {
+                0 => Ask::NOTHING_OWED,
+                debt => Micros(u64::from(debt) * 40_000),
+            },
             holds,
             want: want.max(least),
             least,

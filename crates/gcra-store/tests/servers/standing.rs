@@ -70,6 +70,34 @@ async fn what_is_owed_and_lent_is_read_and_cleared() {
     }
 }
 
+#[tokio::test]
+async fn a_bucket_that_was_cleared_owes_what_shares_may_have_allowed_since_then() {
+    needs!(valkey());
+    let (server, nodes) = (Server::start(&[]), crate::support::cluster(2));
+    let [alone, mut strict] = [(); 2].map(|()| config(&server.url()));
+    strict.strict = true;
+    let of_cluster = config(&crate::support::cluster_url(&nodes));
+    for (config, key) in [(alone, "1"), (strict, "2"), (of_cluster, "3")] {
+        let mut host = Host::ready(config.clone()).await;
+        let bucket = bucket(key, slow(20));
+        let mut free = async |owed_ago| {
+            let Sent { ask, at } = host.sent(0);
+            let sent = Sent { ask: Ask { owed_ago, ..ask }, at };
+            host.line.submit(vec![(bucket.clone(), sent)]).unwrap();
+            match host.answers(1).await[0].outcome {
+                AskOutcome::Reply(reply) => reply.free,
+                other => panic!("{other:?}"),
+            }
+        };
+        let hour = Micros::from_millis(3_600_000);
+        assert_eq!(free(hour).await, 0, "nothing was cleared");
+        Standing::clear(config.clone(), &bucket).await.unwrap();
+        assert_eq!(free(hour).await, 20);
+        assert_eq!(free(Ask::NOTHING_OWED).await, 20);
+        assert_eq!(free(Micros::ZERO).await, 0, "that is later");
+    }
+}
+
 /// The debt under earlier numbers must not come back.
 #[tokio::test]
 async fn a_bucket_with_earlier_numbers_is_read_and_cleared() {
