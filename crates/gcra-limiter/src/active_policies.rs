@@ -12,7 +12,9 @@ use gcra_policy::key_parts::{KeyArg, Nat64};
 use gcra_policy::orders::{OrderInForce, PolicyOrders};
 use gcra_policy::{KeyParts, Limit, LimitNumbers, Policies, Policy, Price, Rule};
 use gcra_table::board::Order;
-use gcra_table::{KeyHash, LeaseKey, LeaseNumbers, LimitSalt, Nanos, Quota, Table, Time};
+use gcra_table::{
+    BucketPlace, KeyHash, LeaseKey, LeaseNumbers, LimitSalt, Nanos, Quota, Table, Time,
+};
 use spop_agent::{Actions, Message};
 
 use crate::answer::AnswerVars;
@@ -63,7 +65,20 @@ pub struct ActivePolicy {
     pub orders: Option<Box<PolicyOrders>>,
 }
 
-/// How a message of a policy is decided.
+/// How a message of a policy is decided: by the least work that is right for all messages of the
+/// policy. It is found once, when the policy comes into force.
+///
+/// | request | usual | shared, usual | plain | full |
+/// |---|---|---|---|---|
+/// | of one message, with an agent | `decide_single` | `spend` | `decide` | `verdict` |
+/// | the same, without lent cells | | `verdict` | | |
+/// | of several messages | `decide` | `verdict` | `decide` | `verdict` |
+/// | any, with an audit | `verdict` | `verdict` | `verdict` | `verdict` |
+/// | inside HAProxy | `ChargeSingle` | | `decide` | `verdict` |
+///
+/// `OneMessage` in `decide/path.rs` takes the way of the first line, for a request that was
+/// decoded and for one of a known shape. `Deciding` in `decide/request.rs` takes all others, and
+/// `decide/in_process.rs` begins the last. `verdict`, of `Asked`, is right for each policy.
 #[derive(Clone, Copy, Debug)]
 pub enum DecisionPath {
     /// By one charge.
@@ -75,6 +90,36 @@ pub enum DecisionPath {
     Plain,
     /// By all that may be asked about it.
     Full,
+}
+
+impl DecisionPath {
+    fn of(
+        policy: &Policy,
+        has_changed: bool,
+        answers: &Answers,
+        orders: Option<&PolicyOrders>,
+    ) -> Self {
+        let Policy { trial, shared, .. } = policy;
+        let is_plain = trial.is_none() && shared.is_none() && policy.settle().is_none();
+        match SingleCharge::of(policy, has_changed, answers, orders) {
+            Some(single) if shared.is_some() => Self::SingleLease(single),
+            Some(single) => Self::SingleCharge(single),
+            None if is_plain && orders.is_none() => Self::Plain,
+            None => Self::Full,
+        }
+    }
+
+    /// The place of the bucket of a key of its policy, on the usual path.
+    #[inline(always)]
+    pub(crate) fn place<'t>(&self, table: &'t Table, key: KeyHash) -> Option<BucketPlace<'t>> {
+        let Self::SingleCharge(single) = self else { return None };
+        Some(table.place(single.key(key), &single.quota))
+    }
+
+    /// Whether the charge of the limits of this host is all that a decision needs.
+    pub(crate) const fn is_local(&self) -> bool {
+        matches!(self, Self::SingleCharge(_) | Self::Plain)
+    }
 }
 
 impl ActivePolicy {
@@ -241,33 +286,20 @@ impl ActivePolicies {
                 || (&old.rule, &old.overrides) == (&new.rule, &new.overrides);
             is_same.then_some(before.rules)
         };
-        let is_plain = |policy: &Policy| {
-            policy.trial.is_none() && policy.shared.is_none() && policy.settle().is_none()
-        };
         let changes = history.changes_until(&policies, now);
         let rows = policies.list.iter().zip(changes).map(|(policy, changes)| {
             let before = by_name.get(&*policy.name);
             let of_policy = PolicyOrders::of(&orders, |order| policy.follows(order));
             let has_changed = changes.may_owe(now);
             let may_delay = policy.max_delay() > Nanos::ZERO;
-            let path = match SingleCharge::of(
-                policy,
-                has_changed,
-                &policies.answers,
-                of_policy.as_deref(),
-            ) {
-                Some(single) if policy.shared.is_some() => DecisionPath::SingleLease(single),
-                Some(single) => DecisionPath::SingleCharge(single),
-                None if is_plain(policy) && of_policy.is_none() => DecisionPath::Plain,
-                None => DecisionPath::Full,
-            };
+            let (answers, orders) = (&policies.answers, of_policy.as_deref());
             ActivePolicy {
                 policy: policy.clone(),
                 hashing: Hashing::of(policy),
                 reads_messages: policy.limits().any(Limit::reads_messages),
                 changes,
                 has_changed,
-                path,
+                path: DecisionPath::of(policy, has_changed, answers, orders),
                 stats: stats.policy(&policy.name),
                 mistaken: before
                     .filter(|before| Arc::ptr_eq(&before.policy, policy))

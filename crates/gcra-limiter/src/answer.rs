@@ -4,6 +4,7 @@
 // ADR 31: The hot path moves values in registers.
 
 use std::cell::Cell;
+use std::mem;
 
 use arrayvec::ArrayVec;
 use gcra_policy::answers::{Answers, MAX_LISTED, Var};
@@ -31,17 +32,38 @@ pub struct LimitUsage {
     pub window_ends: Nanos,
 }
 
-impl LimitUsage {
+/// The state of a key's bucket after a decision: the numbers of a [`LimitUsage`] that differ
+/// from decision to decision.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BucketStanding {
+    pub(crate) owed: Nanos,
+    pub(crate) wait: Nanos,
+    pub(crate) window_ends: Nanos,
+}
+
+impl BucketStanding {
     /// That of a limit with a rate.
-    pub(crate) const fn of_rate(
-        limit: LimitPlace,
-        quota: Quota,
-        owed: Nanos,
-        wait: Nanos,
-    ) -> Self {
-        Self { limit, quota, owed, wait, window_ends: Nanos::ZERO }
+    pub(crate) const fn of_rate(owed: Nanos, wait: Nanos) -> Self {
+        Self { owed, wait, window_ends: Nanos::ZERO }
     }
 
+    /// That of a limit that counts in windows, if so many cells are counted in this one.
+    pub(crate) fn in_window(quota: Quota, used: u32, ends_in: Nanos, is_denied: bool) -> Self {
+        // More were counted if the file allowed more then, or if responses have charged more.
+        let owed = quota.emission_interval().saturating_mul(used.min(quota.burst()).into());
+        let wait = if is_denied { ends_in } else { Nanos::ZERO };
+        Self { owed, wait, window_ends: ends_in }
+    }
+
+    /// That of the limit in this place, with this quota.
+    #[inline]
+    pub(crate) const fn of(self, limit: LimitPlace, quota: Quota) -> LimitUsage {
+        let Self { owed, wait, window_ends } = self;
+        LimitUsage { limit, quota, owed, wait, window_ends }
+    }
+}
+
+impl LimitUsage {
     /// How long it takes until the limit is whole again, if the client sends no request.
     fn whole_after(&self) -> Nanos {
         if self.window_ends > Nanos::ZERO { self.window_ends } else { self.owed }
@@ -64,9 +86,11 @@ impl LimitUsage {
     /// Whether this limit is at least as restrictive as the other one: it has the longer wait, or
     /// else fewer requests left.
     fn is_as_tight_as(&self, other: &Self) -> bool {
-        let order = self.wait.cmp(&other.wait);
-        let order = order.then_with(|| other.remaining().cmp(&self.remaining()));
-        order.then_with(|| self.whole_after().cmp(&other.whole_after())).is_ge()
+        if self.wait != other.wait {
+            return self.wait > other.wait;
+        }
+        let (own, others) = (self.remaining(), other.remaining());
+        if own == others { self.whole_after() >= other.whole_after() } else { own < others }
     }
 }
 
@@ -165,6 +189,12 @@ impl AnswerVars {
         let reason = AnswerVar::new(*scope, Var::Reason.name());
         Self { blocked: AnswerVar::new(*scope, *blocked), reason, others }
     }
+
+    /// Whether an answer has more than `blocked`.
+    #[inline]
+    pub(crate) fn has_others(&self) -> bool {
+        !self.others.is_empty()
+    }
 }
 
 pub trait SetVars {
@@ -257,8 +287,10 @@ impl Answer<'_> {
                 reply.set(reason, Some(Reason::Blocked.as_str().into()));
             }
         }
+        // Looked up once: what is written to the reply could be anything else in memory.
+        let (listed, tightest) = (self.usages.listed(), self.usages.tightest());
         for (var, named) in others {
-            if !self.set_left(*var, named, reply) {
+            if !self.set_left(*var, named, listed, tightest, reply) {
                 self.set_decided(*var, named, reply);
             }
         }
@@ -322,10 +354,16 @@ impl Answer<'_> {
     /// Sets a variable that says what is left of the limits, if a limit was asked. Returns false
     /// if it is another variable.
     #[inline(always)]
-    fn set_left(&self, var: Var, named: &AnswerVar, reply: &mut impl SetVars) -> bool {
-        let Self { policies, usages, .. } = *self;
-        let listed = usages.listed();
-        match (var, usages.tightest()) {
+    fn set_left(
+        &self,
+        var: Var,
+        named: &AnswerVar,
+        listed: &[LimitUsage],
+        tightest: Option<&LimitUsage>,
+        reply: &mut impl SetVars,
+    ) -> bool {
+        let policies = self.policies;
+        match (var, tightest) {
             (Var::Remaining, Some(it)) => reply.set(named, Some(it.remaining().into())),
             (Var::Limit, Some(it)) => reply.set(named, Some(it.quota.burst().into())),
             (Var::Reset, Some(it)) => reply.set(named, Some(it.whole_after_s().into())),
@@ -374,7 +412,9 @@ impl Answer<'_> {
         let text = TextWriter::text_in(&mut space, |it| ratelimit(policies, listed, it))?;
         list.header(b"ratelimit", text)?;
         if wait > Nanos::ZERO {
-            list.header(b"retry-after", itoa::Buffer::new().format(wait.secs_ceil()).as_bytes())?;
+            let seconds = wait.secs_ceil();
+            let text = TextWriter::text_in(&mut space, |it| it.push_with_number([], seconds))?;
+            list.header(b"retry-after", text)?;
         }
         reply.set(named, Some(Value::Binary(list.finish()?)));
         Ok(())
@@ -397,12 +437,13 @@ fn ratelimit(
     usages: &[LimitUsage],
     text: &mut TextWriter<'_, '_>,
 ) -> Result<(), BufferFull> {
-    let mut is_first = true;
+    let mut between = 2;
     for usage in usages {
         let Some(limit) = policies.limit_at(usage.limit) else { continue };
-        begin_member(text, std::mem::take(&mut is_first), &limit.label)?;
-        parameter(text, *b"\";r=0", usage.remaining().into())?;
-        parameter(text, *b";t=0", usage.whole_after_s())?;
+        let member = limit.member.as_bytes();
+        text.push_short(member.get(mem::take(&mut between)..).unwrap_or(member))?;
+        text.push_with_number(*b"r=", usage.remaining().into())?;
+        text.push_with_number(*b";t=", usage.whole_after_s())?;
     }
     Ok(())
 }
@@ -414,52 +455,19 @@ fn ratelimit_policy(
     usages: &[LimitUsage],
     text: &mut TextWriter<'_, '_>,
 ) -> Result<(), BufferFull> {
-    let mut is_first = true;
+    let mut between = 2;
     for usage in usages {
         let Some(limit) = policies.limit_at(usage.limit) else { continue };
         let window = match limit.calendar() {
             None => window(usage.quota),
             Some(calendar) => calendar.unit().nominal_s().into(),
         };
-        begin_member(text, std::mem::take(&mut is_first), &limit.label)?;
-        parameter(text, *b"\";q=0", usage.quota.burst().into())?;
-        parameter(text, *b";w=0", window)?;
+        let member = limit.member.as_bytes();
+        text.push_short(member.get(mem::take(&mut between)..).unwrap_or(member))?;
+        text.push_with_number(*b"q=", usage.quota.burst().into())?;
+        text.push_with_number(*b";w=", window)?;
     }
     Ok(())
-}
-
-/// Begins a member of a list: what is between two of them, and the name.
-#[inline]
-fn begin_member(
-    text: &mut TextWriter<'_, '_>,
-    is_first: bool,
-    label: &str,
-) -> Result<(), BufferFull> {
-    match is_first {
-        true => text.push(b"\"")?,
-        false => text.push(b", \"")?,
-    }
-    text.push(label.as_bytes())
-}
-
-/// Adds a parameter with this number in the place of the 0 at its end.
-#[inline]
-fn parameter<const N: usize>(
-    text: &mut TextWriter<'_, '_>,
-    mut parameter: [u8; N],
-    number: u64,
-) -> Result<(), BufferFull> {
-    match u8::try_from(number) {
-        // Most numbers of denied requests, in fewer steps.
-        Ok(digit @ ..10) => {
-            parameter[N - 1] = b'0' + digit;
-            text.push(&parameter)
-        }
-        _ => {
-            text.push(&parameter[..N - 1])?;
-            text.push(itoa::Buffer::new().format(number).as_bytes())
-        }
-    }
 }
 
 /// The seconds in which an empty burst is full again, rounded up; at least 1.
@@ -568,7 +576,7 @@ mod tests {
     /// The standing of the limit at this place in the first policy.
     fn usage(limit: u32, of: &Limit, owed: Nanos, wait: Nanos) -> LimitUsage {
         let limit = LimitPlace { policy: 0, rule: RuleAt::new(None), limit };
-        LimitUsage::of_rate(limit, of.quota(None), owed, wait)
+        BucketStanding::of_rate(owed, wait).of(limit, of.quota(None))
     }
 
     const LABEL: &str = "[a-z]{1,20}(\\.[a-z]{1,9})?";

@@ -9,19 +9,16 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, Guard};
 use gcra_policy::answers::{Answers, Var};
 use gcra_policy::{Sharing, WithoutStore};
-use gcra_table::Table;
+use gcra_table::{Leases, Table};
 use spop_agent::{AckWriter, Agent, Handler, Limits, Reply, Request, ShapedNotifies, Value};
 
-use crate::active_policies::{ActivePolicies, DecisionPath};
+use crate::active_policies::ActivePolicies;
 use crate::answer::LimitUsages;
 use crate::audit_lines::{AuditFile, Lines};
-use crate::counting::count;
-use crate::decide::lease_spender::LeaseSpender;
-use crate::decide::local::decide_single;
-use crate::decide::plain::Plain;
+use crate::decide::path::{Decided, OneMessage};
 use crate::decide::request::{Deciding, Progress};
 use crate::decide::shared_progress::Patience;
 use crate::lease_client::LeaseClient;
@@ -113,16 +110,11 @@ impl Handler for Limiter {
         let Round { table, in_force, leases, .. } = &*round;
         let message = request.messages().next().ok_or(Unanswerable::NoMessage)?;
         let question = Question::new(in_force, table, &message)?;
-        match (&in_force.row(question.policy).path, leases) {
-            (DecisionPath::SingleCharge(single), _) => {
-                table.prefetch(single.key(question.key), single.quota);
-            }
-            (DecisionPath::SingleLease(single), Some(leases)) => {
-                leases.prefetch(single.lease_key(question.key));
-            }
-            // A copy is lent, so that the usual path keeps the message in registers.
-            _ => question.prefetch(table, in_force, Some(&message.clone())),
-        }
+        let borrowing = self.borrowing(leases);
+        let (row, found) = (in_force.row(question.policy), (question.key, question.rule));
+        // A copy, so that the usual path keeps the message in registers.
+        let message = || Some(message.clone());
+        OneMessage { table, in_force, borrowing }.prefetch(row, found, message);
         Ok(question)
     }
 
@@ -144,39 +136,23 @@ impl Handler for Limiter {
         {
             let Round { table, in_force, now, lane, audit: _, leases, has_learned } = &mut *round;
             let row = in_force.row(question.policy);
-            let verdict = match &row.path {
-                DecisionPath::SingleCharge(single) => {
-                    // Only this: a call of `decide` would have the code of all other cases here.
-                    let place = table.place(single.key(question.key), &single.quota);
-                    let verdict = decide_single(table, now, single, &place, question);
-                    let (stats, message) = (row.stats.on(*lane), || request.messages().next());
-                    count(in_force, row, stats, question, verdict, message);
-                    Some(verdict)
-                }
-                DecisionPath::SingleLease(single) => {
-                    let leases = leases.as_ref().map(|leases| &***leases);
-                    let (lease_client, lane, now) =
-                        (self.lease_client.as_deref(), *lane, now.time());
-                    let lent = LeaseSpender {
-                        table,
-                        in_force,
-                        row,
-                        single,
-                        lane,
-                        lease_client,
-                        leases,
-                        now,
-                    };
-                    lent.spend(question, || request.messages().next())
-                }
-                DecisionPath::Plain => return Self::answer_plain(round, question, request, reply),
-                DecisionPath::Full => None,
-            };
-            if let Some(verdict) = verdict {
+            let (stats, borrowing) = (row.stats.on(*lane), self.borrowing(leases));
+            let one = OneMessage { table, in_force, borrowing };
+            let message = || request.messages().next();
+            let place = row.path.place(table, question.key);
+            let decided = one.decide(row, stats, now, || question, place, message);
+            if !matches!(decided, Decided::No) {
                 in_force.shapes.learn_once(has_learned, in_force, request, question);
+            }
+            match decided {
                 // It fits: the limit for ACKs is at least the size of this one.
-                reply.append(&in_force.blocked[usize::from(verdict.is_blocked())]);
-                return;
+                Decided::Blocked(is_blocked) => {
+                    return reply.append(&in_force.blocked[usize::from(is_blocked)]);
+                }
+                Decided::ByAnswer => {
+                    return one.answer(row, stats, now, question, message, reply);
+                }
+                Decided::No => {}
             }
         }
         self.answer_more(round, first, request, reply);
@@ -188,21 +164,16 @@ impl Handler for Limiter {
 }
 
 impl Limiter {
-    /// As [`answer`](Self::answer), for one message on the [plain path](DecisionPath::Plain).
-    fn answer_plain(
-        round: &mut Round,
-        question: Question,
-        request: &Request<'_>,
-        reply: &mut Reply<'_>,
-    ) {
-        let Round { table, in_force, now, lane, has_learned, .. } = round;
-        in_force.shapes.learn_once(has_learned, in_force, request, question);
-        let row = in_force.row(question.policy);
-        let plain = Plain { table, in_force, row, stats: row.stats.on(*lane) };
-        plain.answer(now, question, || request.messages().next(), reply);
+    /// The lease client, and the leases of a round, if there is a store.
+    #[inline]
+    fn borrowing<'r>(
+        &'r self,
+        leases: &'r Option<Guard<Arc<Leases>>>,
+    ) -> Option<(&'r LeaseClient, &'r Leases)> {
+        Some((self.lease_client.as_deref()?, leases.as_deref()?))
     }
 
-    /// The same for any number of messages and on all paths.
+    /// As [`answer`](Self::answer), for any number of messages and on all paths.
     #[inline(never)]
     fn answer_more(
         &self,
@@ -215,7 +186,7 @@ impl Limiter {
         let deciding = Deciding {
             in_force,
             table,
-            borrowing: self.lease_client.as_deref().zip(leases.as_ref().map(|leases| &***leases)),
+            borrowing: self.borrowing(leases),
             undecided: &self.undecided,
             lane: *lane,
             patience: Patience::MayWait,

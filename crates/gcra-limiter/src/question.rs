@@ -4,7 +4,7 @@
 // ADR 40: A limit may read the message itself.
 
 use gcra_policy::limit_from_arg::ArgValue;
-use gcra_policy::{Limit, LimitPlace, Policies, Policy, Price, RuleAt};
+use gcra_policy::{LimitPlace, Policies, Policy, Price, RuleAt};
 use gcra_table::{KeyHash, Table};
 use spop_agent::{Message, Value};
 
@@ -123,27 +123,6 @@ impl Question {
         Ok(Self { policy: index, rule: RuleAt::new(overridden), cells, key })
     }
 
-    /// Starts to fetch the buckets of all limits that a message is asked about. It may be missing
-    /// where the policy does not read it.
-    #[inline(never)]
-    pub(crate) fn prefetch(
-        self,
-        table: &Table,
-        in_force: &ActivePolicies,
-        message: Option<&Message<'_>>,
-    ) {
-        let policy = &in_force.row(self.policy).policy;
-        let prefetch = |limits: &[Limit]| {
-            for limit in limits {
-                LimitBucket::prefetch_of(table, limit, self.key, message);
-            }
-        };
-        prefetch(policy.rule(self.rule).limits());
-        if let Some(trial) = policy.trial {
-            prefetch(in_force.row(trial).policy.rule.limits());
-        }
-    }
-
     /// The question about one cell of a message's key, under the policy with this index, whether
     /// that is the one for the message or not. `None` when an arg of the key is missing.
     pub fn under(
@@ -154,6 +133,30 @@ impl Question {
     ) -> Option<Self> {
         let (key, overridden) = hash_key(table.hasher(), &in_force.row(index).policy, message)?;
         Some(Self { policy: index, rule: RuleAt::new(overridden), cells: 1, key })
+    }
+}
+
+/// Starts to fetch the buckets of all limits that a message is asked about by this policy, whose
+/// rule for the key is `rule`. `message` is called for policies that read messages.
+#[inline(never)]
+pub(crate) fn prefetch_limits<'m>(
+    table: &Table,
+    in_force: &ActivePolicies,
+    row: &ActivePolicy,
+    rule: RuleAt,
+    key: KeyHash,
+    message: impl FnOnce() -> Option<Message<'m>>,
+) {
+    let trial = row.policy.trial.map(|trial| in_force.row(trial));
+    let reads_messages = row.reads_messages || trial.is_some_and(|trial| trial.reads_messages);
+    let message = if reads_messages { message() } else { None };
+    for limit in row.policy.rule(rule).limits() {
+        LimitBucket::prefetch_of(table, limit, key, message.as_ref());
+    }
+    if let Some(trial) = trial {
+        for limit in trial.policy.rule.limits() {
+            LimitBucket::prefetch_of(table, limit, key, message.as_ref());
+        }
     }
 }
 

@@ -8,19 +8,17 @@
 
 // ADR 49: Usual requests are answered by their shapes.
 
+use std::net::Ipv6Addr;
 use std::sync::OnceLock;
 
 use arrayvec::ArrayVec;
 use gcra_policy::key_bytes::write_part;
 use gcra_policy::{Policy, RuleAt};
 use gcra_table::{BucketPlace, KeyHash, Table};
-use spop_agent::{Arg, Reply, Request, Shape, ShapedNotifies, Value};
+use spop_agent::{Arg, Request, Shape, ShapedNotifies, Value};
 
 use crate::active_policies::{ActivePolicies, ActivePolicy, DecisionPath};
-use crate::counting::count;
-use crate::decide::lease_spender::LeaseSpender;
-use crate::decide::local::{decide, decide_single};
-use crate::decide::plain::Plain;
+use crate::decide::path::{Decided, OneMessage};
 use crate::known_shapes::{KnownShape, KnownShapes, MOST_SHAPES};
 use crate::lease_client::LeaseClient;
 use crate::message_key::write;
@@ -60,17 +58,40 @@ impl KnownShape {
         })
     }
 
-    /// The hash of the key that is this value, and the rule for it: what [`Question::new`] finds.
-    #[inline(never)]
-    fn find(&self, table: &Table, policy: &Policy, value: Value<'_>) -> (KeyHash, RuleAt) {
-        if self.is_as_sent {
-            return (hash_as_sent(table, value), RuleAt::new(None));
+    /// The hash of the key that is a value, and the rule for it: what [`Question::new`] finds.
+    /// `of` says of which kind the value is. It stays in registers.
+    #[inline(always)]
+    fn find<'v, V>(
+        &self,
+        table: &Table,
+        row: &ActivePolicy,
+        value: V,
+        of: impl Fn(V) -> Value<'v>,
+    ) -> (KeyHash, RuleAt) {
+        if !self.is_as_sent {
+            return find_grouped(table, row, value, of);
         }
-        let (part, rule) = policy.first_part(value);
-        let mut hasher = table.hasher();
-        write(&mut hasher, &policy.key, part);
-        (hasher.finish(), RuleAt::new(rule))
+        let key = match of(value) {
+            Value::Ipv6(ip) => hash_ipv6(table, ip),
+            Value::String(string) => hash_string(table, string),
+            value => hash_as_sent(table, value),
+        };
+        (key, RuleAt::new(None))
     }
+}
+
+/// The same where the policy has something to say about the value.
+#[inline(never)]
+fn find_grouped<'v, V>(
+    table: &Table,
+    row: &ActivePolicy,
+    value: V,
+    of: impl Fn(V) -> Value<'v>,
+) -> (KeyHash, RuleAt) {
+    let (part, rule) = row.policy.first_part(of(value));
+    let mut hasher = table.hasher();
+    write(&mut hasher, &row.policy.key, part);
+    (hasher.finish(), RuleAt::new(rule))
 }
 
 /// The hash of a key that is one value as it is.
@@ -79,6 +100,17 @@ pub(crate) fn hash_as_sent(table: &Table, value: Value<'_>) -> KeyHash {
     let mut hasher = table.hasher();
     write_part(&mut hasher, value);
     hasher.finish()
+}
+
+/// The same of an address, apart from the code for IPv4, which is the usual one.
+#[inline(never)]
+fn hash_ipv6(table: &Table, ip: Ipv6Addr) -> KeyHash {
+    hash_as_sent(table, Value::Ipv6(ip))
+}
+
+#[inline(never)]
+fn hash_string(table: &Table, string: &[u8]) -> KeyHash {
+    hash_as_sent(table, Value::String(string))
 }
 
 impl KnownShapes {
@@ -123,21 +155,17 @@ impl KnownShapes {
         }
     }
 
-    /// Adds the shapes to a list, with their path and statistics in force.
+    /// Adds the shapes to a list, with their policies and statistics in force.
     #[inline]
     fn add_to<'r>(
         &'r self,
         list: &mut ArrayVec<ShapeInForce<'r>, MOST_SHAPES>,
         in_force: &'r ActivePolicies,
         lane: Lane,
-        is_lent: bool,
     ) {
         for known in self.list.iter().map_while(OnceLock::get) {
             let row = in_force.row(known.policy);
-            // Without a store nothing is lent.
-            if is_lent || !matches!(row.path, DecisionPath::SingleLease(_)) {
-                list.push(ShapeInForce { known, row, stats: row.stats.on(lane) });
-            }
+            list.push(ShapeInForce { known, row, stats: row.stats.on(lane) });
         }
     }
 }
@@ -163,16 +191,8 @@ fn policy_of_shape<'p>(
         _ => false,
     };
     let is_by_key = is_whole_key && policy.price.arg().is_none();
-    (is_by_key && is_answered(row)).then_some(policy)
-}
-
-/// Whether requests of the policy in this row are answered by their shapes.
-fn is_answered(row: &ActivePolicy) -> bool {
-    match row.path {
-        DecisionPath::SingleCharge(_) | DecisionPath::SingleLease(_) => true,
-        DecisionPath::Plain => !row.reads_messages,
-        DecisionPath::Full => false,
-    }
+    let is_decided = !row.reads_messages && !matches!(row.path, DecisionPath::Full);
+    (is_by_key && is_decided).then_some(policy)
 }
 
 struct ShapeInForce<'r> {
@@ -186,7 +206,7 @@ struct Pending<'r> {
     shape: &'r ShapeInForce<'r>,
     key: KeyHash,
     rule: RuleAt,
-    /// For the usual way.
+    /// For the usual path.
     place: Option<BucketPlace<'r>>,
 }
 
@@ -201,13 +221,13 @@ impl Round {
         let Self { table, in_force, now, lane, audit, leases, .. } = self;
         let (table, in_force): (&Table, &ActivePolicies) = (table, in_force);
         let leases = leases.as_ref().map(|leases| &***leases);
+        let one = OneMessage { table, in_force, borrowing: lease_client.zip(leases) };
         let mut shapes = ArrayVec::new();
-        in_force.shapes.add_to(&mut shapes, in_force, *lane, leases.is_some());
+        in_force.shapes.add_to(&mut shapes, in_force, *lane);
         let answers = in_force.blocked.each_ref().map(|answer| notifies.as_answer(answer));
         let ([first, ..], [Some(pass), Some(block)], None) = (&shapes[..], answers, audit) else {
             return;
         };
-        let has_variables = !in_force.policies.answers.others.is_empty();
         let (mut at, mut shape) = (0, first);
         // HAProxy may send several shapes by turns: which one came behind each the last time.
         let (mut behind, mut last, mut take_turns) = ([0; MOST_SHAPES], 0, false);
@@ -216,12 +236,10 @@ impl Round {
             let mut misses = 0;
             while !pending.is_full() {
                 let ShapeInForce { known, row, .. } = *shape;
-                let ipv4 = |ip| match known.is_as_sent {
-                    true => (hash_as_sent(table, Value::Ipv4(ip)), RuleAt::new(None)),
-                    false => known.find(table, &row.policy, Value::Ipv4(ip)),
-                };
-                let other = |value| known.find(table, &row.policy, value);
-                let Some((key, rule)) = notifies.read(&known.shape, ipv4, other) else {
+                let ipv4 = |ip| known.find(table, row, ip, Value::Ipv4);
+                let ipv6 = |ip| known.find(table, row, ip, Value::Ipv6);
+                let string = |string| known.find(table, row, string, Value::String);
+                let Some((key, rule)) = notifies.read(&known.shape, ipv4, ipv6, string) else {
                     misses += 1;
                     at = if at + 1 < shapes.len() { at + 1 } else { 0 };
                     match shapes.get(at) {
@@ -233,22 +251,7 @@ impl Round {
                 if misses > 0 {
                     (behind[last], take_turns, misses) = (at, true, 0);
                 }
-                let place = match &row.path {
-                    DecisionPath::SingleCharge(single) => {
-                        Some(table.place(single.key(key), &single.quota))
-                    }
-                    DecisionPath::SingleLease(single) => {
-                        if let Some(leases) = leases {
-                            leases.prefetch(single.lease_key(key));
-                        }
-                        None
-                    }
-                    DecisionPath::Plain | DecisionPath::Full => {
-                        let question = known.question(key, rule);
-                        question.prefetch(table, in_force, None);
-                        None
-                    }
-                };
+                let place = one.prefetch(row, (key, rule), || None);
                 pending.push(Pending { shape, key, rule, place });
                 if take_turns && let Some(next) = shapes.get(behind[at]) {
                     (last, at, shape) = (at, behind[at], next);
@@ -256,49 +259,21 @@ impl Round {
             }
             for Pending { shape, key, rule, place } in &pending {
                 let &&ShapeInForce { known, row, stats } = shape;
-                let question = known.question(*key, *rule);
+                let question = || known.question(*key, *rule);
                 let message = || notifies.first().message();
-                let verdict = match (&row.path, place) {
-                    (DecisionPath::SingleCharge(single), Some(place)) => {
-                        let verdict = decide_single(table, now, single, place, question);
-                        count(in_force, row, stats, question, verdict, message);
-                        verdict
+                let is_more = match one.decide(row, stats, now, question, *place, message) {
+                    Decided::Blocked(true) => notifies.answer(block),
+                    Decided::Blocked(false) => notifies.answer(pass),
+                    Decided::ByAnswer => {
+                        let notify = notifies.first();
+                        notifies.answer_with(|reply| {
+                            let message = || notify.message();
+                            one.answer(row, stats, now, question(), message, reply);
+                        })
                     }
-                    (DecisionPath::SingleLease(single), _) => {
-                        let (lane, now) = (*lane, now.time());
-                        let lent = LeaseSpender {
-                            table,
-                            in_force,
-                            row,
-                            single,
-                            lane,
-                            lease_client,
-                            leases,
-                            now,
-                        };
-                        match lent.spend(question, message) {
-                            Some(verdict) => verdict,
-                            None => return,
-                        }
-                    }
-                    _ if has_variables => {
-                        let (plain, notify) =
-                            (Plain { table, in_force, row, stats }, notifies.first());
-                        let message = || notify.message();
-                        let answer =
-                            |reply: &mut Reply<'_>| plain.answer(now, question, message, reply);
-                        if !notifies.answer_with(answer) {
-                            return;
-                        }
-                        continue;
-                    }
-                    _ => {
-                        let verdict = decide(table, now, row, question, None, None, message);
-                        count(in_force, row, stats, question, verdict, message);
-                        verdict
-                    }
+                    Decided::No => false,
                 };
-                if !notifies.answer(if verdict.is_blocked() { block } else { pass }) {
+                if !is_more {
                     return;
                 }
             }

@@ -165,8 +165,16 @@ impl Digest {
                 self.number(limits.len() as u64);
                 // The others say the same in words.
                 for limit in limits {
-                    let Limit { label: _, id, salt: _, record_name: _, numbers, key, words: _ } =
-                        limit;
+                    let Limit {
+                        label: _,
+                        member: _,
+                        id,
+                        salt: _,
+                        record_name: _,
+                        numbers,
+                        key,
+                        words: _,
+                    } = limit;
                     let quota = limit.quota(None);
                     if let LimitNumbers::PerWindow(counts) = numbers {
                         self.add(b"window");

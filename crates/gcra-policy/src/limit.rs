@@ -44,6 +44,9 @@ impl Rule {
 pub struct Limit {
     /// The name in header fields and in logs.
     pub label: Arc<str>,
+    /// The beginning of its member in a list of limits, as in `, "api";`. An answer copies it in
+    /// one piece.
+    pub member: Box<str>,
     /// Separates its buckets in the table from those of other limits with the same key.
     pub id: u64,
     pub salt: SaltInForce,
@@ -54,6 +57,10 @@ pub struct Limit {
     pub key: Option<Box<KeyParts>>,
     /// In a box, because no request needs them.
     pub words: Box<LimitWords>,
+}
+
+fn member(label: &str) -> Box<str> {
+    format!(", \"{label}\";").into()
 }
 
 /// The salt of a limit in the table, once the limit is in force: see `Policies::come_into_force`.
@@ -140,6 +147,7 @@ impl Limit {
         };
         let LimitIdentity { id, record_name } = identity;
         Self {
+            member: member(&label),
             label: label.into(),
             id,
             salt: SaltInForce::default(),
@@ -164,9 +172,9 @@ impl Limit {
         };
         let numbers = LimitNumbers::PerWindow(WindowCount { calendar, quota }.into());
         let LimitIdentity { id, record_name } = identity;
-        let (label, words) = (label.into(), words.into());
+        let (member, label, words) = (member(&label), label.into(), words.into());
         let (salt, key) = (SaltInForce::default(), None);
-        Some(Self { label, id, salt, record_name, numbers, key, words })
+        Some(Self { label, member, id, salt, record_name, numbers, key, words })
     }
 
     /// The same with a key of its own, if there is one.

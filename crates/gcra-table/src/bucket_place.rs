@@ -34,7 +34,7 @@ impl Table {
     }
 
     /// Decides about `cells` cells of the key with this place, and charges them if they are
-    /// allowed: see [`charge`](Self::charge).
+    /// allowed: see [`charge_owing`](Self::charge_owing).
     ///
     /// The place must belong to this table and this quota. It says nothing about another table or
     /// quota, and other processes would not see a charge there.
@@ -45,20 +45,31 @@ impl Table {
         quota: &Quota,
         cells: u32,
         now: &mut Reading,
+        least_tat: Time,
     ) -> Decision {
         let BucketPlace { lines, fingerprint } = *place;
         debug_assert!(
             std::ptr::eq(lines[0], self.candidate_lines(fingerprint)[0]),
             "a place of this table, under this quota"
         );
-        let charge = ToCharge { quota, cells, least_tat: Time::ZERO };
-        match Bucket::try_charge_fetched(lines, fingerprint, charge, now.time(), self.loads) {
+        let charge = ToCharge { quota, cells, least_tat };
+        match Bucket::try_charge(lines, fingerprint, charge, now.time(), self.loads) {
             Some(decision) => decision,
             None => {
                 let id = BucketId { fingerprint, class: quota.class() };
                 // The quota by reference: the usual case need not copy it.
-                self.charge_anyhow(id, quota, cells, now, Time::ZERO)
+                self.charge_anyhow(id, quota, cells, now, least_tat)
             }
+        }
+    }
+
+    /// As [`tat`](Self::tat), at this place.
+    #[inline(always)]
+    pub fn tat_at(&self, place: &BucketPlace<'_>, quota: &Quota) -> Time {
+        let BucketPlace { lines, fingerprint } = *place;
+        match Bucket::find_fetched(lines, fingerprint, self.loads) {
+            Some((_, _, tat)) => tat,
+            None => self.tat_of(BucketId { fingerprint, class: quota.class() }),
         }
     }
 }

@@ -279,12 +279,7 @@ impl Table {
         now: &mut Reading,
         least_tat: Time,
     ) -> Decision {
-        let id = key.bucket_id(quota);
-        let charge = ToCharge { quota: &quota, cells, least_tat };
-        match self.bucket(id).try_charge(charge, now.time()) {
-            Some(decision) => decision,
-            None => self.charge_anyhow(id, &quota, cells, now, least_tat),
-        }
+        self.charge_at(&self.place(key, &quota), &quota, cells, now, least_tat)
     }
 
     /// The cases other than the usual one: there is no bucket yet, or no longer in this table, or
@@ -486,16 +481,12 @@ impl Table {
     /// The TAT of `key` under this quota; [`Time::ZERO`] if there is no bucket. Charges nothing.
     #[inline(always)]
     pub fn tat(&self, key: KeyHash, quota: Quota) -> Time {
-        let id = key.bucket_id(quota);
-        match self.bucket(id).find() {
-            Some((_, _, tat)) => tat,
-            None => self.tat_of(id),
-        }
+        self.tat_at(&self.place(key, &quota), &quota)
     }
 
     /// The same in any case.
     #[cold]
-    fn tat_of(&self, id: BucketId) -> Time {
+    pub(crate) fn tat_of(&self, id: BucketId) -> Time {
         match self.bucket(id).tat(&self.context(None)) {
             Ok(tat) => tat,
             Err(Moved) => self.moved_tat(id),

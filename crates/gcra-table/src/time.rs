@@ -77,7 +77,8 @@ impl Nanos {
 
     /// The time in seconds, rounded up.
     pub const fn secs_ceil(self) -> u64 {
-        self.0.div_ceil(1_000_000_000)
+        // In fewer steps than `div_ceil`, which works out the rest.
+        self.0.saturating_sub(1) / 1_000_000_000 + if self.0 > 0 { 1 } else { 0 }
     }
 }
 

@@ -2,12 +2,11 @@
 
 // ADR 49: Usual requests are answered by their shapes.
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 use arrayvec::ArrayVec;
 use spop_codec::{
-    AckWriter, Actions, Connection, Frame, FrameId, Message, RawIds, Shape, Value, ack_space,
-    decode,
+    AckWriter, Actions, Connection, Frame, FrameId, Message, RawIds, Shape, ack_space, decode,
 };
 
 use crate::reply::{Aside, Reply};
@@ -105,18 +104,20 @@ impl<'r, 'a> ShapedNotifies<'r, 'a> {
         fits.then_some(Answer(actions))
     }
 
-    /// Reads the next NOTIFY, and returns what `ipv4` or `other` makes of the value of its arg.
-    /// `None` if it does not have this shape, if there is none, or if the queue is full: when
-    /// [`QUEUE`](Self::QUEUE) were read, all of them have to be answered first.
+    /// Reads the next NOTIFY, and returns what `ipv4`, `ipv6` or `string` makes of the value of
+    /// its arg. `None` if it does not have this shape, if there is none, or if the queue is full:
+    /// when [`QUEUE`](Self::QUEUE) were read, all of them have to be answered first.
     #[inline(always)]
     pub fn read<R>(
         &mut self,
         shape: &Shape<impl AsRef<[u8]>>,
         ipv4: impl FnOnce(Ipv4Addr) -> R,
-        other: impl FnOnce(Value<'a>) -> R,
+        ipv6: impl FnOnce(Ipv6Addr) -> R,
+        string: impl FnOnce(&'a [u8]) -> R,
     ) -> Option<R> {
         let input = self.input.get(self.read..)?;
-        let (ids, made, length) = self.protocol.receive_shaped(input, shape, ipv4, other)?;
+        let (ids, made, length) =
+            self.protocol.receive_shaped(input, shape, ipv4, ipv6, string)?;
         let end = self.read + length;
         self.queue.try_push((ids, end)).ok()?;
         self.read = end;

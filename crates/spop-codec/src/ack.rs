@@ -6,7 +6,7 @@ use crate::value::Value;
 use crate::var::{Scope, VarName};
 use crate::varint;
 use crate::wire::{self, FrameId, LENGTH_BYTES, kind};
-use crate::writer::{BufferFull, Writer};
+use crate::writer::{BufferFull, Writer, value_in_two};
 
 const SET_VAR: u8 = 1;
 const UNSET_VAR: u8 = 2;
@@ -143,7 +143,14 @@ impl<'b> AckWriter<'b> {
     pub fn set(&mut self, var: &SetVar, value: Value<'_>) -> Result<(), BufferFull> {
         // Not a closure, which would not be inlined: the value is often one of a known type.
         let before = self.writer.used();
-        let written = var.write(&mut self.writer).and_then(|()| self.writer.value(value));
+        let written = match value_in_two(value) {
+            Some((end, length))
+                if self.writer.prefix_and(var.short(), var.length, end, length) =>
+            {
+                Ok(())
+            }
+            _ => var.write(&mut self.writer).and_then(|()| self.writer.value(value)),
+        };
         self.keep(before, written)
     }
 
@@ -281,10 +288,17 @@ impl SetVar {
         self.length + value.encoded_length()
     }
 
+    /// The first bytes. Those behind the action are 0.
+    #[inline(always)]
+    fn short(&self) -> &[u8; Self::SHORT] {
+        // It is there: the capacity is larger.
+        self.bytes.first_chunk().unwrap_or(&[0; Self::SHORT])
+    }
+
     #[inline]
     fn write(&self, writer: &mut Writer<'_>) -> Result<(), BufferFull> {
-        match self.bytes.first_chunk::<{ Self::SHORT }>() {
-            Some(bytes) if self.length <= Self::SHORT => writer.prefix(bytes, self.length),
+        match self.length {
+            ..=Self::SHORT => writer.prefix(self.short(), self.length),
             _ => writer.any_bytes(self.bytes.get(..self.length).ok_or(BufferFull)?),
         }
     }
@@ -311,7 +325,7 @@ impl TextWriter<'_, '_> {
         Ok(writer.into_written())
     }
 
-    /// Appends a piece.
+    /// Appends a piece. It is best for one whose length is known where this is called.
     ///
     /// # Errors
     ///
@@ -319,6 +333,30 @@ impl TextWriter<'_, '_> {
     #[inline]
     pub fn push(&mut self, piece: &[u8]) -> Result<(), BufferFull> {
         self.writer.bytes(piece)
+    }
+
+    /// As [`push`](Self::push), best for a piece of 8 to 16 bytes.
+    ///
+    /// # Errors
+    ///
+    /// It does not fit.
+    #[inline]
+    pub fn push_short(&mut self, piece: &[u8]) -> Result<(), BufferFull> {
+        self.writer.piece(piece)
+    }
+
+    /// Appends these bytes, at most seven, and a number in decimal digits.
+    ///
+    /// # Errors
+    ///
+    /// They do not fit.
+    #[inline(always)]
+    pub fn push_with_number<const N: usize>(
+        &mut self,
+        before: [u8; N],
+        number: u64,
+    ) -> Result<(), BufferFull> {
+        self.writer.with_decimal(before, number)
     }
 }
 

@@ -1,7 +1,7 @@
 //! The agent's end of one connection: which frames may come, under which limits, and until when.
 
 use core::fmt;
-use core::net::Ipv4Addr;
+use core::net::{Ipv4Addr, Ipv6Addr};
 use core::time::Duration;
 
 use crate::ack::AckWriter;
@@ -13,7 +13,6 @@ use crate::notify::Notify;
 use crate::reader::Reader;
 use crate::shape::{RawIds, Shape};
 use crate::status::Status;
-use crate::value::Value;
 use crate::wire::{FrameId, LENGTH_BYTES, kind};
 use crate::writer::BufferFull;
 
@@ -227,25 +226,25 @@ impl Connection {
     }
 
     /// Reads the NOTIFY of this shape at the beginning of `input`. Gives its ids, the result of
-    /// `ipv4` or `other` for its value, and how many bytes it takes there.
+    /// `ipv4`, `ipv6` or `string` for its value, and how many bytes it takes there.
     /// [`receive`](Self::receive) would find the same in more steps. `None` if there is no NOTIFY
     /// of this shape, or if it needs more steps: then call `receive`.
     ///
-    /// IPv4 addresses have a function of their own, because there are most of them: what it does
-    /// with one stays in registers.
+    /// Each kind of value has a function of its own, so that the value stays in registers.
     #[inline(always)]
     pub fn receive_shaped<'a, R>(
         &mut self,
         input: &'a [u8],
         shape: &Shape<impl AsRef<[u8]>>,
         ipv4: impl FnOnce(Ipv4Addr) -> R,
-        other: impl FnOnce(Value<'a>) -> R,
+        ipv6: impl FnOnce(Ipv6Addr) -> R,
+        string: impl FnOnce(&'a [u8]) -> R,
     ) -> Option<(RawIds, R, usize)> {
         // While pieces of a payload are awaited, no NOTIFY may come.
         if self.state != State::Running {
             return None;
         }
-        let received = shape.read(input, self.max_frame_size, ipv4, other)?;
+        let received = shape.read(input, self.max_frame_size, ipv4, ipv6, string)?;
         self.deadline = None;
         Some(received)
     }

@@ -6,11 +6,11 @@
 //! decoder: a number of more than eight bytes, a string of 240 bytes or more, and the last bytes
 //! of the input.
 
-use core::net::Ipv4Addr;
+use core::net::{Ipv4Addr, Ipv6Addr};
 
 use crate::ack::{AckWriter, Actions};
 use crate::reader::Reader;
-use crate::value::{Value, kind};
+use crate::value::kind;
 use crate::varint;
 use crate::wire::{self, FIN, LENGTH_BYTES};
 
@@ -66,16 +66,17 @@ impl<B: AsRef<[u8]>> Shape<B> {
         self.bytes.as_ref()
     }
 
-    /// Reads a NOTIFY of this shape at the beginning of `input`. Returns its ids, what `ipv4` or
-    /// `other` makes of its value, and its length; `None` if there is none, or if it is not a
-    /// usual one.
+    /// Reads a NOTIFY of this shape at the beginning of `input`. Returns its ids, what `ipv4`,
+    /// `ipv6` or `string` makes of its value, and its length; `None` if there is none, or if it is
+    /// not a usual one.
     #[inline(always)]
     pub(crate) fn read<'a, R>(
         &self,
         input: &'a [u8],
         max_frame_size: u32,
         ipv4: impl FnOnce(Ipv4Addr) -> R,
-        other: impl FnOnce(Value<'a>) -> R,
+        ipv6: impl FnOnce(Ipv6Addr) -> R,
+        string: impl FnOnce(&'a [u8]) -> R,
     ) -> Option<(RawIds, R, usize)> {
         let (head, _) = input.split_first_chunk::<BEFORE_IDS>()?;
         let (length, head) = head.split_first_chunk()?;
@@ -84,30 +85,30 @@ impl<B: AsRef<[u8]>> Shape<B> {
             return None;
         }
         let frame = input.get(..LENGTH_BYTES + length as usize)?;
-        let ids_at = frame.get(BEFORE_IDS..)?;
         match self.value {
             ValueKind::Ipv4 => {
-                let (before, ip) = ids_at.split_last_chunk::<4>()?;
-                let ids = self.ids_before(before)?;
+                let (before, ip) = frame.split_last_chunk::<4>()?;
+                let ids = self.ids_before(before.get(BEFORE_IDS..)?)?;
                 Some((ids, ipv4((*ip).into()), frame.len()))
             }
             ValueKind::Ipv6 => {
-                let (before, ip) = ids_at.split_last_chunk::<16>()?;
-                let ids = self.ids_before(before)?;
-                Some((ids, other(Value::Ipv6((*ip).into())), frame.len()))
+                let (before, ip) = frame.split_last_chunk::<16>()?;
+                let ids = self.ids_before(before.get(BEFORE_IDS..)?)?;
+                Some((ids, ipv6((*ip).into()), frame.len()))
             }
             ValueKind::String => {
+                let ids_at = frame.get(BEFORE_IDS..)?;
                 // The ids end where the shape begins, of which nothing but the ids says where.
                 let word = u64::from_le_bytes(*ids_at.first_chunk()?);
                 let end = usize::from(varint::length_in_word(word)?) + 1;
                 let end = end + self.bytes.as_ref().len();
-                let (before, string) = ids_at.split_at_checked(end)?;
+                let (before, text) = ids_at.split_at_checked(end)?;
                 let ids = self.ids_before(before)?;
-                let (&length, string) = string.split_first()?;
-                if !varint::is_whole(length) || usize::from(length) != string.len() {
+                let (&length, text) = text.split_first()?;
+                if !varint::is_whole(length) || usize::from(length) != text.len() {
                     return None;
                 }
-                Some((ids, other(Value::String(string)), frame.len()))
+                Some((ids, string(text), frame.len()))
             }
         }
     }
@@ -152,7 +153,7 @@ const MOST_ID_BYTES: usize = 8;
 
 /// For each number of bytes that two ids take: which bits of these bytes say where an id ends, and
 /// what they are if the second id is the last byte. For numbers that two ids never take, nothing
-/// is right.
+/// is right. Of two bytes, these bits do not say whether the first id is whole.
 const ID_ENDS: [(u64, u64); MOST_ID_BYTES + 1] = {
     let mut ends = [(0, 1); MOST_ID_BYTES + 1];
     let mut length = 2;
@@ -163,8 +164,10 @@ const ID_ENDS: [(u64, u64); MOST_ID_BYTES + 1] = {
             goes_on |= 0x80 << (8 * byte);
             byte += 1;
         }
-        let first_ends = if length > 2 { 0x80 << (8 * (length - 2)) } else { 0 };
-        ends[length] = (goes_on | first_ends | 0x80 << (8 * (length - 1)), goes_on);
+        let (first, first_ends) =
+            if length > 2 { (0xf0, 0x80 << (8 * (length - 2))) } else { (0, 0) };
+        let last = 0x80 << (8 * (length - 1));
+        ends[length] = (first | goes_on | first_ends | last, first | goes_on);
         length += 1;
     }
     ends
@@ -176,8 +179,10 @@ impl RawIds {
     #[inline(always)]
     fn new(bytes: [u8; MOST_ID_BYTES], length: usize) -> Option<Self> {
         let (mask, expected) = *ID_ENDS.get(length)?;
-        let first_is_long = !varint::is_whole(bytes[0]);
-        if u64::from_le_bytes(bytes) & mask != expected || first_is_long != (length > 2) {
+        if u64::from_le_bytes(bytes) & mask != expected {
+            return None;
+        }
+        if length == 2 && !varint::is_whole(bytes[0]) {
             return None;
         }
         #[expect(clippy::cast_possible_truncation, reason = "at most 8")]
@@ -240,7 +245,7 @@ pub fn ack_space(actions: &Actions) -> usize {
 mod tests {
     use super::*;
     use crate::haproxy::NotifyWriter;
-    use crate::{AckWriter, FrameId, Scope, VarName};
+    use crate::{AckWriter, FrameId, Scope, Value, VarName};
 
     /// Ids around each length of an encoding.
     fn ids() -> impl Iterator<Item = u64> {
@@ -261,7 +266,8 @@ mod tests {
                 let mut whole = [0; 64];
                 whole[..length].copy_from_slice(&out[..length]);
                 let shape = Shape::new(&b"\x01m\x01\x02ip\x06"[..]).unwrap();
-                let read = shape.read(&whole[..length], 16_380, Value::Ipv4, |value| value);
+                let bytes = &whole[..length];
+                let read = shape.read(bytes, 16_380, Value::Ipv4, Value::Ipv6, Value::String);
                 let (stream_bytes, frame_bytes) = (varint::length(stream), varint::length(frame));
                 let is_usual = stream_bytes < MOST_ID_BYTES && frame < 128;
                 assert_eq!(read.is_some(), is_usual, "{stream} {frame}");

@@ -223,7 +223,9 @@ proptest! {
         let (pieces, number) = (text.split_at(cut.index(text.len() + 1)), number >> (number % 64));
         let var = SetVar::new(scope, name);
         prop_assert_eq!(var.size(&number.into()), AckWriter::set_var_size(name, &number.into()));
-        let write = |out: &mut [u8], is_begun: bool| -> Option<(usize, bool, bool)> {
+        let small = u32::try_from(number % 256).unwrap();
+        let values = [number.into(), small.into(), (small > 99).into()];
+        let write = |out: &mut [u8], is_begun: bool| -> Option<(usize, bool, [bool; 3])> {
             let mut ack = AckWriter::new(out, id, limit).ok()?;
             let fit = match is_begun {
                 true => {
@@ -231,11 +233,12 @@ proptest! {
                         it.push(pieces.0)?;
                         it.push(pieces.1)
                     });
-                    (text.is_ok(), ack.set(&var, number.into()).is_ok())
+                    (text.is_ok(), values.map(|value| ack.set(&var, value).is_ok()))
                 }
                 false => {
                     let text = ack.set_var(scope, name, Value::String(&text));
-                    (text.is_ok(), ack.set_var(scope, name, number.into()).is_ok())
+                    let set = |value| ack.set_var(scope, name, value).is_ok();
+                    (text.is_ok(), values.map(set))
                 }
             };
             Some((ack.finish(), fit.0, fit.1))

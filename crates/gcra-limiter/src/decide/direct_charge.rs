@@ -13,10 +13,9 @@ use gcra_lease::{Charge as StoreCharge, Charged, HostTime, Micros};
 use gcra_policy::{Limit, MAX_LIMITS, Policy};
 use gcra_table::{Nanos, Reading, Time, WallReading};
 
-use crate::answer::{LimitUsage, LimitUsages};
+use crate::answer::{BucketStanding, LimitUsage, LimitUsages};
 use crate::decide::charges_under_way::{ChargesUnderWay, Done, MOST_STEPS, UnderWay};
 use crate::decide::claim::{Claim, SharedQuestion};
-use crate::decide::local::in_window;
 use crate::decide::shared_progress::{MustWait, Patience, SharedDecision, SharedProgress};
 use crate::lease_client::agenda::LeaseTarget;
 use crate::reservations::Reservation;
@@ -501,7 +500,7 @@ impl<'p> SharedQuestion<'p, '_, '_> {
             // It may have ended while the request waited for the store.
             let least = Nanos(is_denied.into());
             let ends_in = ends.saturating_since(now).max(least);
-            return in_window(place, quota, used, ends_in, is_denied);
+            return BucketStanding::in_window(quota, used, ends_in, is_denied).of(place, quota);
         }
         let lent = &done.limit;
         let owed = Nanos::from(lent.time_to_drain(taken));
@@ -511,7 +510,7 @@ impl<'p> SharedQuestion<'p, '_, '_> {
         let used = quota.emission_interval().saturating_mul((quota.burst() - left).into());
         let owed = if left > 0 { owed.min(used) } else { owed };
         let wait = if is_denied { done.wait(now, asked) } else { Nanos::ZERO };
-        LimitUsage::of_rate(place, quota, owed, wait)
+        BucketStanding::of_rate(owed, wait).of(place, quota)
     }
 }
 

@@ -9,46 +9,33 @@ use std::mem;
 use arrayvec::ArrayVec;
 use gcra_lease::{HostTime, Look, Step};
 use gcra_policy::{Limit, MAX_LIMITS};
-use gcra_table::{LeaseKey, LeaseNeed, Leases, Nanos, Reading, Table, Time};
+use gcra_table::{LeaseKey, LeaseNeed, Nanos, Reading, Table, Time};
 use spop_agent::Message;
 
-use crate::active_policies::{ActivePolicies, ActivePolicy, SingleCharge};
-use crate::answer::{LimitUsage, LimitUsages};
-use crate::counting::count;
+use crate::active_policies::{ActivePolicies, SingleCharge};
+use crate::answer::{BucketStanding, LimitUsage, LimitUsages};
 use crate::decide::claim::{Claim, SharedQuestion};
+use crate::decide::path::OneMessage;
 use crate::decide::shared_progress::{MustWait, Patience, SharedProgress};
 use crate::lease_client::agenda::LeaseTarget;
 use crate::lease_client::waiting::Waits;
 use crate::lease_client::{Asking, LeaseClient};
 use crate::question::Question;
-use crate::stats::Lane;
 use crate::verdict::{Reason, Verdict};
 
-/// The values that the spending of lent cells needs.
-#[derive(Clone, Copy)]
-pub(crate) struct LeaseSpender<'r> {
-    pub(crate) table: &'r Table,
-    pub(crate) in_force: &'r ActivePolicies,
-    pub(crate) row: &'r ActivePolicy,
-    pub(crate) single: &'r SingleCharge,
-    pub(crate) lane: Lane,
-    pub(crate) lease_client: Option<&'r LeaseClient>,
-    /// The leases of this host, if there is a store.
-    pub(crate) leases: Option<&'r Leases>,
-    pub(crate) now: Time,
-}
-
-impl LeaseSpender<'_> {
+impl OneMessage<'_> {
     /// The verdict on a message under the one limit of a shared policy, if the cells are here or
     /// the store has said when to come back.
     #[inline(always)]
     pub(crate) fn spend<'m>(
-        self,
+        &self,
+        single: &SingleCharge,
+        now: Time,
         question: Question,
-        message: impl Fn() -> Option<Message<'m>>,
+        message: impl FnOnce() -> Option<Message<'m>>,
     ) -> Option<Verdict> {
-        let Self { table, in_force, row, single, lane, lease_client, leases, now } = self;
-        let (lease_client, leases) = (lease_client?, leases?);
+        let Self { table, in_force, borrowing } = *self;
+        let (lease_client, leases) = borrowing?;
         let Question { policy: place, key, cells, .. } = question;
         // A request that can never be allowed, or that costs nothing, is decided elsewhere.
         if cells == 0 || cells > single.quota.burst() {
@@ -70,9 +57,7 @@ impl LeaseSpender<'_> {
             Err(Look::Blocked { .. }) => Some(Reason::Limit),
             Err(_) => return None,
         };
-        let verdict = Verdict::new(place, single.observes, reason);
-        count(in_force, row, row.stats.on(lane), question, verdict, message);
-        Some(verdict)
+        Some(Verdict::new(place, single.observes, reason))
     }
 }
 
@@ -270,7 +255,7 @@ impl<'p> SharedQuestion<'p, '_, '_> {
             };
             let owed = u64::from(quota.burst() - remaining);
             let owed = Nanos(owed * quota.emission_interval().0);
-            LimitUsage::of_rate(limit, quota, owed, wait.unwrap_or(Nanos::ZERO))
+            BucketStanding::of_rate(owed, wait.unwrap_or(Nanos::ZERO)).of(limit, quota)
         };
         claims.iter().enumerate().map(usage).collect()
     }

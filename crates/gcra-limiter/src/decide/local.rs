@@ -3,18 +3,19 @@
 // ADR 14: Several limits are looked at before one is charged.
 // ADR 31: The hot path moves values in registers.
 
+use std::cell::OnceCell;
 use std::slice;
 
 use arrayvec::ArrayVec;
 use gcra_policy::calendar::Calendar;
-use gcra_policy::{Limit, LimitPlace, MAX_LIMITS, Rule};
+use gcra_policy::{Limit, LimitNumbers, MAX_LIMITS, Rule, SaltInForce};
 use gcra_table::{
     Admission, BucketPlace, Decision, KeyHash, Nanos, Quota, Reading, Table, Time, Window,
 };
 use spop_agent::Message;
 
-use crate::active_policies::{ActivePolicies, ActivePolicy, DecisionPath, SingleCharge};
-use crate::answer::{LimitUsage, LimitUsages};
+use crate::active_policies::{ActivePolicies, ActivePolicy, SingleCharge};
+use crate::answer::{BucketStanding, LimitUsage, LimitUsages};
 use crate::earlier_policies::LimitedClient;
 use crate::limit_bucket::{LimitBucket, lacks_a_key};
 use crate::question::Question;
@@ -42,32 +43,23 @@ pub fn decide<'p, 'm>(
     message: impl FnOnce() -> Option<Message<'m>>,
 ) -> Verdict {
     let mut at = None;
-    let (verdict, delay) = match row.path {
-        DecisionPath::SingleCharge(ref single) => {
-            let place = table.place(single.key(question.key), &single.quota);
-            (decide_single(table, now, single, &place, question), Nanos::ZERO)
-        }
-        _ => {
-            let (reason, delay) = match row.policy.rule(question.rule) {
-                Rule::Deny => (Some(Reason::Denied), Nanos::ZERO),
-                Rule::Unlimited => (None, Nanos::ZERO),
-                Rule::Limits(limits) => {
-                    let is_read = row.reads_messages || row.has_changed;
-                    let message = if is_read { message() } else { None };
-                    let mut charge = LocalCharge::new(table, now, row, question, message);
-                    let decided = charge.all(limits, usages);
-                    at = charge.goes_on;
-                    decided
-                }
-            };
-            let verdict = Verdict::new(question.policy, row.policy.observes, reason);
-            (verdict.after(delay).delaying(row.delays), delay)
+    let (reason, delay) = match row.policy.rule(question.rule) {
+        Rule::Deny => (Some(Reason::Denied), Nanos::ZERO),
+        Rule::Unlimited => (None, Nanos::ZERO),
+        Rule::Limits(limits) => {
+            let is_read = row.reads_messages || row.has_changed;
+            let message = if is_read { message() } else { None };
+            let mut charge = LocalCharge::new(table, now, row, question, message.as_ref());
+            let decided = charge.all(limits, usages);
+            at = charge.goes_on;
+            decided
         }
     };
     if let Some(goes_on) = goes_on {
         *goes_on = at.unwrap_or(now.time().saturating_add(delay));
     }
-    verdict
+    let verdict = Verdict::new(question.policy, row.policy.observes, reason);
+    verdict.after(delay).delaying(row.delays)
 }
 
 /// As [`decide`], where a policy has only this limit, and this is the place of its bucket.
@@ -79,7 +71,8 @@ pub(crate) fn decide_single(
     place: &BucketPlace<'_>,
     question: Question,
 ) -> Verdict {
-    let reason = reason_of(&table.charge_at(place, &single.quota, question.cells, now));
+    let reason =
+        reason_of(&table.charge_at(place, &single.quota, question.cells, now, Time::ZERO));
     Verdict::new(question.policy, single.observes, reason)
 }
 
@@ -109,7 +102,7 @@ pub fn preview<'p>(
     let rule = row.policy.rule(question.rule);
     let mut now = table.reading();
     let at = now.time();
-    let charge = LocalCharge::new(table, &mut now, row, question, Some(message.clone()));
+    let charge = LocalCharge::new(table, &mut now, row, question, Some(message));
     let mut reason = (*rule == Rule::Deny).then_some(Reason::Denied);
     let mut delay = Nanos::ZERO;
     let mut preview = ArrayVec::new();
@@ -120,17 +113,19 @@ pub fn preview<'p>(
         if lacks_a_key(slice::from_ref(limit), message) {
             continue;
         }
-        let claim = &charge.claim(place, limit);
-        let (usage, denied) = match overdue {
+        let space = OnceCell::new();
+        let claim = &charge.claim(limit, &space);
+        let (found, denied) = match overdue {
             0 => charge.look(claim),
             overdue => charge.look_after(claim, overdue),
         };
+        let usage = found.of(question.place(place), *claim.quota);
         reason = reason.max(denied);
-        delay = delay.max(charge.delay_of(claim.quota, charge.owed_with_cells(&usage)));
+        delay = delay.max(charge.delay_of(*claim.quota, charge.owed_with_cells(&usage)));
         let punished = denied.and_then(|_| charge.owed_when_punished(limit, &usage));
-        let if_asked = punished.map_or(usage, |owed| charge.ask(claim, owed).0);
+        let if_asked = punished.map_or(found, |owed| charge.ask(claim, owed).0);
         let (bucket, window_end) = match claim.limit.calendar() {
-            None => (table.look_up(claim.key, claim.quota, at), None),
+            None => (table.look_up(claim.key, *claim.quota, at), None),
             Some(calendar) => {
                 let at = table.wall_reading();
                 let used = table.counted_in(claim.key, calendar.window(at));
@@ -145,7 +140,7 @@ pub fn preview<'p>(
 }
 
 /// What each limit said.
-type Said = ArrayVec<LimitUsage, MAX_LIMITS>;
+type Said = ArrayVec<BucketStanding, MAX_LIMITS>;
 
 pub struct LocalCharge<'t, 'p, 'm> {
     table: &'t Table,
@@ -154,21 +149,23 @@ pub struct LocalCharge<'t, 'p, 'm> {
     question: Question,
     /// Needed for limits with a key or numbers of their own, and to find what a key owed under
     /// earlier policies.
-    message: Option<Message<'m>>,
+    message: Option<&'t Message<'m>>,
     /// When the message may go on by all limits, if several were charged, each by a reading of its
     /// own.
     goes_on: Option<Time>,
 }
 
+/// Space for the quotas of limits whose numbers each message says, and for shares.
+type Quotas = [OnceCell<Quota>; MAX_LIMITS];
+
 /// A limit that a message has to satisfy, and the key that it counts by.
 #[derive(Clone, Copy, Debug)]
 struct LocalClaim<'p> {
-    pub(crate) limit: &'p Limit,
-    /// That of the limit in its rule.
-    place: u32,
-    /// That of the limit for this message, or a share of it.
-    pub(crate) quota: Quota,
-    pub(crate) key: KeyHash,
+    limit: &'p Limit,
+    /// That of the limit for this message, or a share of it. By reference: copies of it took a
+    /// quarter of a decision by two limits.
+    quota: &'p Quota,
+    key: KeyHash,
     /// The TAT that the key has at least, by its debts under earlier numbers.
     least_tat: Time,
 }
@@ -186,7 +183,7 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
         now: &'t mut Reading,
         row: &'p ActivePolicy,
         question: Question,
-        message: Option<Message<'m>>,
+        message: Option<&'t Message<'m>>,
     ) -> Self {
         Self { table, now, row, question, message, goes_on: None }
     }
@@ -199,41 +196,58 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
         limits: &'p [Limit],
         share: impl Fn(Quota) -> Option<(Quota, Time)>,
         charges: bool,
-    ) -> (Option<Reason>, Said) {
-        let claim = |(place, limit): (u32, &'p Limit)| {
-            let (key, message) = (self.question.key, self.message.as_ref());
+    ) -> (Option<Reason>, ArrayVec<LimitUsage, MAX_LIMITS>) {
+        let quotas = Quotas::default();
+        let claim = |(limit, space): (&'p Limit, _)| {
+            let key = self.question.key;
             let LimitBucket { key, quota: whole } =
-                LimitBucket::of(self.table, limit, key, message);
+                LimitBucket::of(self.table, limit, key, self.message);
             let (quota, least_tat) = share(whole)?;
-            Some((LocalClaim { limit, place, quota, key, least_tat }, whole))
+            let quota = OnceCell::get_or_init(space, || quota);
+            Some((LocalClaim { limit, quota, key, least_tat }, whole))
         };
         let claims: Option<(ArrayVec<_, MAX_LIMITS>, ArrayVec<_, MAX_LIMITS>)> =
-            (0..).zip(limits).take(MAX_LIMITS).map(claim).collect();
+            limits.iter().zip(&quotas).map(claim).collect();
         let Some((claims, whole)) = claims else { return (Some(Reason::Store), ArrayVec::new()) };
         let mut said = ArrayVec::new();
         let reason = match charges {
             true => self.charge_claims(&claims, &mut said),
             false => self.look_at(&claims, &mut said),
         };
-        for (usage, whole) in said.iter_mut().zip(whole) {
-            *usage = of_share(*usage, whole);
-        }
-        (reason, said)
+        let usage = |(place, ((claim, whole), said)): (u32, ((&LocalClaim<'_>, Quota), _))| {
+            of_share(said, *claim.quota, whole).of(self.question.place(place), whole)
+        };
+        (reason, (0..).zip(claims.iter().zip(whole).zip(said)).map(usage).collect())
     }
 
+    /// The claim on a limit.
     #[inline(always)]
-    fn claim(&self, place: u32, limit: &'p Limit) -> LocalClaim<'p> {
-        let Self { table, row, .. } = *self;
-        let current = LimitBucket::of(table, limit, self.question.key, self.message.as_ref());
-        let LimitBucket { key, quota } = current;
-        let least_tat = match &self.message {
-            Some(message) => {
-                let asked = LimitedClient { table, policy: &row.policy, limit, current, message };
-                row.least_tat(asked, self.now.time())
-            }
-            None => Time::ZERO,
+    fn claim<'q>(&self, limit: &'q Limit, space: &'q OnceCell<Quota>) -> LocalClaim<'q> {
+        let (key, quota, least_tat) = match limit {
+            Limit {
+                numbers: LimitNumbers::Fixed(quota),
+                key: None,
+                salt: SaltInForce(Some(salt)),
+                ..
+            } if self.message.is_none() => (self.question.key.under(*salt), quota, Time::ZERO),
+            _ => self.claim_by_message(limit, space),
         };
-        LocalClaim { limit, place, quota, key, least_tat }
+        LocalClaim { limit, quota, key, least_tat }
+    }
+
+    #[inline(never)]
+    fn claim_by_message<'q>(
+        &self,
+        limit: &Limit,
+        space: &'q OnceCell<Quota>,
+    ) -> (KeyHash, &'q Quota, Time) {
+        let Self { table, row, message, .. } = *self;
+        let current = LimitBucket::of(table, limit, self.question.key, message);
+        let least_tat = message.map_or(Time::ZERO, |message| {
+            let asked = LimitedClient { table, policy: &row.policy, limit, current, message };
+            row.least_tat(asked, self.now.time())
+        });
+        (current.key, space.get_or_init(|| current.quota), least_tat)
     }
 
     /// Charges all limits, or none. Returns why the message is denied, if it is, and how long its
@@ -244,23 +258,27 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
         limits: &'p [Limit],
         usages: Option<&mut LimitUsages>,
     ) -> (Option<Reason>, Nanos) {
-        let mut claims = ArrayVec::<_, MAX_LIMITS>::new();
-        for (place, limit) in (0..).zip(limits).take(MAX_LIMITS) {
-            claims.push(self.claim(place, limit));
+        let (quotas, mut claims) = (Quotas::default(), ArrayVec::<_, MAX_LIMITS>::new());
+        for (limit, space) in limits.iter().zip(&quotas) {
+            claims.push(self.claim(limit, space));
         }
         let mut said = ArrayVec::new();
         let reason = self.charge_claims(&claims, &mut said);
         let mut delay = Nanos::ZERO;
         if self.row.may_delay && reason.is_none() {
             // It goes on when it conforms to each limit.
-            let delays = said.iter().map(|usage| self.delay_of(usage.quota, usage.owed));
+            let both = claims.iter().zip(&said);
+            let delays = both.map(|(claim, said)| self.delay_of(*claim.quota, said.owed));
             delay = delays.max().unwrap_or_default();
         }
         if delay > Nanos::ZERO {
             self.row.stats.seldom.delayed.add(0, 1);
         }
         if let Some(usages) = usages {
-            said.iter().for_each(|usage| usages.add(usage, &self.row.policy));
+            for (place, (claim, said)) in (0..).zip(claims.iter().zip(&said)) {
+                let usage = said.of(self.question.place(place), *claim.quota);
+                usages.add(&usage, &self.row.policy);
+            }
         }
         (reason, delay)
     }
@@ -280,12 +298,14 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
 
     /// Charges the buckets of all claims, or none. Adds the standing of each to `said`.
     #[inline(always)]
-    fn charge_claims(&mut self, claims: &[LocalClaim<'p>], said: &mut Said) -> Option<Reason> {
+    fn charge_claims(&mut self, claims: &[LocalClaim<'_>], said: &mut Said) -> Option<Reason> {
         match claims {
             [claim] if self.question.cells > 0 => {
                 let (mut usage, reason, _) = self.charge(claim);
-                if reason.is_some() {
-                    self.punish(claim, &mut usage);
+                if reason.is_some()
+                    && let Some(punished) = self.punish(claim)
+                {
+                    usage = punished;
                 }
                 said.push(usage);
                 reason
@@ -296,14 +316,14 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
 
     /// Charges one bucket, unless it denies the cells.
     #[inline(always)]
-    fn charge(&mut self, claim: &LocalClaim<'p>) -> (LimitUsage, Option<Reason>, Undo) {
+    fn charge(&mut self, claim: &LocalClaim<'_>) -> (BucketStanding, Option<Reason>, Undo) {
         if let Some(calendar) = claim.limit.calendar() {
             return self.count(claim, calendar);
         }
         let LocalClaim { quota, key, least_tat, .. } = *claim;
-        let cells = self.question.cells;
-        let decision = self.table.charge_owing(key, quota, cells, self.now, least_tat);
-        let usage = standing_of(self.question.place(claim.place), quota, &decision);
+        let (place, cells) = (self.table.place(key, quota), self.question.cells);
+        let decision = self.table.charge_at(&place, quota, cells, self.now, least_tat);
+        let usage = standing_of(*quota, &decision);
         (usage, reason_of(&decision), Undo::Bucket(decision))
     }
 
@@ -311,11 +331,10 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
     #[inline(never)]
     fn count(
         &mut self,
-        claim: &LocalClaim<'p>,
+        claim: &LocalClaim<'_>,
         calendar: &Calendar,
-    ) -> (LimitUsage, Option<Reason>, Undo) {
-        let LocalClaim { key, quota, place, .. } = *claim;
-        let (cells, place) = (self.question.cells, self.question.place(place));
+    ) -> (BucketStanding, Option<Reason>, Undo) {
+        let (LocalClaim { key, quota: &quota, .. }, cells) = (*claim, self.question.cells);
         let mut at = self.table.wall_reading();
         for _ in 0..MOST_WINDOWS {
             let window = calendar.window(at);
@@ -327,13 +346,15 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
                     false => Some(Reason::Limit),
                 };
                 let ends_in = calendar.ends_in(at);
-                let usage = in_window(place, quota, tally.used(), ends_in, reason.is_some());
+                let is_denied = reason.is_some();
+                let usage = BucketStanding::in_window(quota, tally.used(), ends_in, is_denied);
                 return (usage, reason, Undo::Window(window));
             }
             at = self.table.wall_reading();
         }
         // This process is stopped again and again.
-        let usage = in_window(place, quota, quota.burst(), calendar.ends_in(at), true);
+        let (all, ends_in) = (quota.burst(), calendar.ends_in(at));
+        let usage = BucketStanding::in_window(quota, all, ends_in, true);
         (usage, Some(Reason::Limit), Undo::Window(calendar.window(at)))
     }
 
@@ -343,14 +364,14 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
     /// buckets of other limits, and learns how long to wait for all. When another request was
     /// faster between the look and the charge, the cells charged already are given back.
     #[inline(always)]
-    fn charge_all(&mut self, claims: &[LocalClaim<'p>], said: &mut Said) -> Option<Reason> {
+    fn charge_all(&mut self, claims: &[LocalClaim<'_>], said: &mut Said) -> Option<Reason> {
         let mut reason = None;
         for claim in claims {
             let denied = match claim.limit.calendar() {
-                // In place: a standing takes many bytes.
+                // In place: in one for both, a standing would go over the stack.
                 None => {
                     let (owed, wait, denied) = self.look_at_rate(claim);
-                    said.push(self.usage(claim, owed, wait));
+                    said.push(BucketStanding::of_rate(owed, wait));
                     denied
                 }
                 Some(calendar) => {
@@ -359,12 +380,14 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
                     denied
                 }
             };
-            if denied.is_some()
-                && let Some(usage) = said.last_mut()
-            {
-                self.punish(claim, usage);
+            if denied.is_some() {
+                if let Some(punished) = self.punish(claim)
+                    && let Some(usage) = said.last_mut()
+                {
+                    *usage = punished;
+                }
+                reason = reason.max(denied);
             }
-            reason = reason.max(denied);
         }
         if reason.is_some() || self.question.cells == 0 {
             return reason;
@@ -385,9 +408,11 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
                 goes_on = Some(goes_on.unwrap_or(at).max(has_cells));
                 continue;
             }
-            self.punish(claim, &mut said[place]);
+            if let Some(punished) = self.punish(claim) {
+                said[place] = punished;
+            }
             for (place, (claim, charged)) in claims.iter().zip(&all_charged).enumerate() {
-                let LocalClaim { quota, key, .. } = *claim;
+                let LocalClaim { quota: &quota, key, .. } = *claim;
                 let cells = self.question.cells;
                 // If it is too late to give the cells back, the limit is too strict for a moment,
                 // and never too generous.
@@ -404,7 +429,7 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
     }
 
     /// The outcome of charges of these claims, if they were made now.
-    fn look_at(&self, claims: &[LocalClaim<'p>], said: &mut Said) -> Option<Reason> {
+    fn look_at(&self, claims: &[LocalClaim<'_>], said: &mut Said) -> Option<Reason> {
         let look = |claim| {
             let (usage, denied) = self.look(claim);
             said.push(usage);
@@ -415,19 +440,20 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
 
     /// The outcome of a charge, if it were made now.
     #[inline(always)]
-    fn look(&self, claim: &LocalClaim<'p>) -> (LimitUsage, Option<Reason>) {
+    fn look(&self, claim: &LocalClaim<'_>) -> (BucketStanding, Option<Reason>) {
         if let Some(calendar) = claim.limit.calendar() {
             return self.look_in_window(claim, calendar);
         }
         let (owed, wait, reason) = self.look_at_rate(claim);
-        (self.usage(claim, owed, wait), reason)
+        (BucketStanding::of_rate(owed, wait), reason)
     }
 
     /// The same for a limit with a rate: what is owed, how long to wait, and why it denies.
     #[inline(always)]
-    fn look_at_rate(&self, claim: &LocalClaim<'p>) -> (Nanos, Nanos, Option<Reason>) {
-        let LocalClaim { ref quota, key, least_tat, .. } = *claim;
-        let tat = self.table.tat(key, *quota).max(least_tat);
+    fn look_at_rate(&self, claim: &LocalClaim<'_>) -> (Nanos, Nanos, Option<Reason>) {
+        let LocalClaim { quota, key, least_tat, .. } = *claim;
+        let place = self.table.place(key, quota);
+        let tat = self.table.tat_at(&place, quota).max(least_tat);
         let mut owed = tat.saturating_since(self.now.time());
         if owed > quota.most_owed().max(least_tat.saturating_since(self.now.time())) {
             // The slot is damaged, or was charged at a later reading of the clock. The charge will
@@ -438,14 +464,9 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
         (owed, wait, reason)
     }
 
-    #[inline(always)]
-    fn usage(&self, claim: &LocalClaim<'p>, owed: Nanos, wait: Nanos) -> LimitUsage {
-        LimitUsage::of_rate(self.question.place(claim.place), claim.quota, owed, wait)
-    }
-
     /// As [`look`](Self::look), if this many cells were charged before, as far as they fit.
-    fn look_after(&self, claim: &LocalClaim<'p>, cells: u32) -> (LimitUsage, Option<Reason>) {
-        let LocalClaim { limit, quota, key, least_tat, .. } = *claim;
+    fn look_after(&self, claim: &LocalClaim<'_>, cells: u32) -> (BucketStanding, Option<Reason>) {
+        let LocalClaim { limit, quota: &quota, key, least_tat, .. } = *claim;
         if let Some(calendar) = limit.calendar() {
             let window = calendar.window(self.table.wall_reading());
             let used = self.table.counted_in(key, window).unwrap_or(0);
@@ -461,9 +482,9 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
     /// The outcome of a count in the window of this moment, if it were made now.
     fn look_in_window(
         &self,
-        claim: &LocalClaim<'p>,
+        claim: &LocalClaim<'_>,
         calendar: &Calendar,
-    ) -> (LimitUsage, Option<Reason>) {
+    ) -> (BucketStanding, Option<Reason>) {
         let window = calendar.window(self.table.wall_reading());
         self.ask_in_window(claim, calendar, self.table.counted_in(claim.key, window).unwrap_or(0))
     }
@@ -471,19 +492,18 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
     /// The same if so many cells are counted already.
     fn ask_in_window(
         &self,
-        claim: &LocalClaim<'p>,
+        claim: &LocalClaim<'_>,
         calendar: &Calendar,
         used: u32,
-    ) -> (LimitUsage, Option<Reason>) {
+    ) -> (BucketStanding, Option<Reason>) {
         let (cells, most) = (self.question.cells, claim.quota.burst());
         let is_denied = u64::from(used) + u64::from(cells.max(1)) > most.into();
         let reason = match cells > most {
             true => Some(Reason::Oversize),
             false => (is_denied && self.can_block()).then_some(Reason::Limit),
         };
-        let place = self.question.place(claim.place);
         let ends_in = calendar.ends_in(self.table.wall_reading());
-        (in_window(place, claim.quota, used, ends_in, is_denied), reason)
+        (BucketStanding::in_window(*claim.quota, used, ends_in, is_denied), reason)
     }
 
     /// Whether a limit can block the message: if it costs something, or if its response will. That
@@ -496,9 +516,9 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
     ///
     /// No cells are always allowed, unless the response charges. The wait is the one for a single
     /// cell then, which is what a request that costs something has to wait.
-    fn ask(&self, claim: &LocalClaim<'p>, owed: Nanos) -> (LimitUsage, Option<Reason>) {
-        let (wait, reason) = self.ask_rate(&claim.quota, owed);
-        (self.usage(claim, owed, wait), reason)
+    fn ask(&self, claim: &LocalClaim<'_>, owed: Nanos) -> (BucketStanding, Option<Reason>) {
+        let (wait, reason) = self.ask_rate(claim.quota, owed);
+        (BucketStanding::of_rate(owed, wait), reason)
     }
 
     /// How long to wait, and why the cells are denied.
@@ -514,24 +534,21 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
         }
     }
 
-    /// Charges the penalty to a client that asks while it is denied, up to the ceiling. It also
-    /// brings the standing up to date: a client that waits for the time in its answer must pass.
+    /// Charges the penalty to a client that asks while it is denied, up to the ceiling. Returns
+    /// the standing after it: a client that waits for the time in its answer must pass.
     #[inline]
-    fn punish(&mut self, claim: &LocalClaim<'p>, usage: &mut LimitUsage) {
-        if let Some(penalty) = self.row.policy.penalty_under(claim.limit) {
-            self.charge_penalty(claim, penalty.cells, usage);
-        }
+    fn punish(&mut self, claim: &LocalClaim<'_>) -> Option<BucketStanding> {
+        let penalty = self.row.policy.penalty_under(claim.limit)?;
+        self.charge_penalty(claim, penalty.cells)
     }
 
+    /// Beyond the ceiling nothing is charged, and the debt stays as it is.
     #[cold]
-    fn charge_penalty(&mut self, claim: &LocalClaim<'p>, cells: u32, said: &mut LimitUsage) {
+    fn charge_penalty(&mut self, claim: &LocalClaim<'_>, cells: u32) -> Option<BucketStanding> {
         let LocalClaim { quota, key, least_tat, .. } = *claim;
         let quota = quota.up_to_cap();
         let decision = self.table.charge_owing(key, quota, cells, self.now, least_tat);
-        // Beyond the ceiling nothing more is charged, and the debt stays as it is.
-        if decision.is_allowed() {
-            *said = self.ask(claim, decision.owed()).0;
-        }
+        decision.is_allowed().then(|| self.ask(claim, decision.owed()).0)
     }
 
     /// The debt of a client with this standing after its penalty, if one would be charged.
@@ -547,12 +564,12 @@ impl<'t, 'p, 'm> LocalCharge<'t, 'p, 'm> {
 
 /// The standing of a share of a limit, as that of the limit, whose quota is `whole`: as many cells
 /// are left as the share has.
-fn of_share(usage: LimitUsage, whole: Quota) -> LimitUsage {
-    let LimitUsage { limit, quota: share, owed, wait, window_ends } = usage;
+fn of_share(usage: BucketStanding, share: Quota, whole: Quota) -> BucketStanding {
+    let BucketStanding { owed, wait, window_ends } = usage;
     let left = if wait > Nanos::ZERO { 0 } else { share.remaining(owed) };
     let used = whole.burst().saturating_sub(left);
     let used = Nanos(whole.emission_interval().0.saturating_mul(used.into()));
-    LimitUsage { limit, quota: whole, owed: owed.max(used), wait, window_ends }
+    BucketStanding { owed: owed.max(used), wait, window_ends }
 }
 
 /// Why a bucket denied the cells, if it did.
@@ -566,25 +583,12 @@ pub(crate) fn reason_of(decision: &Decision) -> Option<Reason> {
 }
 
 /// The standing of a limit after a charge.
-fn standing_of(limit: LimitPlace, quota: Quota, decision: &Decision) -> LimitUsage {
+#[inline(always)]
+fn standing_of(quota: Quota, decision: &Decision) -> BucketStanding {
     // A cost above the burst is never allowed. One burst later it still is not.
     let never = if decision.is_allowed() { Nanos::ZERO } else { quota.drain_time() };
     let wait = decision.retry_after().unwrap_or(never);
-    LimitUsage::of_rate(limit, quota, decision.owed(), wait)
-}
-
-/// The standing of a limit that counts in windows, if so many cells are counted in this one.
-pub(crate) fn in_window(
-    limit: LimitPlace,
-    quota: Quota,
-    used: u32,
-    ends_in: Nanos,
-    is_denied: bool,
-) -> LimitUsage {
-    // More were counted if the file allowed more then, or if responses have charged more.
-    let owed = quota.emission_interval().saturating_mul(used.min(quota.burst()).into());
-    let wait = if is_denied { ends_in } else { Nanos::ZERO };
-    LimitUsage { limit, quota, owed, wait, window_ends: ends_in }
+    BucketStanding::of_rate(decision.owed(), wait)
 }
 
 #[cfg(test)]
@@ -615,9 +619,8 @@ mod tests {
         let left = |charges| {
             let (table, share) = (&table, |_: Quota| Some((share, Time::ZERO)));
             let mut now = table.reading();
-            let (reason, said) =
-                LocalCharge::new(table, &mut now, row, question, Some(asked.clone()))
-                    .by_share(limits, share, charges);
+            let (reason, said) = LocalCharge::new(table, &mut now, row, question, Some(&asked))
+                .by_share(limits, share, charges);
             (reason, said[0].remaining())
         };
         for remaining in (0..6).rev() {

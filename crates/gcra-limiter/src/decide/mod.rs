@@ -10,7 +10,7 @@ pub mod in_process;
 pub(crate) mod lease_spender;
 pub mod local;
 pub(crate) mod overdue;
-pub(crate) mod plain;
+pub(crate) mod path;
 pub(crate) mod request;
 pub(crate) mod settle;
 pub(crate) mod shared_progress;

@@ -12,7 +12,7 @@ use gcra_table::board::OrderKind;
 use gcra_table::{KeyHash, Leases, Reading, Table, Time};
 use spop_agent::{Message, Messages};
 
-use crate::active_policies::{ActivePolicies, ActivePolicy, DecisionPath};
+use crate::active_policies::{ActivePolicies, ActivePolicy};
 use crate::answer::{self, Answer, LimitUsages, SetVars};
 use crate::audit_lines::{AuditOutcome, Lines, Moment};
 use crate::client_name::write_client;
@@ -134,18 +134,14 @@ impl<'p> Deciding<'p, '_> {
                     let (usages, audit) = (usages.as_deref_mut(), audit.as_deref_mut());
                     let Self { in_force, table, lane, .. } = self;
                     let row = in_force.row(question.policy);
-                    let next = match row.path {
-                        DecisionPath::SingleCharge(_) | DecisionPath::Plain if audit.is_none() => {
-                            let stats = row.stats.on(lane);
-                            let message = || Some(message.clone());
-                            let next = decide(table, now, row, question, usages, None, message);
-                            count(in_force, row, stats, question, next, message);
-                            next
-                        }
-                        _ => {
-                            let asked = Asked { deciding: self, row, question, message: &message };
-                            asked.verdict(now, progress, usages, audit)?
-                        }
+                    let next = if row.path.is_local() && audit.is_none() {
+                        let (stats, message) = (row.stats.on(lane), || Some(message.clone()));
+                        let next = decide(table, now, row, question, usages, None, message);
+                        count(in_force, row, stats, question, next, message);
+                        next
+                    } else {
+                        let asked = Asked { deciding: self, row, question, message: &message };
+                        asked.verdict(now, progress, usages, audit)?
                     };
                     let verdict = progress.verdict;
                     let decides = verdict.is_none_or(|verdict| verdict.is_weaker_than(next));

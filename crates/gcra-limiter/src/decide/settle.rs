@@ -11,10 +11,10 @@ use gcra_table::{KeyHash, Leases, Nanos, Quota, Reading, Table, Time, WallReadin
 use spop_agent::Message;
 
 use crate::active_policies::{ActivePolicies, ActivePolicy};
-use crate::answer::{LimitUsage, LimitUsages};
+use crate::answer::{BucketStanding, LimitUsages};
 use crate::decide::claim::SharedQuestion;
 use crate::decide::direct_charge::{LOOK, SettledInStore};
-use crate::decide::local::{MOST_WINDOWS, in_window};
+use crate::decide::local::MOST_WINDOWS;
 use crate::decide::shared_progress::{MustWait, Patience, SharedProgress};
 use crate::earlier_policies::LimitedClient;
 use crate::lease_client::LeaseClient;
@@ -75,7 +75,8 @@ pub(crate) fn settle(
                 (more, _) => counted.charge(more, now, &mut cells),
             };
             if let Some(usages) = &mut usages {
-                usages.add(&in_window(place, quota, used, ends_in, false), policy);
+                let counted = BucketStanding::in_window(quota, used, ends_in, false);
+                usages.add(&counted.of(place, quota), policy);
             }
             continue;
         }
@@ -93,7 +94,7 @@ pub(crate) fn settle(
         }
         if let Some(usages) = &mut usages {
             let owed = table.tat(id, quota).max(least_tat).saturating_since(now.time());
-            let usage = LimitUsage::of_rate(place, quota, owed, Nanos::ZERO);
+            let usage = BucketStanding::of_rate(owed, Nanos::ZERO).of(place, quota);
             usages.add(&usage, policy);
         }
     }

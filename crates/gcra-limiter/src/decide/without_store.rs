@@ -74,7 +74,7 @@ impl<'p> SharedQuestion<'p, '_, '_> {
         }
         let share = |quota| self.lease_client.share(self.table, target, quota);
         let Self { table, question, message, .. } = *self;
-        LocalCharge::new(table, now, self.row(), question, Some(message.clone()))
+        LocalCharge::new(table, now, self.row(), question, Some(message))
             .by_share(limits, share, true)
     }
 
@@ -101,8 +101,8 @@ impl<'p> SharedQuestion<'p, '_, '_> {
             Instead::Share => {
                 let share = |quota| self.lease_client.share(self.table, &target, quota);
                 let Self { table, question, message, .. } = *self;
-                let message = Some(message.clone());
-                let charge = LocalCharge::new(table, &mut now, self.row(), question, message);
+                let (row, message) = (self.row(), Some(message));
+                let charge = LocalCharge::new(table, &mut now, row, question, message);
                 let (reason, said) = charge.by_share(limits, share, false);
                 (reason, said.iter().map(|said| said.wait).max().unwrap_or_default())
             }

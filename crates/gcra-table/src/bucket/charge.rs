@@ -38,19 +38,11 @@ pub(crate) struct ToCharge<'q> {
 }
 
 impl Bucket<'_> {
-    /// Decides about some cells at `now`, and charges them if they conform: the usual case, in
-    /// which the key has a bucket and no other process changes it at this moment. `None` in any
-    /// other case.
-    #[inline]
-    pub(crate) fn try_charge(&self, charge: ToCharge<'_>, now: Time) -> Option<Decision> {
-        let (slot, word, tat) = self.find()?;
-        Self::charge_found(slot, word, tat, charge, now)
-    }
-
-    /// As [`try_charge`](Self::try_charge), for the bucket with this fingerprint in two lines that
-    /// were asked for before.
+    /// Decides about some cells at `now`, and charges them if they conform to the bucket with this
+    /// fingerprint in two lines that were asked for before: the usual case, in which the key has a
+    /// bucket and no other process changes it at this moment. `None` in any other case.
     #[inline(always)]
-    pub(crate) fn try_charge_fetched(
+    pub(crate) fn try_charge(
         lines: [&Line; 2],
         fingerprint: u64,
         charge: ToCharge<'_>,
