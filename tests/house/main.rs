@@ -49,7 +49,7 @@ const BUILT_WITHOUT: &[Room] = &[
 
 /// The lines of all crates, without tests, when this was last set: with each release, or in a
 /// commit that says what more lines are for, and what else could not go for them. See ADR 50.
-const LINES_IN_ALL: usize = 75_300;
+const LINES_IN_ALL: usize = 75_900;
 
 /// How many more there may be until it is set again: 1 %, so that a small change needs none.
 const MOST_LINES_IN_ALL: usize = LINES_IN_ALL + LINES_IN_ALL / 100;
