@@ -2,7 +2,7 @@
 //! limit.
 //!
 //! This is the path of nearly all requests of nearly all installations, and it takes a third of
-//! the instructions of the way through [`Question`] and [`Reply`]. It decides
+//! the instructions of the way through [`Question`] and [`Reply`](spop_agent::Reply). It decides
 //! and counts by the same functions. It knows in advance what the other way has found out about an
 //! earlier request of the same shape: see docs/internals/SHAPES.md.
 
