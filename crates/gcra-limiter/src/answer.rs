@@ -9,7 +9,7 @@ use std::mem;
 use arrayvec::ArrayVec;
 use gcra_policy::answers::{Answers, MAX_LISTED, Var};
 use gcra_policy::haproxy::report::TOLD;
-use gcra_policy::{Bandwidth, LimitPlace, Policies, Policy};
+use gcra_policy::{Bandwidth, Limit, LimitPlace, Policies, Policy};
 use gcra_table::{Nanos, Quota};
 use spop_agent::{
     BufferFull, HeaderListWriter, LateReply, Reply, Scope, SetVar, TextWriter, Value, VarName,
@@ -437,15 +437,10 @@ fn ratelimit(
     usages: &[LimitUsage],
     text: &mut TextWriter<'_, '_>,
 ) -> Result<(), BufferFull> {
-    let mut between = 2;
-    for usage in usages {
-        let Some(limit) = policies.limit_at(usage.limit) else { continue };
-        let member = limit.member.as_bytes();
-        text.push_short(member.get(mem::take(&mut between)..).unwrap_or(member))?;
+    members(policies, usages, text, |text, _, usage| {
         text.push_with_number(*b"r=", usage.remaining().into())?;
-        text.push_with_number(*b";t=", usage.whole_after_s())?;
-    }
-    Ok(())
+        text.push_with_number(*b";t=", usage.whole_after_s())
+    })
 }
 
 /// `"api";q=20;w=2`: the burst, and the seconds in which an empty one is full again; or the count,
@@ -455,17 +450,30 @@ fn ratelimit_policy(
     usages: &[LimitUsage],
     text: &mut TextWriter<'_, '_>,
 ) -> Result<(), BufferFull> {
-    let mut between = 2;
-    for usage in usages {
-        let Some(limit) = policies.limit_at(usage.limit) else { continue };
+    members(policies, usages, text, |text, limit, usage| {
         let window = match limit.calendar() {
             None => window(usage.quota),
             Some(calendar) => calendar.unit().nominal_s().into(),
         };
+        text.push_with_number(*b"q=", usage.quota.burst().into())?;
+        text.push_with_number(*b";w=", window)
+    })
+}
+
+/// A list of the limits, each with the parameters that `parameters` writes.
+#[inline(always)]
+fn members(
+    policies: &Policies,
+    usages: &[LimitUsage],
+    text: &mut TextWriter<'_, '_>,
+    parameters: impl Fn(&mut TextWriter<'_, '_>, &Limit, &LimitUsage) -> Result<(), BufferFull>,
+) -> Result<(), BufferFull> {
+    let mut between = 2;
+    for usage in usages {
+        let Some(limit) = policies.limit_at(usage.limit) else { continue };
         let member = limit.member.as_bytes();
         text.push_short(member.get(mem::take(&mut between)..).unwrap_or(member))?;
-        text.push_with_number(*b"q=", usage.quota.burst().into())?;
-        text.push_with_number(*b";w=", window)?;
+        parameters(text, limit, usage)?;
     }
     Ok(())
 }
