@@ -6,13 +6,12 @@ use std::time::{Duration, SystemTime};
 
 use gcra_lease::{Charge, Charged, Micros, SharedLimit, Window};
 use gcra_store::{
-    AskOutcome, Away, Bucket, Charging, Config, Fault, Health, Names, NotCharged, PERMISSIONS,
-    Password, Standing,
+    AskOutcome, Away, Bucket, Charging, Config, Fault, Health, Names, NotCharged, Standing,
 };
 use tokio::time::timeout;
 
 use crate::cluster::owner;
-use crate::host::{Host, config};
+use crate::host::{Host, config, permitted_config};
 use crate::single::{answers, answers_with};
 use crate::support::{PATIENCE, Server, cluster, cluster_url, id, needs, programs};
 use crate::support::{replica_of, sentinel_of, valkey};
@@ -64,12 +63,7 @@ async fn charged_at_last(host: &mut Host, bucket: &Bucket) -> Charged {
 
 /// A host that may do what an agent may do, and no more.
 async fn permitted(server: &Server) -> (Host, Config) {
-    let user = format!("ACL SETUSER gcra on >secret {PERMISSIONS}");
-    server.say(&user.split(' ').collect::<Vec<_>>());
-    let file = server.directory.path().join("password");
-    std::fs::write(&file, "secret\n").unwrap();
-    let mut config = config(&server.url().replace("//", "//gcra@"));
-    config.password = Password::File(file);
+    let config = permitted_config(server);
     (Host::ready(config.clone()).await, config)
 }
 

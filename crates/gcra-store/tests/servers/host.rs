@@ -1,13 +1,16 @@
 //! A host that asks a store, one ask after the other or many at once.
 
+use std::path::PathBuf;
 use std::sync::{Mutex, Once};
 use std::time::Duration;
 
 use gcra_lease::{Ask, AskNumber, AskReply, HostId, HostTime, Micros, Sent, SharedLimit};
-use gcra_store::{AskAnswer, AskOutcome, Away, Config, Health, Line, Names, Store, Url};
+use gcra_store::{
+    AskAnswer, AskOutcome, Away, Config, Health, Line, Names, PERMISSIONS, Password, Store, Url,
+};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::support::PATIENCE;
+use crate::support::{PATIENCE, Server};
 
 /// A store that looks often, and waits for as long as a busy machine needs.
 pub fn config(url: &str) -> Config {
@@ -16,6 +19,23 @@ pub fn config(url: &str) -> Config {
     config.slow = Duration::from_secs(20);
     config.connect_timeout = Duration::from_secs(20);
     config.look_every = Duration::from_millis(100);
+    config
+}
+
+/// Makes a user `gcra`, who may do what an agent may do by README.md, and no more. Returns the
+/// file of its password.
+pub fn permitted_user(server: &Server) -> PathBuf {
+    let user = format!("ACL SETUSER gcra on >secret {PERMISSIONS}");
+    server.say(&user.split(' ').collect::<Vec<_>>());
+    let file = server.directory.path().join("password");
+    std::fs::write(&file, "secret\n").unwrap();
+    file
+}
+
+/// As [`config`], with that user.
+pub fn permitted_config(server: &Server) -> Config {
+    let mut config = config(&server.url().replace("//", "//gcra@"));
+    config.password = Password::File(permitted_user(server));
     config
 }
 

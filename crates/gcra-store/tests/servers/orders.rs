@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use gcra_store::{
     LONGEST_WORDS, MOST_SHARED_ENDS, MOST_SHARED_ORDERS, Names, NewOrder, ORDERS_SOURCE,
-    OrderExchange, PERMISSIONS, Password,
+    OrderExchange,
 };
 use proptest::prelude::*;
 use proptest::test_runner::{Config as Cases, TestRunner};
 
-use crate::host::config;
+use crate::host::{config, permitted_config};
 use crate::support::{Server, cluster, cluster_url, needs, programs, valkey, wait_until};
 
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -39,13 +39,7 @@ async fn a_machine_that_was_away_gets_what_others_have_given() {
     needs!(valkey());
     for program in programs() {
         let server = Server::start_program(&program, &[]);
-        // No more is needed than what an agent needs.
-        let user = format!("ACL SETUSER gcra on >secret {PERMISSIONS}");
-        server.say(&user.split(' ').collect::<Vec<_>>());
-        let file = server.directory.path().join("password");
-        std::fs::write(&file, "secret\n").unwrap();
-        let mut config = config(&server.url().replace("//", "//gcra@"));
-        config.password = Password::File(file);
+        let config = permitted_config(&server);
         let machine = |salt| OrderExchange::new(config.clone(), &Names::new(salt)).unwrap();
 
         let (mut first, mut second) = (machine(b"salt"), machine(b"salt"));

@@ -6,12 +6,10 @@ use std::thread;
 use std::time::Duration;
 
 use gcra_lease::Holding;
-use gcra_store::{
-    AskOutcome, Away, Certificate, Config, Fault, Names, PERMISSIONS, Password, check, script,
-};
+use gcra_store::{AskOutcome, Away, Certificate, Config, Fault, Names, Password, check, script};
 
 use crate::fake::serve;
-use crate::host::{Host, config, log_length, log_lines};
+use crate::host::{Host, config, log_length, log_lines, permitted_user};
 use crate::support::{Server, needs, programs, tls_program, valkey, valkey_tls};
 
 #[tokio::test]
@@ -76,12 +74,7 @@ async fn a_unix_socket_a_database_a_user_and_a_password() {
     needs!(valkey());
     let server = Server::start(&["--unixsocket", "socket"]);
     let socket = server.directory.path().join("socket");
-    // The permissions that a user needs by README.md, and no more.
-    let user = format!("ACL SETUSER gcra on >secret {PERMISSIONS}");
-    server.say(&user.split(' ').collect::<Vec<_>>());
-
-    let file = server.directory.path().join("password");
-    std::fs::write(&file, "secret\n").unwrap();
+    let file = permitted_user(&server);
     for url in [
         format!("unix://gcra@{}", socket.display()),
         format!("redis://gcra@127.0.0.1:{}/3", server.port),

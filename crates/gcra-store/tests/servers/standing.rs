@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use gcra_lease::{Ask, HostId, Micros, Sent, SharedLimit};
-use gcra_store::{AskOutcome, Bucket, Config, Names, PERMISSIONS, Password, Standing};
+use gcra_store::{AskOutcome, Bucket, Config, Names, Standing};
 
-use crate::host::{Host, config};
+use crate::host::{Host, config, permitted_config};
 use crate::support::{Server, needs, programs, valkey};
 
 /// A host that asks for cells of any bucket.
@@ -44,13 +44,7 @@ async fn what_is_owed_and_lent_is_read_and_cleared() {
     needs!(valkey());
     for program in programs() {
         let server = Server::start_program(&program, &[]);
-        // No more is needed than what an agent needs.
-        let user = format!("ACL SETUSER gcra on >secret {PERMISSIONS}");
-        server.say(&user.split(' ').collect::<Vec<_>>());
-        let file = server.directory.path().join("password");
-        std::fs::write(&file, "secret\n").unwrap();
-        let mut config = config(&server.url().replace("//", "//gcra@"));
-        config.password = Password::File(file);
+        let config = permitted_config(&server);
 
         let mut host = Host::ready(config.clone()).await;
         let bucket = bucket("key", slow(20));
