@@ -185,9 +185,9 @@ impl Hashing {
     }
 }
 
-/// The one limit of a policy in the usual case: it holds for all keys, nothing is charged beside
-/// it, no request is delayed, no order is in force, no key owes anything because of a change,
-/// and only `blocked` is answered. Then a decision is one charge, and its answer is prepared.
+/// The one limit of a policy in the usual case. It holds for all keys, nothing is charged beside
+/// it, and only `blocked` is answered. No request is delayed, no order is in force, and no key
+/// owes anything because of a change. Then a decision is one charge, and its answer is prepared.
 ///
 /// `make guard` shows what this saves.
 #[derive(Clone, Copy, Debug)]

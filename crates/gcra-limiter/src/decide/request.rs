@@ -317,7 +317,6 @@ impl<'p> Asked<'p, '_, '_> {
         // When its cells go on: that is what a limit is about.
         let mut goes_on = now.time();
         if policy.reserves() {
-            let Deciding { in_force, table, .. } = self.deciding;
             let charged = charge_overdue(table, now, in_force, question, message);
             if charged > 0
                 && let Some(lines) = audit.as_deref_mut()

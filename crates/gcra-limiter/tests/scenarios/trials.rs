@@ -289,10 +289,9 @@ proptest! {
     }
 
     /// One limit decides the same, whether it comes from flags or from a file, in the usual case
-    /// and in all others: with more variables, with an override for another client, with a
-    /// second limit that never denies, with a trial, with an arg that could stand for the key,
-    /// with another client that is exempt, with an earlier policy under which no client owes
-    /// anything, and in a policy that only observes.
+    /// and in all others. These have more variables, an override for another client, a second
+    /// limit that never denies, a trial, or an arg that could stand for the key. Or another client
+    /// is exempt, no client owes anything under an earlier policy, or the policy only observes.
     #[test]
     fn every_shape_of_a_limit_decides_the_same(
         steps in prop::collection::vec(step(), 1..40),
