@@ -10,10 +10,9 @@
 //! policy is in the memory of each agent, so the agent that is asked asks the others, at their
 //! admin addresses. It does not send them the token, because another process may have taken such
 //! an address. It shows that it is an agent of the table by a digest that only these can compute.
-//! The digest is for one agent and one moment, and an agent follows only demands that are later
-//! than the last one about the policy and than its last reload: so a demand is of no use to a
-//! listener. The answer has such a digest, too, because the address may have been taken by another
-//! program.
+//! The digest is for one agent and one moment. An agent follows only demands that are later than
+//! the last one about the policy and than its last reload, so a listener cannot use one again. The
+//! answer has such a digest, too, because another program may have taken the address.
 
 use std::fmt::Write as _;
 use std::iter;
@@ -38,7 +37,7 @@ use gcra_inspect::orders::{
 use gcra_inspect::process_list::{self, is_this_process};
 use gcra_inspect::process_state::stopped_long_ago;
 use gcra_inspect::store_orders::{
-    GivesToStore, end_everywhere, was_ended, where_it_has_ended, where_it_holds,
+    GivesToStore, StateInStore, end_everywhere, was_ended, where_it_has_ended, where_it_holds,
 };
 use gcra_inspect::store_reader::InStore;
 use gcra_limiter::stats::lock;
@@ -786,13 +785,16 @@ fn order(
     let (mut found, mut whole) = (false, true);
     for subject in &subjects {
         let here = subject.order(inspected).filter(|order| order.kind == *kind);
-        let is_in_store = store.as_ref().is_some_and(|it| it.has(inspected, subject, *kind));
+        let known = match begins {
+            true => None,
+            false => store.as_ref().and_then(|it| it.state(inspected, subject, *kind)),
+        };
         let policy = subject.policy(inspected);
-        if !begins && here.is_none() && !is_in_store {
+        if !begins && here.is_none() && known != Some(StateInStore::Stands) {
             if former.iter().any(|order| policy.is_meant_by(order)) {
                 continue;
             }
-            if let Some(ago) = store.as_ref().and_then(|it| it.ended(inspected, subject, *kind)) {
+            if let Some(StateInStore::Ended(ago)) = known {
                 found = true;
                 let (policy, client) = (&policy.name, &subject.name);
                 said.push(format!("policy '{policy}': the {noun} of {client} {}", was_ended(ago)));

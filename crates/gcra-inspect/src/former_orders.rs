@@ -76,7 +76,7 @@ impl ListedOrder {
 pub struct EndedFormer<'i> {
     /// The name of its policy, if that is still there.
     pub policy: Option<&'i str>,
-    /// What came of giving the end to the store, if there is one.
+    /// Whether the store has taken the end, or why it has not. `None` without a store.
     pub in_store: Option<Result<(), String>>,
 }
 

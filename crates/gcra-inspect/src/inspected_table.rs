@@ -579,6 +579,11 @@ impl InspectedClient {
 /// The mistake of a command that names a policy that is not among these.
 pub(crate) fn no_policy(name: &str, policies: &Policies, source: &PolicySource) -> WrongUsage {
     let names: Vec<_> = policies.without_trials().map(|policy| &*policy.name).collect();
+    no_policy_among(name, &names, source)
+}
+
+/// As [`no_policy`], where only the names of the policies are known.
+pub(crate) fn no_policy_among(name: &str, names: &[&str], source: &PolicySource) -> WrongUsage {
     let names = names.join(", ");
     WrongUsage(format!("there is no policy '{name}' in {source}; it has {names}"))
 }

@@ -375,6 +375,14 @@ fn is_same(known: &Order, kind: OrderKind, until: Time, stored: &StoredOrder) ->
         && has(&stored.giver, &known.giver)
 }
 
+/// The state of an order in a store.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum StateInStore {
+    Stands,
+    /// It was ended on all machines so long ago, and the store still has the end.
+    Ended(Duration),
+}
+
 /// The orders of a store, for commands and actions. A store that cannot be used is not asked
 /// again.
 #[derive(Debug)]
@@ -421,22 +429,22 @@ impl GivesToStore {
         self.fault.as_deref().map(missing_orders)
     }
 
-    /// Whether the store has an order of this kind about exactly these clients.
-    pub fn has(&self, inspected: &Inspected, subject: &Subject, kind: OrderKind) -> bool {
-        self.standing(inspected, subject).is_some_and(|it| it.entry.kind == Some(kind))
-    }
-
-    /// How long ago the order of this kind about exactly these clients was ended on all machines,
-    /// if the store still has the end, and no later order.
-    pub fn ended(
+    /// The state of the order of this kind about exactly these clients. `None` if the store has
+    /// none, or a later order of the other kind.
+    pub fn state(
         &self,
         inspected: &Inspected,
         subject: &Subject,
         kind: OrderKind,
-    ) -> Option<Duration> {
+    ) -> Option<StateInStore> {
         let Entry { given, kind: last, stored, .. } = self.standing(inspected, subject)?.entry;
-        let is_end = last.is_none() && stored.note == OrderWords::of(kind).command;
-        is_end.then(|| Duration::from_millis(self.orders.exchange.now().saturating_sub(given)))
+        match last {
+            Some(last) => (last == kind).then_some(StateInStore::Stands),
+            None => (stored.note == OrderWords::of(kind).command).then(|| {
+                let ago = self.orders.exchange.now().saturating_sub(given);
+                StateInStore::Ended(Duration::from_millis(ago))
+            }),
+        }
     }
 
     fn standing(&self, inspected: &Inspected, subject: &Subject) -> Option<StandingOrder> {
@@ -595,7 +603,7 @@ pub fn end_everywhere(
     Ok(in_store)
 }
 
-/// What ends an order in the store: one of this kind, or any that stands.
+/// The entry that ends an order in the store: one of this kind, or any.
 fn ended_order(policy: &Policy, key: String, kind: Option<OrderKind>) -> StoredOrder {
     StoredOrder {
         order: ENDED.to_owned(),

@@ -21,8 +21,7 @@ use serde_json::{Value, json};
 
 use crate::client_buckets::notes;
 use crate::flags::{At, PolicyFlags, key_help, key_parser, values_help};
-use crate::former_orders::ListedOrder;
-use crate::former_orders::{self, fits};
+use crate::former_orders::{self, ListedOrder, fits};
 use crate::inspected_table;
 use crate::inspected_table::{Inspected, PolicySource};
 use crate::machines::{MachineFlags, Machines};
@@ -33,7 +32,7 @@ use crate::orders::{
 };
 use crate::process_state::is_used;
 use crate::store_orders::{
-    GivesToStore, NO_SPACE, end_everywhere, missing_orders, note_on_end, was_ended,
+    GivesToStore, NO_SPACE, StateInStore, end_everywhere, missing_orders, note_on_end, was_ended,
     where_it_has_ended, where_it_holds_if,
 };
 
@@ -310,31 +309,24 @@ impl Asked<'_> {
                 }
                 _ => Err("it is no agent, or one of another version".to_owned()),
             });
-            let (reached, orders, note) = match all {
-                Ok((orders, live)) => match of.policy.as_ref().and_then(|it| no_policy(&live, it))
-                {
-                    Some(why) if orders.is_empty() => (true, None, Some(why)),
-                    _ => (true, Some(orders), what_is_missing(&live)),
-                },
-                Err(why) => (false, None, Some(why)),
-            };
-            if !reached {
-                status = status.max(1);
-            }
-            let lines = orders.iter().flatten().filter_map(order_elsewhere);
-            let mut lines: Vec<_> = match &note {
-                Some(why) if !reached => vec![format!("not known: {why}")],
-                Some(why) if orders.is_none() => {
+            let no_policy = |live| of.policy.as_ref().and_then(|it| no_policy(live, it));
+            let (failure, lines, orders, note) = match all {
+                Err(why) => (1, vec![format!("not known: {why}")], None, Some(why)),
+                Ok((orders, live)) => match no_policy(&live).filter(|_| orders.is_empty()) {
                     // As for wrong usage.
-                    status = 2;
-                    vec![format!("refused: {why}")]
-                }
-                _ => lines.chain(note.clone()).collect(),
+                    Some(why) => (2, vec![format!("refused: {why}")], None, Some(why)),
+                    None => {
+                        let note = what_is_missing(&live);
+                        let none = format!("no client is {}", self.words().state);
+                        let none = orders.is_empty().then_some(none).into_iter();
+                        let lines = none.chain(orders.iter().filter_map(order_elsewhere));
+                        (0, lines.chain(note.clone()).collect(), Some(orders), note)
+                    }
+                },
             };
-            if orders.as_ref().is_some_and(Vec::is_empty) {
-                lines.insert(0, format!("no client is {}", self.words().state));
-            }
+            status = status.max(failure);
             let words = lines.iter().map(|line| format!("{address}: {line}")).collect::<Vec<_>>();
+            let reached = failure != 1;
             let json =
                 json!({ "agent": address, "reached": reached, "orders": orders, "note": note });
             print(at.json, [Output { words: words.join("\n"), json }])?;
@@ -407,10 +399,9 @@ impl Asked<'_> {
             let before = subject.order(inspected);
             let here = before.as_ref().filter(|order| order.kind == self.kind);
             let mut note = None;
-            let is_in_store =
-                store.as_ref().is_some_and(|it| it.has(inspected, subject, self.kind));
-            let said = match &before {
-                _ if here.is_some() || is_in_store => {
+            let state = store.as_ref().and_then(|it| it.state(inspected, subject, self.kind));
+            let said = match state {
+                _ if here.is_some() || state == Some(StateInStore::Stands) => {
                     let store = store.as_deref_mut();
                     let ended = end_everywhere(inspected, store, subject, self.kind, here)?;
                     has_ended = true;
@@ -418,19 +409,16 @@ impl Asked<'_> {
                     format!("the {noun} has ended, {}", where_it_has_ended(ended.as_ref()))
                 }
                 _ if former.iter().any(|order| policy.is_meant_by(order)) => continue,
-                _ => match (
-                    store.as_ref().and_then(|it| it.ended(inspected, subject, self.kind)),
-                    subject.deciding(inspected),
-                ) {
-                    (Some(ago), _) => {
-                        has_ended = true;
-                        format!("the {noun} {}", was_ended(ago))
-                    }
-                    (None, Some(order)) => format!(
+                Some(StateInStore::Ended(ago)) => {
+                    has_ended = true;
+                    format!("the {noun} {}", was_ended(ago))
+                }
+                Some(StateInStore::Stands) | None => match subject.deciding(inspected) {
+                    Some(order) => format!(
                         "there was no {noun} of this KEY; it is {}",
                         OrderState::of(&order, &inspected.table).in_words_for(&subject.name)
                     ),
-                    (None, None) => format!("there was no {noun}"),
+                    None => format!("there was no {noun}"),
                 },
             };
             let words = subject.about(inspected, &said);
@@ -534,8 +522,8 @@ impl Asked<'_> {
             let before = orders.len();
             if let Some((policies, _)) = &known {
                 orders.retain(|order| {
-                    let mut all = policies.list.iter();
-                    all.any(|it| it.is_meant_by(order) && fits(&table, it, order) != Some(false))
+                    let policy = policies.list.iter().find(|it| it.is_meant_by(order));
+                    policy.is_some_and(|it| fits(&table, it, order) != Some(false))
                 });
             }
             if orders.len() < before {
@@ -560,12 +548,7 @@ impl Asked<'_> {
                 }
             };
             is_any_unknown |= policy.is_some() && listed.fits.is_none();
-            let misfit = match listed.fits {
-                Some(false) => format!("; no client has this key by {source} as it is now"),
-                Some(true) | None => String::new(),
-            };
-            let state = &listed.state;
-            let words = format!("{}: {place}, {}{misfit}", state.key, state.in_words());
+            let words = line_of_list(&listed.state, &place, listed.fits, &source);
             Output { words, json: json!(listed) }
         });
         let outputs: Vec<_> = outputs.collect();
@@ -588,9 +571,8 @@ impl Asked<'_> {
 fn no_policy(live: &Value, name: &str) -> Option<String> {
     let policies = live["status"]["together"]["policies"].as_array()?;
     let names: Vec<_> = policies.iter().filter_map(|policy| policy["name"].as_str()).collect();
-    let source = PolicySource::Agent;
-    let names = (!names.contains(&name)).then(|| names.join(", "))?;
-    Some(format!("there is no policy '{name}' in {source}; it has {names}"))
+    let mistake = || inspected_table::no_policy_among(name, &names, &PolicySource::Agent);
+    (!names.contains(&name)).then(|| mistake().to_string())
 }
 
 /// What the list of an agent may lack, by the status of its store and the space of its table.
@@ -611,11 +593,18 @@ fn order_elsewhere(order: &Value) -> Option<String> {
         Some(policy) => format!("policy '{policy}'"),
         None => "a policy that the agent does not have".to_owned(),
     };
-    let misfit = match order["fits"].as_bool() {
-        Some(false) => "; no client has this key by the agent's configuration as it is now",
-        Some(true) | None => "",
+    let source = PolicySource::Agent.to_string();
+    Some(line_of_list(&state, &policy, order["fits"].as_bool(), &source))
+}
+
+/// An order in a list: `policy` is the words for its policy, and `fits` says whether clients of
+/// that have its key by the configuration that `source` names.
+fn line_of_list(state: &OrderState, policy: &str, fits: Option<bool>, source: &str) -> String {
+    let misfit = match fits {
+        Some(false) => format!("; no client has this key by {source} as it is now"),
+        Some(true) | None => String::new(),
     };
-    Some(format!("{}: {policy}, {}{misfit}", state.key, state.in_words()))
+    format!("{}: {policy}, {}{misfit}", state.key, state.in_words())
 }
 
 /// Says for which KEYs no order was given: this one, of whose policies `given` have one, and those
