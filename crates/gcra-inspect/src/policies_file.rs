@@ -496,11 +496,7 @@ impl Keeper {
         in_force: &ActivePolicies,
     ) -> io::Result<Option<PolicyHistory>> {
         let ActivePolicies { policies, history, .. } = in_force;
-        let is_new = policies.origin.as_ref().is_some_and(|origin| {
-            let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-            !seen.as_ref().is_some_and(|seen| seen.is_of(policies, origin))
-        });
-        let event = if is_new { Event::Begin } else { Event::Stay };
+        let event = if self.has_written(policies) { Event::Stay } else { Event::Begin };
         let kept = self.write(table, policies, history, event)?;
         let Some(own) = PublishedPolicies::new(policies, table.now()) else { return Ok(None) };
         let is_known = |told: &&PublishedPolicies| {
@@ -519,7 +515,18 @@ impl Keeper {
     /// As [`keep`](Self::keep).
     pub fn keep_last(&self, table: &Table, in_force: &ActivePolicies) -> io::Result<()> {
         let ActivePolicies { policies, history, .. } = in_force;
-        self.write(table, policies, history, Event::End).map(drop)
+        // While they came into force, another thread may have written the ones before once more.
+        let event = if self.has_written(policies) { Event::End } else { Event::Begin };
+        self.write(table, policies, history, event).map(drop)
+    }
+
+    /// Whether this process has written these policies last.
+    fn has_written(&self, policies: &Policies) -> bool {
+        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        policies
+            .origin
+            .as_ref()
+            .is_none_or(|origin| seen.as_ref().is_some_and(|seen| seen.is_of(policies, origin)))
     }
 
     /// Writes the file if it changes by that, and returns what is in it then.
@@ -846,6 +853,27 @@ mod tests {
         kept.note(&one, &nothing, Event::End, &table);
         let (history, _) = kept.history(&two, &table);
         assert_eq!(history.former()[0].ended, table.now());
+    }
+
+    /// A thread that writes what is in force may be so slow that a reload comes first.
+    #[test]
+    fn what_an_agent_had_in_force_last_is_known_whatever_it_wrote_late() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("table");
+        let slots = Some(Slots::new(8).unwrap());
+        let (table, _) = Table::open_or_create(&path, slots).unwrap();
+        let keeper = Keeper::new(path.as_path().into());
+        let stats = Stats::new(NonZeroUsize::MIN);
+        let old = ActivePolicies::at_start(policies("1/d"), &stats, &table);
+        keeper.begin(&table, &old.policies);
+        let new = old.replaced_by(policies("2/d"), &stats, &table);
+        for written in [&new, &old] {
+            keeper.keep(&table, written).unwrap();
+        }
+        keeper.keep_last(&table, &new).unwrap();
+        let kept = Kept::read(&table, &path).unwrap();
+        let chosen = kept.chosen(&table, &path).unwrap();
+        assert_eq!(chosen.entry.limits, new.policies.limits_digest);
     }
 
     #[test]

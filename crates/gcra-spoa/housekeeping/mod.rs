@@ -195,7 +195,10 @@ impl Housekeeping {
     fn beat(&mut self) {
         let running = &self.running;
         self.beat.begin(running);
-        self.kept.follow(running);
+        // What is being read may already be written, and is in force in a moment.
+        if !self.reloads.is_reading() {
+            self.kept.follow(running);
+        }
         self.warnings.compare(running);
         beat::forget_earlier(running);
         beat::forget_shapes(running);

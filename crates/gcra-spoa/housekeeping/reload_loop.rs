@@ -55,6 +55,11 @@ impl Reloads {
         self.wanted = true;
     }
 
+    /// Whether a thread reads the configuration.
+    pub(super) fn is_reading(&self) -> bool {
+        self.is_reading
+    }
+
     pub(super) fn reloaded_at(&self) -> u64 {
         self.reloaded_at
     }
