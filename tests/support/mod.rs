@@ -27,10 +27,10 @@ pub(crate) use skip::needs;
 pub use skip::skip;
 
 use std::env;
-use std::fs;
+use std::fs::{self, File};
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileExt as _, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -131,36 +131,31 @@ pub fn free_port(ip: IpAddr) -> SocketAddr {
     free.expect("a free port")
 }
 
-/// A child process whose lines of output are kept. Killed when dropped.
+/// A child process whose output is kept. Killed when dropped.
 #[derive(Debug)]
 pub struct Process {
     name: String,
     child: Child,
-    lines: Arc<Mutex<Vec<String>>>,
+    /// A file and not a pipe, so that a test finds each line as soon as it is written.
+    output: File,
 }
 
 impl Process {
     pub fn start(name: &str, command: &mut Command) -> Self {
-        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
-        let mut child = child.unwrap_or_else(|error| panic!("could not start {name}: {error}"));
-        let lines = Arc::new(Mutex::new(Vec::new()));
-        let (stdout, stderr) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
-        Self::collect(stdout, lines.clone());
-        Self::collect(stderr, lines.clone());
-        Self { name: name.to_owned(), child, lines }
-    }
-
-    fn collect(output: impl io::Read + Send + 'static, lines: Arc<Mutex<Vec<String>>>) {
-        thread::spawn(move || {
-            for line in BufReader::new(output).lines().map_while(Result::ok) {
-                lines.lock().unwrap().push(line);
-            }
-        });
+        let output = tempfile::tempfile().expect("$TMPDIR can be written to");
+        let [stdout, stderr] = [(); 2].map(|()| output.try_clone().unwrap());
+        let child = command.stdout(stdout).stderr(stderr).spawn();
+        let child = child.unwrap_or_else(|error| panic!("could not start {name}: {error}"));
+        Self { name: name.to_owned(), child, output }
     }
 
     /// The lines that it has written so far.
     pub fn lines(&self) -> Vec<String> {
-        self.lines.lock().unwrap().clone()
+        let mut bytes = vec![0; usize::try_from(self.output.metadata().unwrap().len()).unwrap()];
+        self.output.read_exact_at(&mut bytes, 0).unwrap();
+        let text = String::from_utf8_lossy(&bytes);
+        let (lines, _) = text.rsplit_once('\n').unwrap_or_default();
+        lines.lines().map(ToOwned::to_owned).collect()
     }
 
     /// Waits until an HAProxy that decides itself has its table.
