@@ -44,7 +44,6 @@ vtest: haproxy ## the VTest files, in the manner of HAProxy's own tests
 
 lint: width spelling locks ## format, clippy, width of lines, spelling, lock files
 	$(CARGO) fmt --all --check
-	$(CARGO) fmt --manifest-path fuzz/Cargo.toml --check
 	$(CARGO) fmt --manifest-path benches/peers/rust/Cargo.toml --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 
@@ -56,7 +55,7 @@ spelling: ## typos, with the words that typos.toml allows
 
 # A crate that takes another dependency changes the lock files of all that are built with it.
 locks: ## Cargo.lock of each workspace has what its manifests want
-	for manifest in Cargo.toml fuzz/Cargo.toml benches/peers/rust/Cargo.toml; do \
+	for manifest in Cargo.toml benches/peers/rust/Cargo.toml; do \
 		$(CARGO) update --workspace --locked --quiet --manifest-path $$manifest || exit 1; done
 
 # With examples, dependencies have the features with which `make lint` has checked them.
@@ -104,13 +103,12 @@ cluster-splits: valkey ## machines as network namespaces, cut off from each othe
 
 # Everything from outside: frames, connections, table files, configurations, the admin port.
 FUZZ_SECONDS ?= 60
-# FUZZ_TARGETS="table logs" builds and runs only these. FUZZ_SEED=1 repeats a run.
+# FUZZ_TARGETS="table logs" runs only these.
 fuzz: ## each fuzz target for FUZZ_SECONDS (60); needs nightly
 	fuzz/run $(FUZZ_SECONDS) $(FUZZ_TARGETS)
 
 fuzz-seeds: ## writes the inputs that fuzzing begins with, from the tests' byte vectors
-	CARGO_TARGET_DIR=$(TARGET)/fuzz \
-		$(CARGO) run --manifest-path fuzz/Cargo.toml --locked --example seeds
+	$(CARGO) run --locked -p fuzz --example seeds
 
 asan: ## the table's tests with AddressSanitizer; needs nightly
 	tests/asan

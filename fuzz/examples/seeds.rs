@@ -1,11 +1,12 @@
 //! Writes the byte vectors of the codec's tests to `seeds/`, one file each, as inputs of `decode`,
 //! `reference` and `connection`; and the shipped configuration as one of `config`.
+#![allow(missing_docs, reason = "an example")]
 
 use std::error::Error;
 use std::fs;
 use std::path::Path;
 
-use gcra_spoa_fuzz::step;
+use fuzz::step;
 
 /// The first byte of an input of `connection`: limits by default.
 const DEFAULT_LIMITS: u8 = 0;

@@ -1,17 +1,52 @@
-//! The parts that the targets share. Values and frames are made of the fuzzer's bytes, by the code
-//! of the codec's own tests. A NOTIFY is written again, and a stream cuts reads and writes.
+//! The fuzz targets, as functions of any bytes: libFuzzer runs them with the feature `libfuzzer`,
+//! and `tests/inputs.rs` with the seeds and random bytes.
+//!
+//! They share some parts. Values and frames are made of the input's bytes, by the code of other
+//! tests. A NOTIFY is written again, and a stream cuts reads and writes.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    clippy::missing_errors_doc,
+    clippy::missing_panics_doc,
+    missing_docs,
+    unreachable_pub,
+    reason = "tests"
+)]
 
 use spop_codec::Notify;
 use spop_codec::haproxy::NotifyWriter;
 
-#[cfg(feature = "tokio")]
+#[path = "../../crates/gcra-limiter/tests/both_ways/mod.rs"]
+mod both_ways;
+#[path = "../../crates/spop-codec/tests/reference/compare.rs"]
+mod compare;
 mod cut_stream;
 #[path = "../../crates/spop-codec/tests/generate/mod.rs"]
-pub mod generate;
+mod generate;
+#[path = "../../crates/spop-codec/tests/reference/mod.rs"]
+mod reference;
+#[path = "../../crates/spop-codec/tests/roundtrip/mod.rs"]
+mod roundtrip;
 
-#[cfg(feature = "tokio")]
-pub use cut_stream::{CutStream, runtime};
-pub use generate::{Messages, bytes, id, messages, text, value, write_notify};
+/// Each has a function `run` for one input.
+pub mod targets {
+    pub mod admin;
+    pub mod agent;
+    pub mod config;
+    pub mod connection;
+    pub mod decode;
+    pub mod logs;
+    pub mod reference;
+    pub mod roundtrip;
+    pub mod shapes;
+    pub mod table;
+}
+
+pub(crate) use cut_stream::{CutStream, runtime};
+pub(crate) use generate::{Messages, bytes, id, messages, text, write_notify};
 
 /// The first byte of each step in an input of `connection`, modulo [`COUNT`](step::COUNT).
 pub mod step {
@@ -37,7 +72,7 @@ pub mod step {
 
 /// Writes a NOTIFY that was read from `used` bytes again. No number can be written in two ways, so
 /// it takes as many.
-pub fn rewritten(notify: &Notify<'_>, used: usize) -> Vec<u8> {
+pub(crate) fn rewritten(notify: &Notify<'_>, used: usize) -> Vec<u8> {
     let mut out = vec![0; used];
     let mut writer =
         NotifyWriter::new(&mut out, notify.id).expect("the ids were read from so many bytes");

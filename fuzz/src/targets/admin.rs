@@ -2,15 +2,13 @@
 //! and then it ends.
 //!
 //! An input is the cuts, and then bytes, or the parts of a request.
-#![no_main]
 
 use std::cell::OnceCell;
 use std::time::Duration;
 
+use crate::{CutStream, bytes};
 use arbitrary::{Result, Unstructured};
 use gcra_admin::testing::Admin;
-use gcra_spoa_fuzz::{CutStream, bytes};
-use libfuzzer_sys::fuzz_target;
 use tokio::runtime::Builder;
 use tokio::time::timeout;
 
@@ -66,10 +64,11 @@ thread_local! {
     static ADMIN: OnceCell<Admin> = const { OnceCell::new() };
 }
 
-fuzz_target!(|input: &[u8]| {
+/// One input.
+pub fn run(input: &[u8]) {
     // An input that ends early gives zeros, and no error that matters.
-    let _ = run(&mut Unstructured::new(input));
-});
+    let _ = chosen(&mut Unstructured::new(input));
+}
 
 fn request(u: &mut Unstructured<'_>) -> Result<Vec<u8>> {
     let mut request = Vec::new();
@@ -88,7 +87,7 @@ fn request(u: &mut Unstructured<'_>) -> Result<Vec<u8>> {
     Ok(request)
 }
 
-fn run(u: &mut Unstructured<'_>) -> Result<()> {
+fn chosen(u: &mut Unstructured<'_>) -> Result<()> {
     let cuts = u.arbitrary::<u8>()? % 12;
     let cuts = u.bytes(usize::from(cuts).min(u.len()))?.to_vec();
     let (closes, is_raw) = (u.arbitrary()?, u.ratio(1, 4)?);

@@ -3,7 +3,6 @@
 //! and it ends.
 //!
 //! An input is how the connection ends, its limits, the cuts, and then what HAProxy sends.
-#![no_main]
 
 use std::collections::HashMap;
 use std::future::pending;
@@ -12,9 +11,8 @@ use std::panic::resume_unwind;
 use std::pin::pin;
 use std::time::Duration;
 
+use crate::{CutStream, runtime};
 use arbitrary::{Result, Unstructured};
-use gcra_spoa_fuzz::{CutStream, runtime};
-use libfuzzer_sys::fuzz_target;
 use spop_agent::testing::Streams;
 use spop_agent::{Agent, Handler, Limits, Reply, Request, Scope, Value, VarName};
 use spop_codec::haproxy::{HelloFields, NotifyWriter, encode_disconnect, encode_hello};
@@ -237,12 +235,13 @@ impl Script {
     }
 }
 
-fuzz_target!(|input: &[u8]| {
+/// One input.
+pub fn run(input: &[u8]) {
     // An input that ends early gives zeros, and no error that matters.
-    let _ = run(&mut Unstructured::new(input));
-});
+    let _ = chosen(&mut Unstructured::new(input));
+}
 
-fn run(u: &mut Unstructured<'_>) -> Result<()> {
+fn chosen(u: &mut Unstructured<'_>) -> Result<()> {
     let ending = u.arbitrary::<u8>()? % 3;
     let max_in_flight =
         NonZeroUsize::new(1 + usize::from(u.arbitrary::<u8>()? % 80)).expect("at least 1");

@@ -3,15 +3,13 @@
 //! not much longer than the text.
 //!
 //! An input is a byte that chooses, and then the text or the choices that make it.
-#![no_main]
 
 use std::path::Path;
 use std::time::UNIX_EPOCH;
 
+use crate::text;
 use arbitrary::{Result, Unstructured};
 use gcra_policy::file::document::parse;
-use gcra_spoa_fuzz::text;
-use libfuzzer_sys::fuzz_target;
 
 /// A folder that is not there. So the name of a list, made by chance, is no file of this machine.
 const FILE: &str = "/nonexistent/fuzz.toml";
@@ -123,12 +121,13 @@ const VALUES: &[&str] = &[
     "\"",
 ];
 
-fuzz_target!(|input: &[u8]| {
+/// One input.
+pub fn run(input: &[u8]) {
     // An input that ends early gives zeros, and no error that matters.
-    let _ = run(&mut Unstructured::new(input));
-});
+    let _ = chosen(&mut Unstructured::new(input));
+}
 
-fn run(u: &mut Unstructured<'_>) -> Result<()> {
+fn chosen(u: &mut Unstructured<'_>) -> Result<()> {
     if u.arbitrary::<u8>()? % 4 == 0 {
         let rest = u.bytes(u.len())?;
         check(&String::from_utf8_lossy(rest));
@@ -142,7 +141,7 @@ fn run(u: &mut Unstructured<'_>) -> Result<()> {
                 // Many of the same kind.
                 let name = u.arbitrary::<u8>()?;
                 (0..name).for_each(|number| {
-                    document.push_str(&format!("[policy.p{number}]\nlimits = \"1/s\"\n"))
+                    document.push_str(&format!("[policy.p{number}]\nlimits = \"1/s\"\n"));
                 });
             }
             4 => document.push_str(text(u)?),

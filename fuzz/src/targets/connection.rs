@@ -2,13 +2,11 @@
 //! pieces change nothing.
 //!
 //! An input is a byte that chooses the limits, and then steps, each begun by a byte of `step`.
-#![no_main]
 
 use std::time::Duration;
 
+use crate::{Messages, bytes, id, messages, rewritten, step, text, write_notify};
 use arbitrary::{Result, Unstructured};
-use gcra_spoa_fuzz::{Messages, bytes, id, messages, rewritten, step, text, write_notify};
-use libfuzzer_sys::fuzz_target;
 use spop_codec::haproxy::{HelloFields, encode_disconnect, encode_hello};
 use spop_codec::{
     Connection, Event, Frame, FrameId, Limits, Place, ProtocolError, Status, Welcome, decode,
@@ -21,7 +19,8 @@ const OPENED: Duration = Duration::from_secs(1000);
 /// not so much that the target is slow.
 const LONGEST: usize = 20_000;
 
-fuzz_target!(|input: &[u8]| {
+/// One input.
+pub fn run(input: &[u8]) {
     // An input that ends inside a step gives zeros, and no error that matters.
     let Ok(script) = Script::read(&mut Unstructured::new(input)) else { return };
     let whole = script.deliver([(script.bytes.len(), Duration::ZERO)]);
@@ -42,7 +41,7 @@ fuzz_target!(|input: &[u8]| {
     if script.good == script.bytes.len() {
         assert_eq!((seen.len(), whole.error), (sure.len(), None));
     }
-});
+}
 
 /// The bytes that are sent, and how.
 struct Script {

@@ -1,51 +1,19 @@
 //! Any bytes through `decode`: it takes what is there and no more, knows a frame as soon as it is
 //! whole, and what it takes can be walked to its end.
-#![no_main]
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-
-use gcra_spoa_fuzz::rewritten;
-use libfuzzer_sys::fuzz_target;
+use crate::rewritten;
+use allocation_counter::measure;
 use spop_codec::{AckWriter, Action, DecodeError, Frame, HeaderList, Notify, VarName, decode};
 
 /// Small enough to be passed by a small input; HAProxy's; none.
 const LIMITS: [u32; 4] = [64, 256, 16380, u32::MAX];
 
-fuzz_target!(|input: &[u8]| {
-    let before = ALLOCATIONS.load(Relaxed);
-    walk_headers(input);
-    let unlimited = decode(input, u32::MAX);
-    if let Ok(Some((frame, _))) = &unlimited {
-        walk(frame);
-    }
-    for limit in LIMITS {
-        let outcome = decode(input, limit);
-        match outcome {
-            Err(DecodeError::TooBig { length, max_frame_size }) => {
-                assert!(length > limit && max_frame_size == limit);
-            }
-            _ => assert!(same(&outcome, &unlimited)),
-        }
-        if let Ok(Some((_, used))) = outcome {
-            assert!((11..=input.len()).contains(&used) && used - 4 <= limit as usize);
-        }
-        // Whatever the bytes are, every prefix waits or has the outcome of the whole.
-        let decided =
-            (0..=input.len()).find(|cut| !matches!(decode(&input[..*cut], limit), Ok(None)));
-        let first = decode(&input[..decided.unwrap_or(input.len())], limit);
-        assert!(same(&first, &outcome));
-        match (decided, outcome) {
-            (None, outcome) => assert!(matches!(outcome, Ok(None))),
-            (Some(cut), Ok(Some((_, used)))) => assert_eq!(cut, used),
-            (Some(cut), Err(DecodeError::TooShort(_) | DecodeError::TooBig { .. })) => {
-                assert_eq!(cut, 4)
-            }
-            (Some(cut), _) => assert!(cut >= 11),
-        }
-    }
-    assert_eq!(ALLOCATIONS.load(Relaxed), before, "the codec allocates");
+/// One input.
+pub fn run(input: &[u8]) {
+    let counted = measure(|| look(input));
+    assert_eq!(counted.count_total, 0, "the codec allocates");
 
+    let unlimited = decode(input, u32::MAX);
     match unlimited {
         Ok(Some((Frame::Notify(notify), used))) => {
             let again = rewritten(&notify, used);
@@ -77,7 +45,41 @@ fuzz_target!(|input: &[u8]| {
         Err(error) => assert!(!error.to_string().is_empty() && error.status().code() != 0),
         _ => {}
     }
-});
+}
+
+/// Reads it with each limit, and each part of it.
+fn look(input: &[u8]) {
+    walk_headers(input);
+    let unlimited = decode(input, u32::MAX);
+    if let Ok(Some((frame, _))) = &unlimited {
+        walk(frame);
+    }
+    for limit in LIMITS {
+        let outcome = decode(input, limit);
+        match outcome {
+            Err(DecodeError::TooBig { length, max_frame_size }) => {
+                assert!(length > limit && max_frame_size == limit);
+            }
+            _ => assert!(same(&outcome, &unlimited)),
+        }
+        if let Ok(Some((_, used))) = outcome {
+            assert!((11..=input.len()).contains(&used) && used - 4 <= limit as usize);
+        }
+        // Whatever the bytes are, every prefix waits or has the outcome of the whole.
+        let decided =
+            (0..=input.len()).find(|cut| !matches!(decode(&input[..*cut], limit), Ok(None)));
+        let first = decode(&input[..decided.unwrap_or(input.len())], limit);
+        assert!(same(&first, &outcome));
+        match (decided, outcome) {
+            (None, outcome) => assert!(matches!(outcome, Ok(None))),
+            (Some(cut), Ok(Some((_, used)))) => assert_eq!(cut, used),
+            (Some(cut), Err(DecodeError::TooShort(_) | DecodeError::TooBig { .. })) => {
+                assert_eq!(cut, 4);
+            }
+            (Some(cut), _) => assert!(cut >= 11),
+        }
+    }
+}
 
 type Outcome<'a> = Result<Option<(Frame<'a>, usize)>, DecodeError>;
 
@@ -151,26 +153,4 @@ fn walk_headers(bytes: &[u8]) {
     let taken: usize = headers.by_ref().map(|(name, value)| 2 + name.len() + value.len()).sum();
     assert!(taken <= bytes.len());
     assert!(headers.is_complete().is_some() && headers.next().is_none());
-}
-
-/// Counts what Rust code allocates. (libFuzzer's own goes past it.)
-struct Counting;
-
-static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
-// SAFETY: all is the system allocator's; the number beside it concerns nobody.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Relaxed);
-        // SAFETY: the caller's promise is passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise is passed on.
-        unsafe { System.dealloc(memory, layout) }
-    }
 }

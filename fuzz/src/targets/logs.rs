@@ -1,13 +1,12 @@
 //! A log-format (the first line of the input) and a log (the rest). Neither makes the reader
 //! panic, or hold more than it was given. Each line is a request, a bad line, or empty.
-#![no_main]
 
 use std::io::Cursor;
 
 use haproxy_log::{BadKind, Format, Input, Options, Progress, read};
-use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|input: &[u8]| {
+/// One input.
+pub fn run(input: &[u8]) {
     let first = input.split(|&byte| byte == b'\n').next().unwrap_or_default();
     let log = input.get(first.len() + 1..).unwrap_or_default();
     let text = std::str::from_utf8(first).ok();
@@ -39,4 +38,4 @@ fuzz_target!(|input: &[u8]| {
         // Some fields are parts of others, and each field is at most as long as its line.
         assert!(!is_plain || bytes <= size.saturating_mul(names.len()) * 3);
     }
-});
+}

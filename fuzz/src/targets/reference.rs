@@ -3,18 +3,13 @@
 //!
 //! An input is a byte that chooses how, and then a frame: with its length, or of any type and with
 //! its length put in front.
-#![no_main]
 
-#[path = "../../crates/spop-codec/tests/reference/compare.rs"]
-mod compare;
-#[path = "../../crates/spop-codec/tests/reference/mod.rs"]
-mod reference;
-
-use libfuzzer_sys::fuzz_target;
+use crate::compare;
 
 const TYPES: [u8; 7] = [0, 1, 2, 3, 101, 102, 103];
 
-fuzz_target!(|input: &[u8]| {
+/// One input.
+pub fn run(input: &[u8]) {
     let Some((how, rest)) = input.split_first() else { return };
     if how % 8 == 7 {
         // One frame after another, as they come.
@@ -36,4 +31,4 @@ fuzz_target!(|input: &[u8]| {
     let length = u32::try_from(frame.len() - 4).unwrap_or(u32::MAX);
     frame[..4].copy_from_slice(&length.to_be_bytes());
     compare::agree(&frame, 16_380);
-});
+}

@@ -3,7 +3,6 @@
 //! the answers are right again.
 //!
 //! An input is a list of changes to a good file, and of decisions before the last look.
-#![no_main]
 
 use std::cell::OnceCell;
 use std::fs;
@@ -11,7 +10,6 @@ use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 
 use arbitrary::{Result, Unstructured};
 use gcra_table::{KeyHash, MAX_DRAIN, Nanos, Quota, Slots, Table};
-use libfuzzer_sys::fuzz_target;
 use tempfile::{Builder, TempDir};
 
 /// With this number each key may be in each slot.
@@ -82,12 +80,13 @@ thread_local! {
     static TEMPLATE: OnceCell<Template> = const { OnceCell::new() };
 }
 
-fuzz_target!(|input: &[u8]| {
+/// One input.
+pub fn run(input: &[u8]) {
     TEMPLATE.with(|template| {
         // An input that ends early gives zeros. The error does not matter.
-        let _ = run(template.get_or_init(Template::new), &mut Unstructured::new(input));
+        let _ = chosen(template.get_or_init(Template::new), &mut Unstructured::new(input));
     });
-});
+}
 
 /// A number that a field may have: small, near a power of two, or any.
 fn number(u: &mut Unstructured<'_>) -> Result<u64> {
@@ -121,7 +120,7 @@ fn word(u: &mut Unstructured<'_>, template: &Template, now: u64) -> Result<u128>
     Ok(u128::from(high) << 64 | u128::from(low))
 }
 
-fn run(template: &Template, u: &mut Unstructured<'_>) -> Result<()> {
+fn chosen(template: &Template, u: &mut Unstructured<'_>) -> Result<()> {
     let Template { bytes: good, clock, .. } = template;
     let directory = directory();
     let path = directory.path().join("table");
@@ -148,7 +147,8 @@ fn run(template: &Template, u: &mut Unstructured<'_>) -> Result<()> {
     }
     match u.arbitrary::<u8>()? {
         0 => {
-            bytes.truncate(usize::try_from(u.arbitrary::<u32>()?).unwrap_or(0) % (bytes.len() + 1))
+            bytes
+                .truncate(usize::try_from(u.arbitrary::<u32>()?).unwrap_or(0) % (bytes.len() + 1));
         }
         1 => bytes.extend(vec![0; u.arbitrary::<u16>()?.into()]),
         _ => {}
