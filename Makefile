@@ -5,7 +5,7 @@ CARGO ?= cargo
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
 .PHONY: help demo demo-cluster test test-all vtest lint doc width spelling locks deny msrv \
-	aarch64 aarch64-test aarch64-run asan loom shuttle lease-sim lease-explore store-script \
+	aarch64 aarch64-test aarch64-run asan memcheck loom shuttle lease-sim lease-explore store-script \
 	store-faults bench-store cluster-faults cluster-splits fuzz fuzz-seeds soak bench bench-quick \
 	bench-cluster bench-haproxy bench-in-process bench-peers bench-replay guard guard-haproxy \
 	haproxy promtool strace valkey static reproduce packages image site release packages-test \
@@ -112,6 +112,9 @@ fuzz-seeds: ## writes the inputs that fuzzing begins with, from the tests' byte 
 
 asan: ## the table's tests with AddressSanitizer; needs nightly
 	tests/asan
+
+memcheck: ## the module for HAProxy's Lua, in Lua 5.3 and 5.4, in Valgrind
+	tests/memcheck
 
 msrv: ## each crate with the oldest compiler that its Cargo.toml names
 	tests/msrv

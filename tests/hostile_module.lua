@@ -1,6 +1,6 @@
 -- Drives the module as HAProxy's Lua does, with values that clients may send and with others that
--- they cannot. `tests/asan` runs it with each version of Lua; the first argument is a folder for
--- the table.
+-- they cannot. `tests/memcheck` runs it with each version of Lua. The arguments are a folder for
+-- the table, and how many values there are.
 local gcra = require("gcra_lua")
 local folder = arg[1]
 
@@ -75,7 +75,7 @@ end
 
 local types = { "", ":str", ":int", ":bool", ":hex", ":strhex", ":none", ":" }
 math.randomseed(7)
-for number = 1, 20000 do
+for number = 1, tonumber(arg[2]) do
     local length = number % 500 == 0 and math.random(0, 70000) or math.random(0, 60)
     local value = random(length)
     local kind = types[number % #types + 1]
@@ -91,7 +91,7 @@ for number = 1, 20000 do
     gcra.about(value, value, value, value)
     gcra.about("GET", "", value, value)
     collected()
-    if number % 1000 == 0 then
+    if number % 100 == 0 then
         gcra.tend()
         local _, _, body = gcra.about("GET", "", "/metrics", "")
         assert(body:find("gcra_decisions_total", 1, true))
