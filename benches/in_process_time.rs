@@ -166,8 +166,8 @@ fn section(rows: &[Row], rounds: u64, seconds: u64, others: &str) -> String {
         "## HAProxy that decides itself\n\nMicroseconds of processor time for each request, of \
          HAProxy and of the agent. In parentheses: both\ntogether, relative to a stick table, the \
          median of the rounds' ratios. wrk has one thread and 32\nconnections or one, and all run \
-         on the same cores; medians of {rounds} interleaved rounds of {seconds} s, with\na \
-         load of {others} by other programs: `make bench-in-process`\n({}).\n",
+         on the same cores. Medians of {rounds} interleaved rounds of {seconds} s of\n\
+         `make bench-in-process`, with a load of {others} by other programs\n({}).\n",
         host::description()
     );
     for load in Load::ALL {

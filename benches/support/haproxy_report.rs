@@ -42,8 +42,8 @@ pub(crate) fn section(rows: &[Row], rounds: usize, seconds: u64) -> String {
     let last = versions.last().expect("one version at least");
     let mut out = format!(
         "## Through HAProxy\n\n\
-         wrk with one thread and 32 connections, HAProxy with one thread, the agent, all on the \
-         same cores;\nmedians of {rounds} interleaved rounds of {seconds} s\n({}).\n\
+         wrk with one thread and 32 connections, HAProxy with one thread and the agent run on the \
+         same\ncores. Medians of {rounds} interleaved rounds of {seconds} s\n({}).\n\
          Microseconds of CPU for each request, of HAProxy and of the agent. In parentheses: both \
          together,\nrelative to HAProxy with a stick table, the median of the rounds' ratios.\n\n",
         host::description(),

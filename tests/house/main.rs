@@ -394,7 +394,8 @@ static DEPENDENCIES: LazyLock<BTreeMap<String, BTreeMap<String, Use>>> = LazyLoc
     for package in list(&metadata["packages"]) {
         let named = all.entry(name(&package)).or_default();
         for used in list(&package["dependencies"]) {
-            let what_for = if used["kind"] == "dev" { Use::Tests } else { Use::Product };
+            let is_for_tests = used["kind"] == "dev" || name(&package) == "fuzz";
+            let what_for = if is_for_tests { Use::Tests } else { Use::Product };
             let before = named.entry(name(&used)).or_insert(what_for);
             *before = what_for.max(*before);
         }
