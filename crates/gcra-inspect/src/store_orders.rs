@@ -294,7 +294,10 @@ fn put(
     let Entry { given, ends, kind, stored, .. } = entry;
     let table = &inspected.table;
     let now = table.now();
-    let (given, until) = (by_table(now, store_now, *given), by_table(now, store_now, *ends));
+    // No order is given in the future, unless the clock of the store was set back: any order that
+    // comes from now on is later.
+    let given = by_table(now, store_now, *given).min(now);
+    let until = by_table(now, store_now, *ends);
     let known = subject.order(inspected);
     // All that was given before this machine was started has the time zero.
     let is_later = |known: &Order| known.given >= given && known.given > Time::ZERO;
@@ -468,12 +471,9 @@ impl GivesToStore {
         let id = id.unwrap_or_else(|| exchange.id(&policy.name, &key));
         let left = standing.map(|it| it.last_end.saturating_sub(exchange.now()));
         let left = left.map(Duration::from_millis).filter(|left| *left > terms.time);
-        if let Some(left) = left {
-            // A machine that is away until this order has ended does not bring back the longer
-            // one.
-            let end = ended_order(policy, key.clone(), None);
-            self.send(end_id, end, left)?;
-        }
+        // A machine that is away until this order has ended does not bring back the longer one.
+        // Both go together: the end alone would end this order on all machines.
+        let end = left.map(|left| (end_id, ended_order(policy, key.clone(), None), left));
         let order = StoredOrder {
             order: OrderWords::of(terms.kind).command.to_owned(),
             policy: policy.name.to_string(),
@@ -481,7 +481,8 @@ impl GivesToStore {
             note: terms.note.clone(),
             giver: terms.giver.clone(),
         };
-        self.send(id, order, terms.time)
+        let orders: Vec<_> = end.into_iter().chain([(id, order, terms.time)]).collect();
+        self.send(&orders)
     }
 
     /// Ends the order of this kind about these clients, for all machines, also for those whose
@@ -506,7 +507,7 @@ impl GivesToStore {
         let left = here.map(|it| it.until.saturating_since(inspected.table.now()).into());
         let left_in_store = standing.map(|it| it.last_end.saturating_sub(exchange.now()));
         let left = left.max(left_in_store.map(Duration::from_millis)).unwrap_or_default();
-        self.send(id, ended_order(policy, key, Some(kind)), left.max(LEAST_END))
+        self.send(&[(id, ended_order(policy, key, Some(kind)), left.max(LEAST_END))])
     }
 
     /// Resets a policy in the table, later than all that the store has, and then for all machines.
@@ -548,24 +549,33 @@ impl GivesToStore {
         let former: Vec<_> = former.collect();
         former.into_iter().try_for_each(|(id, left)| {
             let end = ended_order(policy, key.to_owned(), Some(order.kind));
-            self.send(id, end, Duration::from_millis(left))
+            self.send(&[(id, end, Duration::from_millis(left))])
         })
     }
 
-    fn send(&mut self, id: OrderId, stored: StoredOrder, lasts: Duration) -> Result<(), String> {
+    /// Gives all of these, or none.
+    fn send(&mut self, orders: &[(OrderId, StoredOrder, Duration)]) -> Result<(), String> {
         if let Some(fault) = &self.fault {
             return Err(fault.clone());
         }
-        let (is_end, words) = (stored.order == ENDED, stored.words());
-        let order = [NewOrder { id, is_end, given: None, lasts, words }];
+        let new = |(id, stored, lasts): &(OrderId, StoredOrder, Duration)| NewOrder {
+            id: *id,
+            is_end: stored.order == ENDED,
+            given: None,
+            lasts: *lasts,
+            words: stored.words(),
+        };
+        let new: Vec<_> = orders.iter().map(new).collect();
         let Self { orders: StoreOrders { exchange, .. }, runtime, .. } = self;
-        let Err(error) = runtime.block_on(exchange.give(&order)) else { return Ok(()) };
+        let Err(error) = runtime.block_on(exchange.give(&new)) else { return Ok(()) };
         let kind = error.kind();
         if kind == io::ErrorKind::AlreadyExists {
-            let ends =
-                exchange.now().saturating_add(u64::try_from(lasts.as_millis()).unwrap_or(0));
-            let kept = entries(exchange).into_iter().find(|entry| entry.id == id);
-            if kept.is_some_and(|kept| kept.is_as_good(&stored, ends)) {
+            let (now, kept) = (exchange.now(), entries(exchange));
+            if orders.iter().all(|(id, stored, lasts)| {
+                let ends = now.saturating_add(u64::try_from(lasts.as_millis()).unwrap_or(0));
+                let mut kept = kept.iter().filter(|entry| entry.id == *id);
+                kept.any(|kept| kept.is_as_good(stored, ends))
+            }) {
                 return Ok(());
             }
         }
@@ -769,6 +779,21 @@ mod tests {
         }
         let stored = StoredOrder { order: "slow".to_owned(), ..block[0].stored.clone() };
         assert_eq!(stored.kind(), None);
+    }
+
+    /// It is set back by an hour, and set right again after an order was given.
+    #[test]
+    fn what_is_given_later_counts_when_the_clock_of_the_store_is_set_back_and_right_again() {
+        let (machine, mut followed) = (machine(), Followed::default());
+        let client = ("api", "192.0.2.7");
+        let block = entry(1, "block", client, 0);
+        let set_back = standing(&machine, std::slice::from_ref(&block));
+        followed.follow(&machine, &set_back, NOW - 3_600_000).unwrap();
+        assert_eq!(orders(&machine).len(), 1);
+        let mut end = entry(1, ENDED, client, 0);
+        end.given += 25_000;
+        followed.follow(&machine, &standing(&machine, &[end]), NOW + 25_000).unwrap();
+        assert_eq!(orders(&machine), []);
     }
 
     #[test]

@@ -411,7 +411,9 @@ impl Asked<'_> {
                 _ if former.iter().any(|order| policy.is_meant_by(order)) => continue,
                 Some(StateInStore::Ended(ago)) => {
                     has_ended = true;
-                    format!("the {noun} {}", was_ended(ago))
+                    let said = format!("the {noun} {}", was_ended(ago));
+                    note = Some(said.clone());
+                    said
                 }
                 Some(StateInStore::Stands) | None => match subject.deciding(inspected) {
                     Some(order) => format!(

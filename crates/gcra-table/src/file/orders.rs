@@ -6,6 +6,7 @@
 
 use core::cmp::Reverse;
 use core::net::{IpAddr, Ipv6Addr};
+use core::sync::atomic::{Ordering, fence};
 
 use crate::file::checked::{Checked, Checksum, text_in_words, text_to_words};
 use crate::hash::SipHasher;
@@ -210,10 +211,28 @@ impl<'a> Orders<'a> {
             }
             let Some(entry) = first.or_else(|| self.free_entry()) else { return false };
             if entry.words.write(self.checksum, words) {
+                self.keep_latest(order);
                 return true;
             }
         }
         false
+    }
+
+    /// Several processes may put an order about the same clients into places of their own at the
+    /// same time. Each looks again when its own is there, so the last of them sees all: the latest
+    /// stays, and of equally late ones the first.
+    fn keep_latest(self, order: &Order) {
+        // Of two processes, one at least sees the other's.
+        fence(Ordering::SeqCst);
+        let given = |entry: &OrderEntry| {
+            let known = self.read(entry)?;
+            let is_same = (known.policy, known.target) == (order.policy, order.target);
+            is_same.then_some(known.given)
+        };
+        let mut known: Vec<_> =
+            self.entries.iter().filter_map(|entry| Some((given(entry)?, entry))).collect();
+        known.sort_by_key(|(given, _)| Reverse(*given));
+        known.iter().skip(1).for_each(|(_, entry)| entry.words.clear());
     }
 
     /// Writes down what another table says.
@@ -376,6 +395,8 @@ impl PolicyReset {
 #[cfg(all(test, not(gcra_model)))]
 mod tests {
     use std::collections::BTreeMap;
+    use std::sync::Barrier;
+    use std::thread;
 
     use proptest::prelude::*;
 
@@ -430,6 +451,27 @@ mod tests {
         assert!(at(&entries, s(4)).put(&order(1, 7, s(4))), "ends now");
         assert_eq!(all(s(4)), [other_policy]);
         assert!(at(&entries, s(4)).put(&order(3, 3, s(1))), "there is none to end");
+    }
+
+    /// As agents of one table do that learn of an order at the same time.
+    #[test]
+    fn an_order_that_several_write_at_once_is_there_once() {
+        for round in 0..2_000 {
+            let entries = entries(8);
+            let barrier = Barrier::new(3);
+            thread::scope(|scope| {
+                for late in 0..3 {
+                    let (entries, barrier) = (&entries, &barrier);
+                    scope.spawn(move || {
+                        let given = s(1 + late * (round % 2));
+                        barrier.wait();
+                        assert!(at(entries, s(4)).put(&Order { given, ..order(1, 7, s(10)) }));
+                    });
+                }
+            });
+            let all: Vec<_> = at(&entries, s(4)).all().collect();
+            assert_eq!(all.len(), 1, "{all:?}");
+        }
     }
 
     #[test]
