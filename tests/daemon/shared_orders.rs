@@ -6,6 +6,7 @@ use std::net::Ipv4Addr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::{Command, Output};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::Value as Json;
 use spop_codec::Value;
@@ -333,6 +334,33 @@ fn an_end_that_is_killed_half_way_has_ended_on_no_machine_alone() {
     for machine in [&one, &two] {
         wait_until("it is not blocked", || !machine.is_blocked("check", &client));
     }
+}
+
+/// A command that is killed between two calls would leave the end of the earlier order alone.
+#[test]
+fn an_order_that_takes_the_place_of_a_longer_one_is_one_call() {
+    needs!(valkey());
+    let server = Server::start(&["--maxmemory-policy", "noeviction"]);
+    let machine = Machine::new(&server.url()).start();
+    let proxy = Proxy::start((Ipv4Addr::LOCALHOST, server.port).into());
+    let text = fs::read_to_string(&machine.config).unwrap();
+    let proxied = machine.directory.path().join("proxied.toml");
+    let url = format!("redis://{}", proxy.address());
+    fs::write(&proxied, text.replace(&server.url(), &url)).unwrap();
+    let order = |time: &str, command: &str| {
+        let config = proxied.to_str().unwrap();
+        machine.said(&[command, "--for", time, "192.0.2.1", "--config", config])
+    };
+    assert_eq!(order("2h", "block").1, 0);
+    // The first call that gives the store something passes, and no other.
+    proxy.hold_these(|it| {
+        static CALLS: AtomicUsize = AtomicUsize::new(0);
+        let gives = it.contains(":orders:1:") && !it.contains("\r\n$0\r\n\r\n");
+        gives && CALLS.fetch_add(1, Ordering::Relaxed) > 0
+    });
+    let (said, status) = order("1h", "exempt");
+    assert!(said.contains(", on all machines of the store within") && status == 0, "{said}");
+    assert_eq!(proxy.held(), 0);
 }
 
 /// A machine without agents has an exemption that the store does not have.
