@@ -58,7 +58,7 @@ fn wait_until_counted(host: &Host) {
 /// because a reply came too late, as on a busy machine.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count")]
 fn allowed_alone(host: &Host) -> u64 {
-    let name = "gcra_store_fallback_total{policy=\"check\",verdict=\"allowed\"}";
+    let name = "gcra_store_fallback_total{policy=\"default\",verdict=\"allowed\"}";
     host.metric(name).expect("the agent has --admin") as u64
 }
 
