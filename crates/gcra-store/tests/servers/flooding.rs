@@ -63,6 +63,7 @@ async fn asks_and_readings_that_are_flooded_end_soon_and_are_told() {
         config.look_every = Duration::from_secs(100);
         // A busy machine reads a flood for long.
         config.timeout = Duration::from_secs(80);
+        config.connect_timeout = config.timeout;
         let mut host = Host::ready(config.clone()).await;
         assert_eq!(host.ask("key").await, AskOutcome::Void);
         let bucket = Names::new(b"").bucket("p.l", b"key", host.limit);
