@@ -295,9 +295,17 @@ fn an_agent_whose_address_is_taken_leaves_no_table() {
 /// nothing in the log.
 #[test]
 fn strangers_and_health_checks_do_not_fill_the_log() {
-    let directory = directory();
+    let (directory, began) = (directory(), Instant::now());
     let agent = Agent::start(&directory.path().join("table"), &HOURLY);
-    let before = agent.process.lines().len();
+    // What is left out is summed up once a minute, and a busy machine may need more than one.
+    let is_summary =
+        |line: &String| line.contains(" left out;") || line.contains(" sent no HELLO and w");
+    let other_lines = || {
+        let lines = agent.process.lines();
+        lines.into_iter().filter(|line| !is_summary(line)).collect::<Vec<_>>()
+    };
+    let minutes = || usize::try_from(began.elapsed().as_secs() / 60).unwrap();
+    let before = other_lines().len();
     let mut hello = [0; 256];
     let fields =
         HelloFields { capabilities: "", healthcheck: Some(true), ..HelloFields::default() };
@@ -321,15 +329,17 @@ fn strangers_and_health_checks_do_not_fill_the_log() {
     let mut spop = Spop::connect(&agent.address);
     assert_eq!(spop.allowed(&[("ip", ip("192.0.2.1"))], 3), 3, "it serves as before");
     thread::sleep(Duration::from_millis(500));
-    assert_eq!(agent.process.lines().len(), before, "{:#?}", agent.process.lines());
+    assert_eq!(other_lines().len(), before, "{:#?}", other_lines());
+    let summaries = agent.process.lines().iter().filter(|line| is_summary(line)).count();
+    assert!(summaries <= minutes(), "{:#?}", agent.process.lines());
     drop(spop);
 
     // The log has all that matters: the peer, the reason, and what to do.
     let mut stream = Spop::connect(&agent.address).into_stream();
     let peer = stream.local_addr().unwrap();
     stream.write_all(b"\0\0\0\x08\0\0\0\0\x01\x01\x01x").unwrap();
-    wait_until("it is told", || agent.process.lines().len() > before);
-    let line = agent.process.lines()[before].clone();
+    wait_until("it is told", || other_lines().len() > before);
+    let line = other_lines()[before].clone();
     assert!(
         line.contains("WARN") && line.contains(&format!("connection from {peer} ended: ")),
         "{line}"
@@ -342,14 +352,18 @@ fn strangers_and_health_checks_do_not_fill_the_log() {
         let _ = stream.read(&mut [0; 256]);
     }
     thread::sleep(Duration::from_millis(500));
-    assert_eq!(agent.process.lines().len(), before + 5);
+    let told = other_lines().len() - before;
+    assert!(told <= 5 * (1 + minutes()), "{told}: {:#?}", other_lines());
     let mut process = agent.process;
     assert!(process.stop().success());
-    wait_until("it is summed up", || {
-        let lines = process.lines().join("\n");
-        lines.contains("46 more warnings like these were left out")
-            && lines.contains("connections sent no HELLO")
+    let lines = process.lines();
+    let told = lines.iter().filter(|line| line.contains("WARN ] connection from ")).count();
+    let left_out = lines.iter().filter_map(|line| {
+        line.split_once(" more warning")?.0.rsplit(' ').next()?.parse::<usize>().ok()
     });
+    assert!((5..=5 * (1 + minutes())).contains(&told), "{lines:#?}");
+    assert_eq!(told + left_out.sum::<usize>(), 51, "each is told or counted: {lines:#?}");
+    assert!(lines.iter().any(|line| line.contains("connections sent no HELLO")), "{lines:#?}");
 }
 
 /// When all file descriptors are in use, the agent waits for some, says so now and then, and
@@ -363,6 +377,7 @@ fn it_survives_having_no_descriptors_left() {
         env!("CARGO_BIN_EXE_gcra-spoa"),
         table.display()
     );
+    let began = Instant::now();
     let agent = Agent::start_command(Command::new("sh").args(["-c", &script]));
     let mut served = Spop::connect(&agent.address);
     let crowd: Vec<_> = (0..200).map(|_| TcpStream::connect(&agent.address).unwrap()).collect();
@@ -372,7 +387,9 @@ fn it_survives_having_no_descriptors_left() {
     wait_until("it has run out", || said() > 0);
     assert_eq!(served.allowed(&[("ip", ip("192.0.2.1"))], 3), 3, "open connections are served");
     thread::sleep(Duration::from_millis(700));
-    assert!(said() <= 5, "{:#?}", agent.process.lines());
+    // A few times a minute.
+    let most = 5 * (1 + began.elapsed().as_secs() / 60);
+    assert!(said() as u64 <= most, "{:#?}", agent.process.lines());
     assert!(
         agent
             .process
