@@ -289,11 +289,17 @@ fn tokens_of_clients_that_close_early_are_charged() {
         stream.write_all(request.as_bytes()).unwrap();
         thread::sleep(Duration::from_millis(100));
     };
-    (0..8).for_each(|_| leave());
+    let began = || server.began.load(Ordering::Relaxed);
+    let mut leavers = 0;
+    // On a busy machine none of the first may have come to the server by then.
+    wait_until("the server has begun a request", || {
+        let more = if leavers == 0 { 8 } else { 1 };
+        (0..more).for_each(|_| leave());
+        leavers += more;
+        began() > 0
+    });
     first.process.kill();
     let mut used = 0;
-    let began = || server.began.load(Ordering::Relaxed);
-    assert!(began() > 0);
     wait_until("what the server began is charged", || {
         let headers = [("X-Api-Key", "alice")];
         let response = Client::from(haproxy.frontend, ONE).get_with("/", &headers).unwrap();
@@ -305,7 +311,7 @@ fn tokens_of_clients_that_close_early_are_charged() {
         used = left.map_or(used, |left| 2_000_000 - left);
         used + back + 1 >= began() * 60_000
     });
-    assert!(used <= 8 * 60_000, "each at most once: {used} for {}", began());
+    assert!(used <= leavers * 60_000, "each at most once: {used} for {}", began());
     println!("the server began {} requests, and {used} tokens are charged", began());
 }
 
