@@ -348,7 +348,11 @@ fn a_writer_that_is_killed_leaves_a_whole_file() {
     let mut is_written = 0;
     let beside = scene.path("table.policies.new");
     let inode = || fs::metadata(scene.kept()).unwrap().ino();
-    for attempt in 1..16_u64 {
+    for attempt in 1..100_u64 {
+        // On a busy machine a writer needs longer than the longest pause of the first attempts.
+        if attempt > 15 && is_written > 0 {
+            break;
+        }
         let file = config(100 + usize::try_from(attempt).unwrap());
         let mut command = Command::new(agent_binary());
         command.args(["--listen", "127.0.0.1:0", "--config", &file, "--table"]);
@@ -358,7 +362,7 @@ fn a_writer_that_is_killed_leaves_a_whole_file() {
         let mut killed = Process::start("killed", command.arg(scene.path("table")));
         wait_until("it writes", || beside.exists() || inode() != before);
         // At another moment each time.
-        thread::sleep(Duration::from_millis(attempt * attempt / 4));
+        thread::sleep(Duration::from_millis((attempt * attempt / 4).min(1000)));
         killed.kill();
         let text = fs::read_to_string(scene.kept()).unwrap();
         is_written += usize::from(text.contains(&format!("\\\"{}/d\\\"", 100 + attempt)));
@@ -475,12 +479,14 @@ fn agents_with_different_pasts_write_once_each() {
     for _ in 0..2 {
         fs::remove_file(scene.kept()).unwrap();
         wait_until("the file tells it again", || scene.kept().exists() && is_told());
-        // The other agent may write once more.
-        thread::sleep(Duration::from_secs(2));
+        // The other agent may write once more, whenever its turn comes.
         let inode = || fs::metadata(scene.kept()).unwrap().ino();
-        let before = inode();
-        thread::sleep(Duration::from_secs(4));
-        assert_eq!(inode(), before);
+        let is_written_again = |_: &u8| {
+            let before = inode();
+            thread::sleep(Duration::from_secs(4));
+            inode() != before
+        };
+        assert!((0..2).take_while(is_written_again).count() < 2, "they go on writing");
     }
     drop(one);
     fs::remove_file(scene.kept()).unwrap();
