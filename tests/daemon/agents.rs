@@ -298,19 +298,28 @@ fn whatever_is_at_an_address_costs_little() {
         agents = told["agents"].as_array().unwrap().clone();
         agents.len() == 1 + fakes.len()
     });
-    for agent in &agents[1..] {
-        let why = agent["why"].as_str().unwrap_or_default();
-        assert!(agent["status"].is_null(), "{agent}");
-        assert!(why.contains("127.0.0.1:") && why.len() < 300, "{agent}");
-        assert!(!why.contains('\x1b'), "{agent}");
-    }
-    let said: Vec<_> =
-        agents[1..].iter().map(|agent| agent["why"].as_str().unwrap().to_owned()).collect();
-    for part in
-        ["too long", "within 1000 ms", "not the --admin address of an", "another agent answers"]
-    {
-        assert!(said.iter().any(|said| said.contains(part)), "{part}: {said:#?}");
-    }
+    // On a busy machine any of them may not answer in time, but not each time.
+    let mut missing = vec![
+        "too long",
+        "within 1000 ms",
+        "not the --admin address of an",
+        "another agent answers",
+    ];
+    wait_until("each is found out", || {
+        for agent in &agents[1..] {
+            let why = agent["why"].as_str().unwrap_or_default();
+            assert!(agent["status"].is_null(), "{agent}");
+            assert!(why.contains("127.0.0.1:") && why.len() < 300, "{agent}");
+            assert!(!why.contains('\x1b'), "{agent}");
+            missing.retain(|part| !why.contains(part));
+        }
+        if !missing.is_empty() {
+            println!("{missing:?} in none of {agents:#?}");
+            fakes.iter().for_each(Fake::beat);
+            agents = status(&admin)["agents"].as_array().unwrap().clone();
+        }
+        missing.is_empty()
+    });
     // While it asks, nothing else waits.
     thread::scope(|scope| {
         let asking = scope.spawn(|| {
