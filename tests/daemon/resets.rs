@@ -6,6 +6,7 @@ use std::process::{Command, Output};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use serde_json::Value as Json;
 use spop_codec::Value;
@@ -244,8 +245,35 @@ fn resets(site: &Site) -> Json {
     info["resets"].clone()
 }
 
+/// Waits until clients have been allowed this much. False if they will not be: nothing more has
+/// been allowed for long.
+fn is_reached(what: &str, allowed: &Mutex<Vec<usize>>, holds: impl Fn(&[usize]) -> bool) -> bool {
+    let (mut before, mut since, mut is_it) = (0, Instant::now(), false);
+    wait_until(what, || {
+        let now = allowed.lock().unwrap();
+        let sum = now.iter().sum();
+        if sum != before {
+            (before, since) = (sum, Instant::now());
+        }
+        is_it = holds(&now);
+        is_it || since.elapsed() > Duration::from_secs(15)
+    });
+    if !is_it {
+        println!("not {what}: {:?}", allowed.lock().unwrap());
+    }
+    is_it
+}
+
 /// Three machines share a limit, and the third one is away while it is reset.
 fn reset_while_machines_share(limit: &str) {
+    // A cell that is lent for a request counts as spent if the reply comes after its lease has
+    // ended, as on a busy machine. But that does not happen each time.
+    let is_exact = (0..8).any(|_| try_reset_while_machines_share(limit));
+    assert!(is_exact, "clients have not had their burst in any attempt");
+}
+
+/// False if a client was allowed too little. Fails if it was allowed too much.
+fn try_reset_while_machines_share(limit: &str) -> bool {
     let server = Server::start(&["--maxmemory-policy", "noeviction"]);
     let policies = format!("{}[policy.check]\n{limit}\nkey = [\"ip\"]\n", store_at(&server));
     let [one, two, three] = [(); 3].map(|()| Site::new(&policies));
@@ -253,19 +281,30 @@ fn reset_while_machines_share(limit: &str) {
     three.agent().stop();
     let (allowed, stop) = (Mutex::new(vec![0; usize::from(CLIENTS)]), AtomicBool::new(false));
     let busy = 0..4;
-    let have = |times: usize| {
-        let allowed = allowed.lock().unwrap();
-        busy.clone().all(|client| allowed[usize::from(client)] == times * BURST)
+    let have = |what: &str, times: usize| {
+        let of_busy =
+            |allowed: &[usize]| busy.clone().map(|it| allowed[usize::from(it)]).collect();
+        let is_reached = is_reached(what, &allowed, |allowed| {
+            let of_busy: Vec<_> = of_busy(allowed);
+            of_busy.iter().all(|allowed| *allowed >= times * BURST)
+        });
+        let of_busy: Vec<_> = of_busy(&allowed.lock().unwrap());
+        assert!(of_busy.iter().all(|allowed| *allowed <= times * BURST), "{what}: {of_busy:?}");
+        is_reached
     };
     let late = thread::scope(|scope| {
         let _stop = SetWhenDropped(&stop);
         for agent in &agents {
             scope.spawn(|| hammer(&agent.address, busy.clone(), &allowed, &stop));
         }
-        wait_until("each client has used its burst", || have(1));
+        if !have("each client has used its burst", 1) {
+            return None;
+        }
         let done = one.answer(&["reset", "--policy", "check"]);
         assert!(done.contains("on all machines of the store within about 5 seconds"), "{done}");
-        wait_until("each client has its burst again", || have(2));
+        if !have("each client has its burst again", 2) {
+            return None;
+        }
         for agent in &agents {
             wait_until("each agent says so", || said(agent, SAID) == 1);
         }
@@ -276,11 +315,10 @@ fn reset_while_machines_share(limit: &str) {
             move || hammer(&late, 0..IDLE.end, allowed, stop)
         });
         wait_until("the third machine follows", || said(&late, SAID) == 1);
-        wait_until("the others have their burst", || {
-            allowed.lock().unwrap().iter().all(|allowed| *allowed >= BURST)
-        });
-        late
+        let all = |allowed: &[usize]| allowed.iter().all(|allowed| *allowed >= BURST);
+        is_reached("the others have their burst", &allowed, all).then_some(late)
     });
+    let Some(late) = late else { return false };
     assert_eq!(resets(&one), resets(&three));
     let mut spop = Spop::connect(&late.address);
     for client in 0..CLIENTS {
@@ -291,6 +329,7 @@ fn reset_while_machines_share(limit: &str) {
     let allowed = allowed.into_inner().unwrap();
     assert!(busy.clone().all(|client| allowed[usize::from(client)] == 2 * BURST), "{allowed:?}");
     assert!(allowed.iter().all(|allowed| *allowed <= 2 * BURST), "{allowed:?}");
+    true
 }
 
 #[test]
