@@ -24,6 +24,10 @@ use support::{needs, wait_until};
 
 const HOSTS: usize = 3;
 
+/// A store whose replies take longer than a request waits is not used, and those of a busy machine
+/// take longer than a request should wait.
+const WAIT: &str = "500ms";
+
 /// The arguments of an agent that shares this limit, and what it does while the store is away.
 fn shared(limit: Limit, store: &str, without_store: &str) -> Vec<String> {
     let words = ["--store", store, "--without-store", without_store];
@@ -31,7 +35,12 @@ fn shared(limit: Limit, store: &str, without_store: &str) -> Vec<String> {
 }
 
 fn start_hosts(limit: Limit, store: &str, without_store: &str) -> Vec<Host> {
-    (0..HOSTS).map(|_| Host::start(&shared(limit, store, without_store))).collect()
+    (0..HOSTS).map(|_| start_host(limit, store, without_store)).collect()
+}
+
+fn start_host(limit: Limit, store: &str, without_store: &str) -> Host {
+    let args = shared(limit, store, without_store);
+    Host::start_patient(&[&args[..], &["--store-wait".to_owned(), WAIT.to_owned()]].concat())
 }
 
 fn frontends(hosts: &[Host]) -> Vec<SocketAddr> {
@@ -193,13 +202,13 @@ fn one_queue_for_three_hosts_whatever_fails() {
     let file = directory.path().join("gcra-spoa.toml");
     let Limit { per_second, burst } = LIMIT;
     let text = format!(
-        "[store]\nurl = \"{}\"\n[policy.check]\nlimits = \"{per_second}/s burst {burst}\"\nkey = \
-         [\"ip\"]\nmax_delay = \"100ms\"\nshared = true\nwithout_store = \"closed\"\n",
+        "[store]\nurl = \"{}\"\nwait = \"{WAIT}\"\n[policy.check]\n\
+         limits = \"{per_second}/s burst {burst}\"\nkey = [\"ip\"]\nmax_delay = \"100ms\"\nshared = true\nwithout_store = \"closed\"\n",
         store.url()
     );
     std::fs::write(&file, text).unwrap();
     let args = ["--config".to_owned(), file.to_str().unwrap().to_owned()];
-    let mut hosts: Vec<_> = (0..HOSTS).map(|_| Host::start(&args)).collect();
+    let mut hosts: Vec<_> = (0..HOSTS).map(|_| Host::start_patient(&args)).collect();
     let mut load = Load::start(&frontends(&hosts), &[CLIENT; 2]);
     hosts.iter().for_each(wait_until_well);
     load.allows_more(400, "all is well");
@@ -278,7 +287,7 @@ fn a_host_that_alone_is_cut_off_allows_no_more_than_its_share() {
     let proxy = Proxy::start(store.address());
     let proxied = format!("redis://{}", proxy.address());
     let urls = [&proxied, &store.url(), &store.url()];
-    let hosts = urls.map(|url| Host::start(&shared(LIMIT, url, "share")));
+    let hosts = urls.map(|url| start_host(LIMIT, url, "share"));
     let mut load = Load::start(&frontends(&hosts), &[CLIENT; 2]);
     hosts.iter().for_each(wait_until_well);
     hosts.iter().for_each(wait_until_counted);

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-use super::{Agent, Haproxy, admin, directory, haproxy_folder};
+use super::{Agent, Haproxy, admin, directory, haproxy_folder, patient};
 
 /// The answer of an application in the shipped file. The second one also has the decision that
 /// HAProxy knows: a request that got no decision passes, too.
@@ -26,8 +26,18 @@ pub struct Host {
 }
 
 impl Host {
-    /// Starts one whose agent has these arguments, and waits until HAProxy asks it.
+    /// Starts one whose agent has these arguments, and waits until HAProxy asks it. HAProxy has the
+    /// times that users get.
     pub fn start(args: &[String]) -> Self {
+        Self::start_with(args, ToOwned::to_owned)
+    }
+
+    /// The same with the times for a busy machine.
+    pub fn start_patient(args: &[String]) -> Self {
+        Self::start_with(args, patient)
+    }
+
+    fn start_with(args: &[String], change: fn(&str) -> String) -> Self {
         let directory = directory();
         let copies = directory.path().join("haproxy");
         fs::create_dir(&copies).unwrap();
@@ -37,8 +47,8 @@ impl Host {
         let config = config.replace(ANSWER, ANSWER_AND_DECISION);
         // A line for each request would hide what agents and HAProxys say about each other.
         let config = config.replace("local0 info", "local0 notice");
-        fs::write(copies.join("unix-socket.cfg"), config).unwrap();
-        fs::write(copies.join("spoe-gcra.conf"), shipped("spoe-gcra.conf")).unwrap();
+        fs::write(copies.join("unix-socket.cfg"), change(&config)).unwrap();
+        fs::write(copies.join("spoe-gcra.conf"), change(&shipped("spoe-gcra.conf"))).unwrap();
         let agent = start_agent(directory.path(), args);
         let haproxy = Haproxy::start_as_shipped(
             copies.join("unix-socket.cfg").to_str().unwrap(),
