@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gcra_store::{Config, Finding, Kind, PERMISSIONS, Password, check};
+use gcra_store::{Config, Fault, Finding, Kind, PERMISSIONS, Password, check};
 
 use crate::fake::serve;
 use crate::host::config;
@@ -84,7 +84,14 @@ async fn a_replica_that_hangs() {
     replica.freeze();
     let mut config = config(&server.url());
     (config.timeout, config.connect_timeout) = (Duration::from_secs(3), Duration::from_secs(3));
-    let wrong = said(config, Kind::Wrong).await;
+    let mut wrong = String::new();
+    // On a busy machine the server itself may not answer in time, but not each time.
+    for _ in 0..10 {
+        wrong = said(config.clone(), Kind::Wrong).await;
+        if !wrong.contains(&Fault::Late.to_string()) {
+            break;
+        }
+    }
     assert!(wrong.ends_with("cannot be used: 0 replicas have confirmed, and 1 must"), "{wrong}");
     replica.thaw();
 }
