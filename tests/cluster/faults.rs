@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use fastrand::Rng;
 use rustix::process::Signal;
 
-use crate::judge::{Judgement, judge};
+use crate::judge::{Judgement, Limit, judge};
 use crate::load::{Load, Pattern};
 use crate::support::host::Host;
 use crate::support::proxy::Proxy;
@@ -26,7 +26,9 @@ use crate::support::server_groups::{
 };
 use crate::support::valkey::{Server, valkey};
 use crate::support::{needs, wait_until};
-use crate::{HOSTS, LIMIT, frontends, shared, wait_until_well};
+use crate::{HOSTS, frontends, shared, wait_until_well};
+
+const LIMIT: Limit = Limit { per_second: 200, burst: 40 };
 
 /// One far above the limit, one that comes and goes, and one just below the limit.
 const PATTERNS: [Pattern; 3] = [

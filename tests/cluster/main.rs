@@ -81,14 +81,14 @@ fn all_allowed_alone(hosts: &[Host]) -> u64 {
 fn calm(load: &Load) -> Vec<Range<u64>> {
     const MOST: usize = 20;
     // The debt because of the fault before is over.
-    load.allows_more(100, "all is well again");
+    load.allows_more(50, "all is well again");
     let mut parts: Vec<Range<u64>> = Vec::new();
     let mut is_good = false;
     while parts.len() < 4 || !is_good && parts.len() < MOST {
         let begin = now();
-        load.allows_more(150, "all is well");
+        load.allows_more(40, "all is well");
         let end = now();
-        is_good |= end - begin < 2 * 150 * 1_000_000_000 / LIMIT.per_second;
+        is_good |= end - begin < 2 * 40 * 1_000_000_000 / LIMIT.per_second;
         parts.push(begin..end);
     }
     parts
@@ -100,7 +100,8 @@ fn now() -> u64 {
     u64::try_from(now.tv_sec * 1_000_000_000 + now.tv_nsec).unwrap()
 }
 
-const LIMIT: Limit = Limit { per_second: 200, burst: 40 };
+/// So low that also the clients of a busy machine ask for much more.
+const LIMIT: Limit = Limit { per_second: 50, burst: 20 };
 
 const CLIENT: Pattern =
     Pattern { source: Ipv4Addr::new(127, 0, 0, 1), per_second: 150, on_and_off: None };
@@ -160,16 +161,16 @@ fn one_limit_for_three_hosts_whatever_fails() {
     load.blocks_more(300, "the store is away");
     store.restart();
     hosts.iter().for_each(wait_until_well);
-    load.allows_more(100, "the store is back");
+    load.allows_more(40, "the store is back");
 
     store.freeze();
     thread::sleep(Duration::from_secs(1));
     store.thaw();
     hosts.iter().for_each(wait_until_well);
-    load.allows_more(100, "the store does not hang any more");
+    load.allows_more(40, "the store does not hang any more");
 
     hosts[0].kill_agent();
-    load.allows_more(100, "an agent is away");
+    load.allows_more(40, "an agent is away");
     hosts[0].restart_agent();
     wait_until_well(&hosts[0]);
 
@@ -202,8 +203,9 @@ fn one_queue_for_three_hosts_whatever_fails() {
     let file = directory.path().join("gcra-spoa.toml");
     let Limit { per_second, burst } = LIMIT;
     let text = format!(
-        "[store]\nurl = \"{}\"\nwait = \"{WAIT}\"\n[policy.check]\n\
-         limits = \"{per_second}/s burst {burst}\"\nkey = [\"ip\"]\nmax_delay = \"100ms\"\nshared = true\nwithout_store = \"closed\"\n",
+        "[store]\nurl = \"{}\"\nwait = \"{WAIT}\"\n[policy.check]\nlimits = \"{per_second}/s \
+         burst {burst}\"\nkey = [\"ip\"]\nmax_delay = \"400ms\"\nshared = true\n\
+         without_store = \"closed\"\n",
         store.url()
     );
     std::fs::write(&file, text).unwrap();
@@ -211,22 +213,22 @@ fn one_queue_for_three_hosts_whatever_fails() {
     let mut hosts: Vec<_> = (0..HOSTS).map(|_| Host::start_patient(&args)).collect();
     let mut load = Load::start(&frontends(&hosts), &[CLIENT; 2]);
     hosts.iter().for_each(wait_until_well);
-    load.allows_more(400, "all is well");
+    load.allows_more(100, "all is well");
 
     store.kill();
     load.blocks_more(300, "the store is away");
     store.restart();
     hosts.iter().for_each(wait_until_well);
-    load.allows_more(100, "the store is back");
+    load.allows_more(40, "the store is back");
 
     store.freeze();
     thread::sleep(Duration::from_secs(1));
     store.thaw();
     hosts.iter().for_each(wait_until_well);
-    load.allows_more(100, "the store does not hang any more");
+    load.allows_more(40, "the store does not hang any more");
 
     hosts[0].kill_agent();
-    load.allows_more(100, "an agent is away");
+    load.allows_more(40, "an agent is away");
     hosts[0].restart_agent();
     wait_until_well(&hosts[0]);
 
@@ -234,7 +236,7 @@ fn one_queue_for_three_hosts_whatever_fails() {
     hosts[1].lose_memory();
     hosts[1].restart_agent();
     wait_until_well(&hosts[1]);
-    load.allows_more(400, "all is well again");
+    load.allows_more(100, "all is well again");
     load.stop();
     let files = audits(&hosts);
     assert_none_too_many(&files);
@@ -295,7 +297,7 @@ fn a_host_that_alone_is_cut_off_allows_no_more_than_its_share() {
     let begin = now();
     let alone_before = hosts.each_ref().map(allowed_alone);
     proxy.cut(true);
-    load.allows_more(1_000, "a host is cut off");
+    load.allows_more(250, "a host is cut off");
     proxy.cut(false);
     hosts.iter().for_each(wait_until_well);
     let cut_off = now() - begin;
