@@ -58,9 +58,12 @@ fn a_live_table_is_looked_at_and_keys_are_reset() {
     assert_eq!(spop.allowed(&[("ip", ip("192.0.2.3")), ("path", "/a,b".into())], 12), 10);
 
     let get = |keys: &[&str]| answer(&table, &[&["get"], keys].concat());
-    assert_eq!(get(&["192.0.2.1"]), "192.0.2.1: 6 of 10 left; all 10 again in 24 min\n");
+    // 24 minutes, six, and an hour, less what has passed on a slow machine.
+    let left = get(&["192.0.2.1"]);
+    let ends =
+        |minutes| format!("192.0.2.1: 6 of 10 left; all 10 again in {minutes} min\n") == left;
+    assert!((21..=24).any(ends), "{left}");
     let blocked = get(&["192.0.2.2"]);
-    // Six minutes, and an hour, less what has passed on a slow machine.
     let starts = |minutes| {
         blocked.starts_with(&format!(
             "192.0.2.2: blocked; the next request is allowed in {minutes} min"
@@ -108,7 +111,7 @@ fn a_live_table_is_looked_at_and_keys_are_reset() {
         |key: &Json| (key["key"].to_string(), key["blocked"] == true, key["remaining"].as_u64());
     assert_eq!(shown(&keys[0]), ("\"192.0.2.1\"".to_owned(), false, Some(6)));
     assert_eq!(shown(&keys[1]), ("\"192.0.2.2\"".to_owned(), true, Some(0)));
-    assert!((300_000..=360_000).contains(&keys[1]["retry_after_ms"].as_u64().unwrap()));
+    assert!((180_000..=360_000).contains(&keys[1]["retry_after_ms"].as_u64().unwrap()));
 
     let info = json(&table, &["info"]).remove(0);
     assert_eq!(
@@ -126,10 +129,9 @@ fn a_live_table_is_looked_at_and_keys_are_reset() {
     );
     assert!(words.contains("used by 2 processes: "), "{words}");
 
-    assert!(
-        answer(&table, &["reset", "192.0.2.2", "192.0.2.9"])
-            .contains("192.0.2.2: a debt of 59 min was forgiven\n")
-    );
+    let forgiven = answer(&table, &["reset", "192.0.2.2", "192.0.2.9"]);
+    let owed = |minutes| format!("192.0.2.2: a debt of {minutes} min was forgiven\n");
+    assert!((56..=59).any(|minutes| forgiven.contains(&owed(minutes))), "{forgiven}");
     assert_eq!(found(&["reset", "192.0.2.9"]), (none("192.0.2.9"), Some(1)));
     assert!(answer(&table, &["reset", "2001:db8:1:2::"]).contains("was forgiven"));
     assert_eq!(spop.allowed(&[("ip", ip("2001:db8:1:2::"))], 12), 10);

@@ -7,9 +7,9 @@ fn an_exemption_is_followed_listed_and_ended() {
     let mut scene = Scene::new("[policy.check]\nlimits = \"2/d\"\nkey = [\"ip\"]\n");
     let args = [("ip", ip("2001:db8::1"))];
     assert_eq!(scene.exhaust("check", &args), 2);
-    let (words, status) = scene.said(&["exempt"], &["--for", "1h", "2001:db8::2"]);
+    let (words, status) = scene.said(&["exempt"], &["--for", "40h", "2001:db8::2"]);
     assert_eq!(status, 0);
-    let begin = "2001:db8::2 (counted as 2001:db8::/64): policy 'check': exempt for 1h, until ";
+    let begin = "2001:db8::2 (counted as 2001:db8::/64): policy 'check': exempt for 40h, until ";
     let end =
         ", in all agents within about two seconds; to end it: gcra-spoa exempt --end --config ";
     assert!(
@@ -19,7 +19,7 @@ fn an_exemption_is_followed_listed_and_ended() {
     wait_until("the agent follows", || !scene.is_blocked("check", &args));
     assert!(!scene.is_blocked("check", &args));
     let listed = scene.said(&["exempt"], &["--list"]).0;
-    assert!(listed.starts_with("2001:db8::/64: policy 'check', exempt for another 60 min, "));
+    assert!(listed.starts_with("2001:db8::/64: policy 'check', exempt for another 40 h, "));
     let explanation = scene.said(&["explain"], &["ip=2001:db8::7"]).0;
     assert!(explanation.contains("is allowed, because the client is exempt for another "));
     assert!(scene.get(&["2001:db8::7"]).0.contains("; exempt for another "));
@@ -67,13 +67,13 @@ fn a_client_of_an_agent_without_a_file_is_explained_and_exempt() {
     let begin = "policy 'default' decides: a request now is blocked; the next one is allowed in \
                  12 h\n  key: 2001:db8:1:2::\n";
     assert!(words.starts_with(begin) && status == 0, "{words}");
-    let (words, status) = run(&["exempt", "--for", "30m", "2001:db8:1:2::"]);
-    let begin = "2001:db8:1:2::: exempt for 30m, until ";
+    let (words, status) = run(&["exempt", "--for", "30h", "2001:db8:1:2::"]);
+    let begin = "2001:db8:1:2::: exempt for 30h, until ";
     assert!(words.starts_with(begin) && words.lines().count() == 1 && status == 0, "{words}");
     wait_until("the agent follows", || spop.allowed(&args, 1) == 1);
     let listed = run(&["exempt", "--list"]).0;
     assert!(
-        listed.starts_with("2001:db8:1:2::: policy 'default', exempt for another 30 min"),
+        listed.starts_with("2001:db8:1:2::: policy 'default', exempt for another 30 h"),
         "{listed}"
     );
     let mut command = Command::new(env!("CARGO_BIN_EXE_gcra-spoa"));
@@ -130,8 +130,8 @@ fn an_exemption_of_a_former_key_is_named_and_ended() {
     ] {
         let config = |settings: &str| format!("[policy.check]\nlimits = \"2/d\"\n{settings}");
         let scene = Scene::new(&config(KEY));
-        assert_eq!(scene.said(&["exempt"], &["--for", "1h", key]).1, 0);
-        assert_eq!(scene.said(&["exempt"], &["--for", "1h", "192.0.2.1"]).1, 0);
+        assert_eq!(scene.said(&["exempt"], &["--for", "40h", key]).1, 0);
+        assert_eq!(scene.said(&["exempt"], &["--for", "40h", "192.0.2.1"]).1, 0);
         let list = || scene.said(&["exempt"], &["--list"]).0;
         assert!(!list().contains("no client has this key"), "{}", list());
         wait_until("the agent follows", || {
@@ -144,7 +144,7 @@ fn an_exemption_of_a_former_key_is_named_and_ended() {
         wait_until("the log says it", || {
             scene.agent.process.lines().iter().any(|line| line.contains(warning))
         });
-        let begin = format!("{listed}: policy 'check', exempt for another 60 min, ");
+        let begin = format!("{listed}: policy 'check', exempt for another 40 h, ");
         let is_it = |line: &str| line.starts_with(&begin) && format!("{line}\n").contains(misfit);
         assert!(list().lines().any(is_it), "{begin}: {}", list());
         let (words, status) = scene.said(&["exempt"], &["--end", key]);
@@ -238,13 +238,13 @@ fn an_exempt_client_is_allowed_without_a_value_for_the_key_of_a_limit() {
 fn a_block_is_followed_listed_and_ended() {
     let mut scene = Scene::new("[policy.check]\nlimits = \"100000/d\"\nkey = [\"ip\"]\n");
     let args = [("ip", ip("10.1.2.3"))];
-    let order = ["--for", "1h", "--note", "INC-4711 anna", "10.1.2.0/24"];
+    let order = ["--for", "40h", "--note", "INC-4711 anna", "10.1.2.0/24"];
     let (words, status) = scene.said(&["block"], &order);
-    assert!(words.starts_with("10.1.2.0/24: policy 'check': blocked for 1h, until "), "{words}");
+    assert!(words.starts_with("10.1.2.0/24: policy 'check': blocked for 40h, until "), "{words}");
     assert!(words.contains("; to end it: gcra-spoa block --end ") && status == 0, "{words}");
     wait_until("the agent follows", || scene.is_blocked("check", &args));
     let (listed, _) = scene.said(&["block"], &["--list"]);
-    let begin = "10.1.2.0/24: policy 'check', blocked for another 60 min, until 20";
+    let begin = "10.1.2.0/24: policy 'check', blocked for another 40 h, until 20";
     assert!(listed.starts_with(begin) && listed.contains(" (INC-4711 anna)\n"), "{listed}");
     assert!(scene.said(&["exempt"], &["--list"]).0.contains("no client is exempt"));
     let json = scene.json(&["block", "--list"], &[]).remove(0);
@@ -255,7 +255,7 @@ fn a_block_is_followed_listed_and_ended() {
 
     let (words, _) = scene.said(&["explain"], &["ip=10.1.2.3"]);
     let begin = "policy 'check' decides: a request now is blocked, because the client is blocked \
-                 with all of 10.1.2.0/24 for another 60 min, until ";
+                 with all of 10.1.2.0/24 for another 40 h, until ";
     assert!(words.contains(begin), "{words}");
     assert!(words.contains(" (INC-4711 anna)\n"), "{words}");
     let explained = scene.json(&["explain"], &["ip=10.1.2.3"]).remove(0);
@@ -267,9 +267,9 @@ fn a_block_is_followed_listed_and_ended() {
     assert!(scene.get(&["10.1.2.3"]).0.contains("; blocked with all of 10.1.2.0/24 for another "));
 
     // The most specific order counts, and a newer one takes the place of an older one.
-    assert_eq!(scene.said(&["exempt"], &["--for", "1h", "10.1.2.3"]).1, 0);
+    assert_eq!(scene.said(&["exempt"], &["--for", "40h", "10.1.2.3"]).1, 0);
     wait_until("the exemption counts", || !scene.is_blocked("check", &args));
-    let (words, _) = scene.said(&["block"], &["--for", "1h", "10.1.2.3"]);
+    let (words, _) = scene.said(&["block"], &["--for", "40h", "10.1.2.3"]);
     assert!(words.contains(", and no longer exempt, in all agents"), "{words}");
     wait_until("the block counts", || scene.is_blocked("check", &args));
     assert!(scene.said(&["exempt"], &["--list"]).0.contains("no client is exempt"));
@@ -287,7 +287,7 @@ fn a_block_is_followed_listed_and_ended() {
     assert_eq!(status, 0);
     wait_until("the agent follows", || !scene.is_blocked("check", &args));
     for said in [
-        "policy 'check': 10.1.2.0/24 is blocked for another 60 min, until ",
+        "policy 'check': 10.1.2.0/24 is blocked for another 40 h, until ",
         "policy 'check': 10.1.2.3 is no longer exempt",
         "policy 'check': 10.1.2.0/24 is no longer blocked",
     ] {
