@@ -183,9 +183,14 @@ fn the_others_are_told_when_one_was_killed_a_moment_ago() {
     assert_eq!(limit(&agents[1], 1), 5);
     fs::write(place.config(), SEVEN).unwrap();
     agents[0].process.kill();
+    let killed = Instant::now();
     let (is_success, said) = place.reload();
     assert!(is_success, "{said}");
-    let dead = format!("agent {} was killed less than 5 s ago\n", agents[0].process.id());
+    // It has told up to a second before that it lives. A busy machine may ask too late.
+    let dead = match killed.elapsed() < Duration::from_secs(3) || said.contains(" was killed ") {
+        true => format!("agent {} was killed less than 5 s ago\n", agents[0].process.id()),
+        false => String::new(),
+    };
     assert_eq!(said, place.in_force(2, 2) + &dead);
     assert_eq!((limit(&agents[1], 2), limit(&agents[2], 3)), (7, 7));
 
@@ -482,13 +487,16 @@ fn agents_for_which_the_list_has_no_room_are_told_too() {
         let outcome = std::panic::catch_unwind(|| {
             let agents = [place.agent(), place.agent()];
             fs::write(place.config(), SEVEN).unwrap();
-            let (is_success, said) = place.reload();
-            assert!(is_success && said.starts_with(&place.in_force(512, 512)), "{said}");
             let more = " also asked, and cannot answer: the table's list has space for 512\n";
-            assert!(said.ends_with(more) && said.contains("\nabout "), "{said}");
+            // It is seen by what they do once a second, which a busy machine may do too late.
+            wait_until("the others are seen, too", || {
+                let (is_success, said) = place.reload();
+                assert!(is_success && said.starts_with(&place.in_force(512, 512)), "{said}");
+                said.ends_with(more) && said.contains("\nabout ")
+            });
             for (agent, client) in agents.iter().zip(1..) {
                 wait_until("it has read its file", || {
-                    self::said(&agent.process, "was read again") == 1
+                    self::said(&agent.process, "was read again, and is in force") == 1
                 });
                 assert_eq!(limit(agent, client), 7);
             }
