@@ -214,8 +214,19 @@ fn an_action_is_done_for_who_has_the_token_and_logged_without_it() {
     spop.allowed(&key, 11);
     wait_until("all agents follow", || waiting().0);
 
-    let done = act("observe", right, "{\"policy\": \"default\"}");
-    assert!(done.body.contains("in 2 of 2 agents"), "{done:?}");
+    // Another agent has two seconds to follow, and a busy machine may need longer.
+    let observe = |body: &str, by: &str| {
+        let mut done = act("observe", right, body);
+        wait_until("the agents follow in time", || {
+            let is_done = done.body.contains(by);
+            if !is_done {
+                done = act("observe", right, body);
+            }
+            is_done
+        });
+        done
+    };
+    observe("{\"policy\": \"default\"}", "in 2 of 2 agents");
     assert!(!spop.is_blocked(&key) && !Spop::connect(&other.address).is_blocked(&key));
     assert!(!waiting().0, "the policy blocks nobody now");
     let live: Json = serde_json::from_str(&get(&admin, "/live").body).unwrap();
@@ -223,9 +234,9 @@ fn an_action_is_done_for_who_has_the_token_and_logged_without_it() {
     assert!(live["status"]["agents"].as_array().unwrap().iter().all(switched), "{live}");
     // Another agent can be without actions, and is named.
     let (_without, _) = start(&table, &["--rate", "10/h", "--key", "key"]);
-    let done = act("observe", right, "{\"policy\": \"default\", \"observe\": false}");
+    let done = observe("{\"policy\": \"default\", \"observe\": false}", ", in 2 of 3 agents");
     let Answer { body, .. } = &done;
-    assert!(body.contains("blocks requests again, in 2 of 3 agents"), "{done:?}");
+    assert!(body.contains("blocks requests again"), "{done:?}");
     assert!(body.contains("did not follow: actions are off"), "{done:?}");
     assert!(body.contains("\"whole\":false"), "{done:?}");
     assert!(spop.is_blocked(&key) && Spop::connect(&other.address).is_blocked(&key));
@@ -262,12 +273,13 @@ fn an_action_is_done_for_who_has_the_token_and_logged_without_it() {
         assert!(log.contains(said), "{said}: {log}");
     }
     // The other agent knows who was at the first.
-    let by = log
-        .lines()
-        .find_map(|line| line.split_once("only observes from now")?.1.split_once("by "));
+    let by = log.lines().filter_map(|line| {
+        let (_, by) = line.split_once("only observes")?.1.split_once("by ")?;
+        Some(format!("by {}, through another agent", by.split(" has ").next()?))
+    });
+    let by: Vec<_> = by.collect();
     let log = other.process.lines().join("\n");
-    let through = format!("by {}, through another agent", by.unwrap().1);
-    assert!(log.contains(&through), "{through}: {log}");
+    assert!(by.iter().any(|by| log.contains(by)), "{by:?}: {log}");
     let log = agent.process.lines().join("\n");
     assert!(log.contains("by 127.0.0.1:"), "{log}");
     assert!(!log.contains("horse") && !log.contains("sk_live"), "{log}");
@@ -317,8 +329,19 @@ fn a_demand_is_followed_once_by_the_agent_that_it_is_for() {
         }
         demands
     });
+    // An agent has two seconds to follow, and a busy machine may need longer.
+    let observe = |is_on| {
+        let mut done = observe(is_on);
+        wait_until("the other agent follows in time", || {
+            let is_done = done.body.contains("in 2 of ");
+            if !is_done {
+                done = observe(is_on);
+            }
+            is_done
+        });
+        done
+    };
     let done = observe(true);
-    assert!(done.body.contains("in 2 of "), "{done:?}");
     // For some seconds the table has the third one among its agents. A slow machine may take
     // longer.
     let is_listed = done.body.contains("of 3 agents");
