@@ -7,7 +7,9 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
+use gcra_text::duration::parse_moment;
 use serde_json::Value as Json;
 use spop_codec::Value;
 use tempfile::TempDir;
@@ -496,11 +498,16 @@ fn without_a_store_each_machine_that_is_named_is_asked() {
     let (words, status) = elsewhere(&[&block[..], &["--token", &right]].concat());
     let until = words.split(" --until '").nth(1).and_then(|rest| rest.split('\'').next());
     assert!(words.contains("that changes nothing on machines") && status == 1, "{words}");
+    let began = Instant::now();
     let block = ["block", "--until", until.unwrap(), "192.0.2.6", "--admin", &first];
     let (words, status) = elsewhere(&[&block[..], &["--token", &right]].concat());
     assert!(words.contains(" is blocked for ") && status == 0, "{words}");
     let (listed, _) = elsewhere(&["block", "--list", "--admin", &first]);
-    assert!(listed.contains(&format!(", until {}, here", until.unwrap())), "{listed}");
+    // The time that is left is sent in whole seconds, and counts from when it arrives.
+    let ends = listed.split(", until ").nth(1).and_then(|rest| rest.split(", here").next());
+    let [least, ends] = [until, ends].map(|text| parse_moment(text.unwrap()).unwrap());
+    let most = least + Duration::from_secs(1) + began.elapsed();
+    assert!((least..=most).contains(&ends), "{listed}");
     assert_eq!(
         elsewhere(&[&["block", "--end", "192.0.2.6"], &both[..2], &both[4..]].concat()).1,
         0
@@ -525,12 +532,12 @@ fn without_a_store_each_machine_that_is_named_is_asked() {
         assert!(words.contains(&done) && status == 0, "{words}");
     }
     wait_until("the client owes nothing", || spop.allowed(&debtor, 1) == 1);
-    let keys = ["exempt", "--for", "1h", "192.0.2.8", "192.0.2.9"];
+    let keys = ["exempt", "--for", "40h", "192.0.2.8", "192.0.2.9"];
     let (words, status) = elsewhere(&[&keys[..], &both].concat());
     assert!(words.contains(&format!("{first}: 192.0.2.9: done: ")) && status == 0, "{words}");
     let list = ["exempt", "--list", "--admin", &*first, "--admin", &*third];
     let (words, status) = elsewhere(&list);
-    let begin = format!("{first}: 192.0.2.9: policy 'default', exempt for another 60 min, until ");
+    let begin = format!("{first}: 192.0.2.9: policy 'default', exempt for another 40 h, until ");
     assert!(words.contains(&begin) && words.contains(", by anna@"), "{words}");
     assert!(words.contains(&format!("{third}: no client is exempt\n")) && status == 0, "{words}");
     let (words, status) = elsewhere(&["exempt", "--list", "--policy", "nope", "--admin", &first]);
