@@ -168,7 +168,7 @@ impl Server {
 
     fn try_say(&self, command: &[&str]) -> Option<String> {
         let mut stream = TcpStream::connect(self.address()).ok()?;
-        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let mut text = format!("*{}\r\n", command.len());
         for word in command {
             text += &format!("${}\r\n{word}\r\n", word.len());

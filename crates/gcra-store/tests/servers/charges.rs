@@ -129,7 +129,10 @@ async fn requests_and_responses_are_charged() {
 async fn charges_and_asks_travel_together_and_share_a_record() {
     needs!(valkey());
     let server = Server::start(&[]);
-    let mut host = Host::ready(config(&server.url())).await;
+    let mut no_looks = config(&server.url());
+    // A look makes the server learn a script.
+    no_looks.look_every = Duration::from_secs(100);
+    let mut host = Host::ready(no_looks).await;
     let key = bucket("key", host.limit);
     // The first ones find out that a script is not known.
     charge(&host, &bucket("other", host.limit), ONE).await.unwrap();
@@ -393,7 +396,7 @@ async fn in_a_cluster_charges_follow_their_slot() {
     let mut nodes = cluster(2);
     let mut slow_looks = config(&cluster_url(&nodes));
     // So that the servers are not looked for by chance.
-    slow_looks.look_every = Duration::from_secs(3);
+    slow_looks.look_every = Duration::from_secs(10);
     let mut host = Host::ready(slow_looks).await;
     let limit = host.limit;
     for key in 0..20 {

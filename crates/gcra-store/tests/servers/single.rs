@@ -17,7 +17,10 @@ async fn asks_of_one_round_go_out_together_and_each_is_answered() {
     needs!(valkey());
     for program in programs() {
         let server = Server::start_program(&program, &[]);
-        let mut host = Host::ready(config(&server.url())).await;
+        let mut config = config(&server.url());
+        // A look makes the server learn the script.
+        config.look_every = Duration::from_secs(100);
+        let mut host = Host::ready(config).await;
         let keys: Vec<_> = (0..100).map(|key| format!("key {}", key % 70)).collect();
         let keys: Vec<_> = keys.iter().map(String::as_str).collect();
         host.submit(&keys).unwrap();
