@@ -292,6 +292,7 @@ fn try_reset_while_machines_share(limit: &str) -> bool {
         assert!(of_busy.iter().all(|allowed| *allowed <= times * BURST), "{what}: {of_busy:?}");
         is_reached
     };
+    let mut has_others = false;
     let late = thread::scope(|scope| {
         let _stop = SetWhenDropped(&stop);
         for agent in &agents {
@@ -316,9 +317,11 @@ fn try_reset_while_machines_share(limit: &str) -> bool {
         });
         wait_until("the third machine follows", || said(&late, SAID) == 1);
         let all = |allowed: &[usize]| allowed.iter().all(|allowed| *allowed >= BURST);
-        is_reached("the others have their burst", &allowed, all).then_some(late)
+        // The agent is asked until the end of the scope.
+        has_others = is_reached("the others have their burst", &allowed, all);
+        Some(late)
     });
-    let Some(late) = late else { return false };
+    let Some(late) = late.filter(|_| has_others) else { return false };
     assert_eq!(resets(&one), resets(&three));
     let mut spop = Spop::connect(&late.address);
     for client in 0..CLIENTS {
