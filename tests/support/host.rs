@@ -26,8 +26,8 @@ pub struct Host {
 }
 
 impl Host {
-    /// Starts one whose agent has these arguments, and waits until HAProxy asks it. HAProxy has the
-    /// times that users get.
+    /// Starts one whose agent has these arguments, and waits until HAProxy asks it. HAProxy has
+    /// the times that users get.
     pub fn start(args: &[String]) -> Self {
         Self::start_with(args, ToOwned::to_owned)
     }
