@@ -14,8 +14,9 @@ use crate::support::{
     haproxy_folder, needs, openssl, two_agents, wait_until,
 };
 
-const RATE: [&str; 4] = ["--rate", "100/s", "--burst", "20"];
-const INTERVAL: Duration = Duration::from_millis(10);
+/// So low that a client asks for more also where each answer takes long, as on a busy machine.
+const RATE: [&str; 4] = ["--rate", "25/s", "--burst", "20"];
+const INTERVAL: Duration = Duration::from_millis(40);
 const BURST: u64 = 20;
 
 /// So slow that what a test uses up stays used up.
