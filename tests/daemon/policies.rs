@@ -723,7 +723,7 @@ fn fifty_reloads_cost_no_request_and_no_cell() {
             if round.is_multiple_of(2) { "" } else { "answer = [\"remaining\", \"policy\"]\n" };
         format!("{answer}{others}[policy.check]\nlimits = \"{rate}/s burst 20\"\nkey = [\"ip\"]\n")
     };
-    let followed = Followed::start(&config(100, 0));
+    let followed = Followed::start(&config(20, 0));
     let haproxy = haproxy_for(&followed);
     let stop = AtomicBool::new(false);
     let start = Instant::now();
@@ -748,7 +748,7 @@ fn fifty_reloads_cost_no_request_and_no_cell() {
         let clients: Vec<_> = (2..5).map(|number| scope.spawn(hammer(number))).collect();
         let mut changed = start.elapsed();
         for round in 1..=50 {
-            followed.reload(&config(if round < 25 { 100 } else { 50 }, round));
+            followed.reload(&config(if round < 25 { 20 } else { 10 }, round));
             if round == 25 {
                 changed = start.elapsed();
             }
@@ -766,7 +766,7 @@ fn fifty_reloads_cost_no_request_and_no_cell() {
             u64::try_from(time.as_millis() / interval_ms).unwrap() + 1
         };
         // Halving the rate gives no client a second burst: what a client owes stays.
-        let most = 20 + cells(changed, 10) + 20 / 2 + cells(elapsed - changed, 20);
+        let most = 20 + cells(changed, 50) + 20 / 2 + cells(elapsed - changed, 100);
         assert!(allowed <= most, "{allowed} allowed, {most} would be right");
     }
 }
