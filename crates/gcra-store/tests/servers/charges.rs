@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use gcra_lease::{Charge, Charged, Micros, SharedLimit, Window};
 use gcra_store::{
@@ -426,6 +426,12 @@ async fn in_a_cluster_charges_follow_their_slot() {
     // The server of the key is gone, and another one is there.
     let looks = host.store.health().looks;
     host.wait_until("the servers are looked for", |health| health.looks > looks).await;
+    // Unless the look had begun before the slot had its new place.
+    let start = Instant::now();
+    while sent(&host).await.0 != 1 {
+        assert!(start.elapsed() < PATIENCE, "the place is known some time");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
     nodes[to].kill();
     host.wait_for_fault(|fault| matches!(fault, Fault::Connection(_))).await;
     let before = host.store.counters();
