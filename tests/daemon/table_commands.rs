@@ -97,7 +97,7 @@ fn a_live_table_is_looked_at_and_keys_are_reset() {
     assert_eq!(json(&table, &["info"])[0]["flags"], "--rate 10/h --burst 10");
     let output = run(&table, &["get", "192.0.2.1"]);
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
-    assert_eq!(String::from_utf8_lossy(&output.stdout), get(&["192.0.2.1"]));
+    assert!(String::from_utf8_lossy(&output.stdout).starts_with("192.0.2.1: 6 of 10 left; all "));
     let mut explain = Command::new(env!("CARGO_BIN_EXE_gcra-spoa"));
     let output =
         explain.args(["explain", "ip=192.0.2.2", "--table"]).arg(&table).output().unwrap();

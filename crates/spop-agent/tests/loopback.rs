@@ -5,6 +5,7 @@
 mod peer;
 
 use std::num::NonZeroUsize;
+use std::path::Path;
 use std::time::Duration;
 
 use peer::{LENGTH, Peer, Sent, ack, disconnect, hello, measure, notify, serve, welcome, within};
@@ -15,7 +16,7 @@ use spop_agent::{
 use spop_codec::haproxy::{HelloFields, encode_hello};
 use spop_codec::{Frame, Status, decode};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -476,6 +477,16 @@ async fn connections_beyond_the_bound_are_answered_without_actions_until_there_i
     served.stop().await;
 }
 
+/// A connection to an agent that starts. The path is there a moment before the socket listens.
+async fn connected(path: &Path) -> UnixStream {
+    loop {
+        match UnixStream::connect(path).await {
+            Ok(stream) => return stream,
+            Err(_) => sleep(Duration::from_millis(5)).await,
+        }
+    }
+}
+
 #[test]
 fn an_agent_brings_its_own_workers() {
     let directory = tempfile::tempdir().unwrap();
@@ -491,11 +502,8 @@ fn an_agent_brings_its_own_workers() {
         agent.run(NonZeroUsize::new(3).unwrap(), &[address], stopped)
     });
     let client = async {
-        while !path.exists() {
-            sleep(Duration::from_millis(5)).await;
-        }
         for stream in 0..9 {
-            let mut socket = tokio::net::UnixStream::connect(&path).await.unwrap();
+            let mut socket = connected(&path).await;
             socket
                 .write_all(&[hello(16380, None), notify(stream, b"abc")].concat())
                 .await
@@ -537,15 +545,9 @@ fn a_worker_that_is_stuck_is_noticed() {
         agent.run(NonZeroUsize::new(2).unwrap(), &[address], stopped)
     });
     let client = async {
-        // The path is there a moment before the socket listens.
-        let _first = loop {
-            match tokio::net::UnixStream::connect(&path).await {
-                Ok(first) => break first,
-                Err(_) => sleep(Duration::from_millis(5)).await,
-            }
-        };
+        let _first = connected(&path).await;
         // Connections go to the workers in turn, and the second worker is not the main thread.
-        let mut second = tokio::net::UnixStream::connect(&path).await.unwrap();
+        let mut second = UnixStream::connect(&path).await.unwrap();
         second.write_all(&[hello(16380, None), notify(1, b"")].concat()).await.unwrap();
         while counters.silent() < Duration::from_millis(1500) {
             sleep(Duration::from_millis(5)).await;
