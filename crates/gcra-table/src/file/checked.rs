@@ -79,9 +79,12 @@ impl<const WORDS: usize> Checked<WORDS> {
         self.check.load(Ordering::Relaxed) == WRITING
     }
 
-    /// Makes it free.
-    pub(crate) fn clear(&self) {
-        self.check.store(FREE, Ordering::Relaxed);
+    /// Makes it free if it has such words, and not if another process writes others there.
+    pub(crate) fn remove(&self, checksum: Checksum, are_it: impl FnOnce([u64; WORDS]) -> bool) {
+        if let Some(words) = self.read(checksum).filter(|words| are_it(*words)) {
+            let (success, failure) = (Ordering::Relaxed, Ordering::Relaxed);
+            let _ = self.check.compare_exchange(checksum.of(&words), FREE, success, failure);
+        }
     }
 }
 
@@ -154,7 +157,9 @@ mod tests {
         assert_eq!(checked.read(sum), None);
         assert!(checked.write(sum, [0; 3]), "a writer that was killed holds nothing up");
         assert_eq!(checked.read(sum), Some([0; 3]));
-        checked.clear();
+        checked.remove(sum, |words| words == [1; 3]);
+        assert_eq!(checked.read(sum), Some([0; 3]), "other words stay");
+        checked.remove(sum, |words| words == [0; 3]);
         assert_eq!(checked.read(sum), None);
     }
 

@@ -181,8 +181,13 @@ impl<'a> Orders<'a> {
             let place = place.or_else(|| self.entries.iter().find(|it| known(it).is_some()));
             let Some(entry) = place else { return false };
             if entry.words.write(self.checksum, words) {
-                let is_earlier = |it: &&OrderEntry| known(it).is_some_and(|it| it.at < reset.at);
-                self.entries.iter().filter(is_earlier).for_each(|it| it.words.clear());
+                for entry in self.entries {
+                    entry.words.remove(self.checksum, |words| {
+                        PolicyReset::from_words(words).is_some_and(|known| {
+                            known.policy == reset.policy && known.at < reset.at
+                        })
+                    });
+                }
                 return true;
             }
         }
@@ -198,15 +203,15 @@ impl<'a> Orders<'a> {
         for _ in 0..ATTEMPTS {
             // If several processes wrote the same one at the same time, it is there more than
             // once.
-            let mut same = self.entries.iter().filter(|entry| {
-                self.read(entry).is_some_and(|known| {
-                    (known.policy, known.target) == (order.policy, order.target)
-                })
-            });
+            let is_same = |words| Order::from_words(words).is_some_and(|it| it.is_about(order));
+            let mut same = self
+                .entries
+                .iter()
+                .filter(|entry| self.read(entry).is_some_and(|known| known.is_about(order)));
             let first = same.next();
-            same.for_each(|entry| entry.words.clear());
+            same.for_each(|entry| entry.words.remove(self.checksum, is_same));
             if order.until <= self.now {
-                first.inspect(|entry| entry.words.clear());
+                first.inspect(|entry| entry.words.remove(self.checksum, is_same));
                 return true;
             }
             let Some(entry) = first.or_else(|| self.free_entry()) else { return false };
@@ -224,15 +229,16 @@ impl<'a> Orders<'a> {
     fn keep_latest(self, order: &Order) {
         // Of two processes, one at least sees the other's.
         fence(Ordering::SeqCst);
-        let given = |entry: &OrderEntry| {
-            let known = self.read(entry)?;
-            let is_same = (known.policy, known.target) == (order.policy, order.target);
-            is_same.then_some(known.given)
-        };
-        let mut known: Vec<_> =
-            self.entries.iter().filter_map(|entry| Some((given(entry)?, entry))).collect();
-        known.sort_by_key(|(given, _)| Reverse(*given));
-        known.iter().skip(1).for_each(|(_, entry)| entry.words.clear());
+        let known = |entry| self.read(entry).filter(|known| known.is_about(order));
+        let known = self.entries.iter().filter_map(|entry| Some((known(entry)?, entry)));
+        let mut known: Vec<_> = known.collect();
+        known.sort_by_key(|(known, _)| Reverse(known.given));
+        for (known, entry) in known.iter().skip(1) {
+            // A process that takes the place over now writes a later one.
+            entry.words.remove(self.checksum, |words| {
+                Order::from_words(words).is_some_and(|now| now == *known)
+            });
+        }
     }
 
     /// Writes down what another table says.
@@ -332,6 +338,11 @@ const fn halves(word: u128) -> [u64; 2] {
 }
 
 impl Order {
+    /// Whether both are about the same clients of the same policy.
+    fn is_about(&self, other: &Self) -> bool {
+        (self.policy, self.target) == (other.policy, other.target)
+    }
+
     fn to_words(&self, until: Time) -> [u64; WORDS] {
         let (key, key_length) = text_to_words::<KEY_WORDS>(&self.key);
         let (note, note_length) = text_to_words::<NOTE_WORDS>(&self.note);
