@@ -25,7 +25,7 @@ demo-cluster: haproxy valkey ## three hosts that share a limit, and a store that
 
 # A program that cannot be installed is no reason to stop: the tests that need it are skipped, and
 # the last line says so.
-test: ## all tests with the installed HAProxy: 7 minutes from a fresh clone
+test: ## all tests with the installed HAProxy: 6 minutes from a fresh clone
 	@tests/install-haproxy.sh || :
 	@tests/get-haproxy.sh 3.4 $(TARGET)/haproxy/3.4 || :
 	@tests/get-promtool.sh $(TARGET)/promtool || :
