@@ -47,15 +47,18 @@ fn inputs(target: &str) -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// A test for each target, with so many inputs besides the seeds.
+/// How many inputs each target has besides its seeds.
+const INPUTS: u32 = 500;
+
+/// A test for each target.
 macro_rules! each {
-    ($($target:ident: $inputs:literal,)*) => {
+    ($($target:ident)*) => {
         $(
             #[test]
             fn $target() {
                 let name = stringify!($target);
                 seeds(name).iter().for_each(|seed| targets::$target::run(seed));
-                proptest!(ProptestConfig::with_cases($inputs), |(input in inputs(name))| {
+                proptest!(ProptestConfig::with_cases(INPUTS), |(input in inputs(name))| {
                     targets::$target::run(&input);
                 });
             }
@@ -63,13 +66,4 @@ macro_rules! each {
     };
 }
 
-each! {
-    admin: 500,
-    agent: 500,
-    config: 500,
-    connection: 500,
-    decode: 500,
-    logs: 500,
-    reference: 500,
-    table: 500,
-}
+each! { admin agent config connection decode logs reference table }

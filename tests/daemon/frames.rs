@@ -297,7 +297,7 @@ fn an_agent_whose_address_is_taken_leaves_no_table() {
 fn strangers_and_health_checks_do_not_fill_the_log() {
     let (directory, began) = (directory(), Instant::now());
     let agent = Agent::start(&directory.path().join("table"), &HOURLY);
-    // What is left out is summed up once a minute, and a busy machine may need more than one.
+    // Once a minute the log sums up the lines that are left out. A busy machine may take longer.
     let is_summary =
         |line: &String| line.contains(" left out;") || line.contains(" sent no HELLO and w");
     let other_lines = || {

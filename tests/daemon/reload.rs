@@ -488,7 +488,7 @@ fn agents_for_which_the_list_has_no_room_are_told_too() {
             let agents = [place.agent(), place.agent()];
             fs::write(place.config(), SEVEN).unwrap();
             let more = " also asked, and cannot answer: the table's list has space for 512\n";
-            // It is seen by what they do once a second, which a busy machine may do too late.
+            // The table sees them by their beats of once a second, which may come too late here.
             wait_until("the others are seen, too", || {
                 let (is_success, said) = place.reload();
                 assert!(is_success && said.starts_with(&place.in_force(512, 512)), "{said}");

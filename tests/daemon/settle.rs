@@ -291,7 +291,7 @@ fn tokens_of_clients_that_close_early_are_charged() {
     };
     let began = || server.began.load(Ordering::Relaxed);
     let mut leavers = 0;
-    // On a busy machine none of the first may have come to the server by then.
+    // On a busy machine the first requests may not have reached the server by then.
     wait_until("the server has begun a request", || {
         let more = if leavers == 0 { 8 } else { 1 };
         (0..more).for_each(|_| leave());

@@ -24,6 +24,9 @@ from pathlib import Path
 import kubernetes_validate
 import yaml
 
+sys.path.append(str(Path(__file__).resolve().parent.parent / "support"))
+from patient import patient  # noqa: E402
+
 PROGRAM, HELM, HAPROXY, VALKEY = (str(Path(arg).absolute()) for arg in sys.argv[1:])
 CHART = "deploy/helm/gcra-spoa"
 EXAMPLES = Path("deploy/kubernetes")
@@ -538,11 +541,6 @@ backend app from haproxytech
 """)
     Path(folder, "haproxy-aux.cfg").write_text(patient(auxiliary))
     return port
-
-
-def patient(text):
-    """With times in which a busy machine answers: each request is to get a decision."""
-    return re.sub(r"timeout (connect|check|processing) \S+", r"timeout \1 10s", text)
 
 
 def indent(text):

@@ -195,7 +195,7 @@ impl Housekeeping {
     fn beat(&mut self) {
         let running = &self.running;
         self.beat.begin(running);
-        // What is being read may already be written, and is in force in a moment.
+        // The policies that a reload reads may be written already, and come into force soon.
         if !self.reloads.is_reading() {
             self.kept.follow(running);
         }

@@ -6,11 +6,12 @@
 use std::cell::OnceCell;
 use std::time::Duration;
 
-use crate::{CutStream, bytes};
 use arbitrary::{Result, Unstructured};
 use gcra_admin::testing::Admin;
 use tokio::runtime::Builder;
 use tokio::time::timeout;
+
+use crate::{CutStream, bytes};
 
 /// The most bytes that an answer has, that of an agent that nobody asks.
 const LARGEST: usize = 64 * 1024;

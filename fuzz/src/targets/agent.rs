@@ -1,6 +1,6 @@
-//! The agent's connection over a stream that cuts reads and writes anywhere: each NOTIFY gets its
-//! ACK, once, and in order if it is answered at once; nothing is lost, whatever the handler does;
-//! and it ends.
+//! The agent's connection over a stream that cuts reads and writes anywhere. Each NOTIFY gets its
+//! ACK, once, and in order if it is answered at once. The handler may do anything: no NOTIFY is
+//! lost, and the connection ends.
 //!
 //! An input is how the connection ends, its limits, the cuts, and then what HAProxy sends.
 
@@ -11,13 +11,14 @@ use std::panic::resume_unwind;
 use std::pin::pin;
 use std::time::Duration;
 
-use crate::{CutStream, runtime};
 use arbitrary::{Result, Unstructured};
 use spop_agent::testing::Streams;
 use spop_agent::{Agent, Handler, Limits, Reply, Request, Scope, Value, VarName};
 use spop_codec::haproxy::{HelloFields, NotifyWriter, encode_disconnect, encode_hello};
 use spop_codec::{Action, Frame, FrameId, Status, decode};
 use tokio::time::{sleep, timeout};
+
+use crate::{CutStream, runtime};
 
 /// The ways of a handler with a request: its arg says which.
 mod way {

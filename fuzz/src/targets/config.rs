@@ -7,9 +7,10 @@
 use std::path::Path;
 use std::time::UNIX_EPOCH;
 
-use crate::text;
 use arbitrary::{Result, Unstructured};
 use gcra_policy::file::document::parse;
+
+use crate::text;
 
 /// A folder that is not there. So the name of a list, made by chance, is no file of this machine.
 const FILE: &str = "/nonexistent/fuzz.toml";

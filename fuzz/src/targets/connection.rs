@@ -5,12 +5,13 @@
 
 use std::time::Duration;
 
-use crate::{Messages, bytes, id, messages, rewritten, step, text, write_notify};
 use arbitrary::{Result, Unstructured};
 use spop_codec::haproxy::{HelloFields, encode_disconnect, encode_hello};
 use spop_codec::{
     Connection, Event, Frame, FrameId, Limits, Place, ProtocolError, Status, Welcome, decode,
 };
+
+use crate::{Messages, bytes, id, messages, rewritten, step, text, write_notify};
 
 /// When the connection is opened.
 const OPENED: Duration = Duration::from_secs(1000);

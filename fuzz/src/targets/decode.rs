@@ -1,9 +1,10 @@
 //! Any bytes through `decode`: it takes what is there and no more, knows a frame as soon as it is
 //! whole, and what it takes can be walked to its end.
 
-use crate::rewritten;
 use allocation_counter::measure;
 use spop_codec::{AckWriter, Action, DecodeError, Frame, HeaderList, Notify, VarName, decode};
+
+use crate::rewritten;
 
 /// Small enough to be passed by a small input; HAProxy's; none.
 const LIMITS: [u32; 4] = [64, 256, 16380, u32::MAX];

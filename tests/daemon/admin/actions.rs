@@ -214,18 +214,7 @@ fn an_action_is_done_for_who_has_the_token_and_logged_without_it() {
     spop.allowed(&key, 11);
     wait_until("all agents follow", || waiting().0);
 
-    // Another agent has two seconds to follow, and a busy machine may need longer.
-    let observe = |body: &str, by: &str| {
-        let mut done = act("observe", right, body);
-        wait_until("the agents follow in time", || {
-            let is_done = done.body.contains(by);
-            if !is_done {
-                done = act("observe", right, body);
-            }
-            is_done
-        });
-        done
-    };
+    let observe = |body: &str, by: &str| done_by(by, || act("observe", right, body));
     observe("{\"policy\": \"default\"}", "in 2 of 2 agents");
     assert!(!spop.is_blocked(&key) && !Spop::connect(&other.address).is_blocked(&key));
     assert!(!waiting().0, "the policy blocks nobody now");
@@ -285,6 +274,20 @@ fn an_action_is_done_for_who_has_the_token_and_logged_without_it() {
     assert!(!log.contains("horse") && !log.contains("sk_live"), "{log}");
 }
 
+/// The answer to an action that so many agents have followed. They have two seconds for it, and a
+/// busy machine may need longer, so it is asked for again.
+fn done_by(agents: &str, act: impl Fn() -> Answer) -> Answer {
+    let mut done = act();
+    wait_until("the agents follow in time", || {
+        let is_done = done.body.contains(agents);
+        if !is_done {
+            done = act();
+        }
+        is_done
+    });
+    done
+}
+
 /// A program that has taken the address of an agent sees its demands, and can neither follow them
 /// in its place nor use them elsewhere.
 #[test]
@@ -329,18 +332,7 @@ fn a_demand_is_followed_once_by_the_agent_that_it_is_for() {
         }
         demands
     });
-    // An agent has two seconds to follow, and a busy machine may need longer.
-    let observe = |is_on| {
-        let mut done = observe(is_on);
-        wait_until("the other agent follows in time", || {
-            let is_done = done.body.contains("in 2 of ");
-            if !is_done {
-                done = observe(is_on);
-            }
-            is_done
-        });
-        done
-    };
+    let observe = |is_on| done_by("in 2 of ", || observe(is_on));
     let done = observe(true);
     // For some seconds the table has the third one among its agents. A slow machine may take
     // longer.

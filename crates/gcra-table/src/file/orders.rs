@@ -203,15 +203,14 @@ impl<'a> Orders<'a> {
         for _ in 0..ATTEMPTS {
             // If several processes wrote the same one at the same time, it is there more than
             // once.
-            let is_same = |words| Order::from_words(words).is_some_and(|it| it.is_about(order));
             let mut same = self
                 .entries
                 .iter()
                 .filter(|entry| self.read(entry).is_some_and(|known| known.is_about(order)));
             let first = same.next();
-            same.for_each(|entry| entry.words.remove(self.checksum, is_same));
+            same.for_each(|entry| self.remove(entry, |known| known.is_about(order)));
             if order.until <= self.now {
-                first.inspect(|entry| entry.words.remove(self.checksum, is_same));
+                first.inspect(|entry| self.remove(entry, |known| known.is_about(order)));
                 return true;
             }
             let Some(entry) = first.or_else(|| self.free_entry()) else { return false };
@@ -234,11 +233,15 @@ impl<'a> Orders<'a> {
         let mut known: Vec<_> = known.collect();
         known.sort_by_key(|(known, _)| Reverse(known.given));
         for (known, entry) in known.iter().skip(1) {
-            // A process that takes the place over now writes a later one.
-            entry.words.remove(self.checksum, |words| {
-                Order::from_words(words).is_some_and(|now| now == *known)
-            });
+            self.remove(entry, |now| now == known);
         }
+    }
+
+    /// Makes a place free if it has such an order, and not if another process writes one there.
+    fn remove(self, entry: &OrderEntry, is_it: impl FnOnce(&Order) -> bool) {
+        entry
+            .words
+            .remove(self.checksum, |words| Order::from_words(words).is_some_and(|it| is_it(&it)));
     }
 
     /// Writes down what another table says.
