@@ -5,10 +5,9 @@
 use std::collections::BTreeMap;
 use std::io::{self, BufReader, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
-use std::time::Duration;
 
 /// A running application. It answers
 ///
@@ -17,41 +16,54 @@ use std::time::Duration;
 /// * 200 to all else, with the tokens in the field `Costs` as `X-Tokens`.
 ///
 /// The body of each answer says what it saw: `method: GET`, `path: /api`, `body: 300` (bytes), and
-/// each field with the name that a CGI program would see: `x-api-key: k1`.
+/// each field with the name that a CGI program would see: `x-api-key: k1`. A request with the field
+/// `Slowly` is answered when the application is not [held](Self::hold).
 pub(crate) struct Application {
     pub(crate) address: SocketAddr,
-    got: Arc<AtomicUsize>,
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    got: AtomicUsize,
+    /// Locked while slow requests have no answer.
+    slow: Mutex<()>,
 }
 
 impl Application {
     pub(crate) fn start() -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = listener.local_addr().unwrap();
-        let got = Arc::new(AtomicUsize::new(0));
-        let counter = got.clone();
+        let shared = Arc::new(Shared::default());
+        let common = shared.clone();
         // It ends with the test program.
         thread::spawn(move || {
             for connection in listener.incoming().map_while(Result::ok) {
-                let counter = counter.clone();
-                thread::spawn(move || serve(&connection, &counter));
+                let common = common.clone();
+                thread::spawn(move || serve(&connection, &common));
             }
         });
-        Self { address, got }
+        Self { address, shared }
     }
 
     /// How many requests it has got.
     pub(crate) fn got(&self) -> usize {
-        self.got.load(Ordering::Relaxed)
+        self.shared.got.load(Ordering::Relaxed)
+    }
+
+    /// Slow requests get no answer until the value is dropped.
+    pub(crate) fn hold(&self) -> MutexGuard<'_, ()> {
+        self.shared.slow.lock().expect("no panic")
     }
 }
 
-fn serve(connection: &TcpStream, got: &AtomicUsize) -> io::Result<()> {
+fn serve(connection: &TcpStream, shared: &Shared) -> io::Result<()> {
     let mut reader = BufReader::new(connection);
     let mut connection = connection;
     while let Some(request) = Seen::read(&mut reader)? {
-        got.fetch_add(1, Ordering::Relaxed);
+        shared.got.fetch_add(1, Ordering::Relaxed);
         if request.fields.contains_key("slowly") {
-            thread::sleep(Duration::from_millis(300));
+            drop(shared.slow.lock());
         }
         connection.write_all(request.answer().as_bytes())?;
     }

@@ -368,6 +368,7 @@ impl Running {
                 }
                 Step::LeaveLater { request, times } => {
                     let clients = self.clients().1;
+                    let held = self.application.hold();
                     for _ in 0..*times {
                         let before = self.application.got();
                         way.leave(&fill(request), || {
@@ -376,6 +377,7 @@ impl Running {
                             });
                         });
                     }
+                    drop(held);
                     self.wait_until_gone(clients + times);
                 }
             }
