@@ -1,6 +1,6 @@
 //! HAProxy's end of a connection, frame by frame.
 
-use std::io::{Read as _, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::net::TcpStream;
 
 use spop_codec::haproxy::{HelloFields, NotifyWriter, encode_hello};
@@ -125,7 +125,13 @@ impl Spop {
                 return result;
             }
             let mut buffer = [0; 65_536];
-            let filled = self.stream.read(&mut buffer).expect("an answer");
+            let filled = loop {
+                // So a read ends whose process was stopped for a while.
+                match self.stream.read(&mut buffer) {
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    filled => break filled.expect("an answer"),
+                }
+            };
             assert!(filled > 0, "the agent closed the connection");
             self.received.extend_from_slice(&buffer[..filled]);
         }
