@@ -175,13 +175,13 @@ bench-peers: ## the agent beside published ones; with PEERS_ARGS
 # GCRA_GO_PEER=/path is another agent to compare with.
 BENCH_ARGS ?= --write
 bench-haproxy: ## what limiting costs HAProxy, with wrk; BENCH_ARGS= writes nothing
-	for version in $${HAPROXY_VERSIONS:-2.6 2.8 3.0 3.2 3.4}; do \
+	for version in $${HAPROXY_VERSIONS:-2.6 3.0 3.2 3.4}; do \
 		tests/get-haproxy.sh $$version $(TARGET)/haproxy/$$version || exit 1; done
 	$(BENCH) --bench haproxy -- $(BENCH_ARGS)
 
 bench-in-process: ## HAProxy that decides itself, with wrk; BENCH_ARGS= writes nothing
 	@tests/install.sh wrk wrk
-	for version in $${HAPROXY_VERSIONS:-2.6 2.8 3.0 3.2 3.4}; do \
+	for version in $${HAPROXY_VERSIONS:-2.6 3.0 3.2 3.4}; do \
 		tests/get-haproxy.sh $$version $(TARGET)/haproxy/$$version || exit 1; done
 	$(CARGO) build --locked --release -p gcra-lua -p gcra-spoa
 	$(CARGO) test --locked -p benches --bench in_process_time -- $(BENCH_ARGS)
@@ -193,7 +193,7 @@ guard: valkey ## instructions per NOTIFY against their bounds; GUARD=--write wri
 # HAPROXY_VERSIONS="2.6 3.4" counts with these.
 guard-haproxy: ## HAProxy's instructions per request against their bounds; GUARD=--write, too
 	@tests/install.sh valgrind valgrind
-	for version in $${HAPROXY_VERSIONS:-2.6 2.8 3.0 3.2 3.4}; do \
+	for version in $${HAPROXY_VERSIONS:-2.6 3.0 3.2 3.4}; do \
 		tests/get-haproxy.sh $$version $(TARGET)/haproxy/$$version || exit 1; done
 	$(CARGO) build --locked --release -p gcra-lua
 	$(CARGO) test --locked -p benches --bench guard_haproxy -- $(GUARD)
@@ -224,7 +224,7 @@ CARGO_REGISTRY := $(or $(CARGO_HOME),$(HOME)/.cargo)/registry
 crates: ## what cargo publish would publish, and that it builds from that alone
 	rm -rf $(TARGET)/crates $(CARGO_REGISTRY)/src/-*/gcra-* $(CARGO_REGISTRY)/src/-*/spop-*
 	$(CARGO) publish --dry-run --locked --allow-dirty --target-dir $(TARGET)/crates \
-		-p spop-codec -p spop-agent -p gcra-lease -p gcra-table
+		-p spop-codec -p spop-agent -p gcra-lease -p gcra-table -p gcra-store -p haproxy-log
 
 reproduce: ## builds the static programs of what is committed twice, and compares the bytes
 	deploy/release/reproduce x86_64

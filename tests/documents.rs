@@ -775,6 +775,41 @@ fn every_flag_in_the_documents_exists() {
     assert!(found > 200, "{found}");
 }
 
+/// A source that was renamed would be looked for in vain.
+#[test]
+fn every_source_in_the_documents_exists() {
+    let mut folders: Vec<PathBuf> = ["benches", "crates", "examples", "fuzz", "site", "tests"]
+        .map(|it| root().join(it))
+        .into();
+    let mut sources = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() { folders.push(path) } else { sources.push(path) }
+        }
+    }
+    let (mut found, mut wrong) = (0, Vec::new());
+    for document in all_documents() {
+        // A new agent of a reader has one.
+        if document.ends_with("TEN_MINUTES.md") {
+            continue;
+        }
+        let text = fs::read_to_string(&document).unwrap();
+        for name in text.split('`').filter(|it| it.ends_with(".rs") || it.ends_with(".lua")) {
+            let is_name = name.chars().all(|it| it.is_alphanumeric() || "_-./".contains(it));
+            if !is_name || name.starts_with(['.', '/']) {
+                continue;
+            }
+            found += 1;
+            if !sources.iter().any(|path| path.ends_with(name)) {
+                wrong.push(format!("{}: {name}", document.display()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "there are no such sources: {wrong:#?}");
+    assert!(found > 50, "{found}");
+}
+
 /// The number of tasks, files or tables changes, and the sentence about it stays.
 #[test]
 fn no_document_counts_what_a_reader_can_see() {

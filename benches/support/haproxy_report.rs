@@ -53,9 +53,13 @@ pub(crate) fn section(rows: &[Row], rounds: usize, seconds: u64) -> String {
         if !rows.is_empty() {
             writeln!(out, "{}\n", legend(group)).unwrap();
             cpu_table(&mut out, &rows, &versions);
-            let of_last: Vec<_> = rows.into_iter().filter(|row| row.version == *last).collect();
-            writeln!(out, "The same with HAProxy {last}, as wrk saw it:\n").unwrap();
-            short_table(&mut out, &of_last);
+            // What wrk saw of the other loads says the same.
+            if group == Group::Asking {
+                let of_last: Vec<_> =
+                    rows.into_iter().filter(|row| row.version == *last).collect();
+                writeln!(out, "The same with HAProxy {last}, as wrk saw it:\n").unwrap();
+                short_table(&mut out, &of_last);
+            }
         }
     }
     out

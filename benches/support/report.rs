@@ -53,9 +53,3 @@ pub(crate) fn table(rows: &[Row], limiters: &[usize]) -> String {
     }
     out + "\n\nThe ratio is governor's time to ours in batches.\n"
 }
-
-/// As the kernel guesses it.
-pub(crate) fn free_memory_kib() -> u64 {
-    let words = host::field("/proc/meminfo", "MemAvailable");
-    words.split(' ').next().unwrap().parse().unwrap()
-}

@@ -16,8 +16,8 @@ use std::thread;
 /// * 200 to all else, with the tokens in the field `Costs` as `X-Tokens`.
 ///
 /// The body of each answer says what it saw: `method: GET`, `path: /api`, `body: 300` (bytes), and
-/// each field with the name that a CGI program would see: `x-api-key: k1`. A request with the field
-/// `Slowly` is answered when the application is not [held](Self::hold).
+/// each field with the name that a CGI program would see: `x-api-key: k1`. Requests with the field
+/// `Slowly` have no answer while the application is [held](Self::hold).
 pub(crate) struct Application {
     pub(crate) address: SocketAddr,
     shared: Arc<Shared>,

@@ -26,8 +26,8 @@ pub(crate) const SCRIPT: File = file(
 );
 pub(crate) const ICON: File = file("image/svg+xml", include_str!("page/icon.svg"));
 
-/// With these headers a browser may load the files beside the page and ask the agent, and nothing
-/// else. No other page may frame it, and the browser tells its address to no other server.
+/// With these headers a browser loads only the files beside the page, and asks only the agent.
+/// The page cannot be framed, and sends no referrer.
 const HEADERS: [(HeaderName, &str); 6] = [
     (
         CONTENT_SECURITY_POLICY,

@@ -6,6 +6,8 @@
 //! and until it is charged it is not free: what is owed and what is lent are together never less
 //! than what one exact bucket would owe that saw each request when it came.
 
+// ADR 44: What cannot be lent is charged in the store.
+
 use alloc::vec::Vec;
 
 use crate::limit::{SharedLimit, Units};
@@ -291,11 +293,10 @@ impl Record {
         self.owed = self.owed.max(owed.min(limit.most_owed()));
     }
 
-    /// When a host that did not get what it wanted comes back: when `lack` has drained. If many
-    /// hosts come for what drains, each waits until there is something worth coming for: half of
-    /// what a fair share for each of them takes to drain, where all fair shares are a quarter of
-    /// the burst. But a cell of a slow limit is always worth coming for; and when a lease of
-    /// another host expires there may be more.
+    /// When a host that did not get all its cells comes back: when `lack` has drained. With many
+    /// hosts, each waits until half a fair share has drained; all fair shares together are a
+    /// quarter of the burst. It comes back earlier for a cell of a slow limit, and when a lease of
+    /// another host expires.
     fn come_back_after(
         &self,
         limit: &SharedLimit,

@@ -1,5 +1,7 @@
 //! [`Records`]: what the store knows about one key, whatever numbers its limit has had.
 
+// ADR 44: What cannot be lent is charged in the store.
+
 use alloc::vec::Vec;
 
 use crate::charge::{Charge, Charged};
@@ -105,8 +107,7 @@ impl Records {
         charged
     }
 
-    /// The record under the numbers of `limit`, with what counts because of others, as if all of
-    /// it were owed.
+    /// The record for `limit`, with the debts under other numbers added to it.
     #[must_use]
     pub fn look(
         mut self,

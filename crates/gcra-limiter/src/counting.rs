@@ -1,4 +1,6 @@
-//! Counts what came of messages, with the names of their clients.
+//! Counts the outcomes of messages, and samples the names of their clients.
+
+// ADR 32: Counting takes no locked instruction, and names are sampled.
 
 use std::net::IpAddr;
 

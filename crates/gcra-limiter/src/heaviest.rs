@@ -21,6 +21,8 @@
 //! **The window** is the current minute and the one before: there are two sketches, and once a
 //! minute the older one is cleared.
 
+// ADR 32: Counting takes no locked instruction, and names are sampled.
+
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};

@@ -1,5 +1,7 @@
 //! How a message has settled what its request had reserved, and how many cells that were.
 
+// ADR 41: A response settles what its request reserved.
+
 gcra_text::words! {
     #[derive(Clone, Copy, Debug, Eq, PartialEq)]
     pub(crate) enum Settlement {

@@ -132,7 +132,7 @@ impl Policy {
         // A policy that only observes charges none.
         if let Some(penalty) = self.penalty.filter(|_| !self.observes) {
             facts.push(format!(
-                "each blocked request is charged {}, which adds at most {} to the wait",
+                "the limit that denies a request is charged {}, which adds at most {} to the wait",
                 Count(penalty.cells, "cell", "cells"),
                 Exact(Duration::from_nanos(penalty.ceiling_ns))
             ));

@@ -103,7 +103,7 @@ impl When {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Price {
     Cell,
-    /// The cells in this arg, or one without a value of it.
+    /// As many cells as this arg says; 1 if it has no value.
     Cost(Box<[u8]>),
     /// The cells that it reserves, until its response says what it has cost. In a box, because few
     /// policies have it.

@@ -1,4 +1,4 @@
-//! A configuration that decides about a log, and its outcome.
+//! One configuration replayed over a log, and its results.
 
 use std::iter;
 use std::path::Path;

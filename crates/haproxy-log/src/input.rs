@@ -61,8 +61,9 @@ impl Input {
     /// a stream again.
     ///
     /// # Errors
-    /// The file cannot be opened or read, is compressed in another way than with gzip or zstd, or
-    /// does not begin with bytes that can be decompressed ([`io::ErrorKind::InvalidData`]).
+    /// The file cannot be opened or read, or it is compressed
+    /// ([`io::ErrorKind::InvalidData`]), but not with gzip or zstd, or is damaged from its first
+    /// byte.
     pub fn sample(&self) -> io::Result<Vec<u8>> {
         let read = Arc::new(Mutex::new(Kept { reader: self.open_raw()?, bytes: Vec::new() }));
         let mut sample = Vec::new();

@@ -22,7 +22,7 @@
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> std::io::Result<()> {
-//! let address: ListenAddress = "127.0.0.1:9000".parse().map_err(std::io::Error::other)?;
+//! let address: ListenAddress = "127.0.0.1:9000".parse()?;
 //! let stop = async { tokio::signal::ctrl_c().await.unwrap_or_default() };
 //! Agent::new(score).serve_until(address.bind()?, stop).await;
 //! # Ok(())
@@ -172,10 +172,11 @@ pub use spop_codec::{
     Message, Messages, NameError, Scope, SetVar, TextWriter, Value, VarName,
 };
 
-// The examples in README.md and TEN_MINUTES.md are compiled with the doc tests.
+#[cfg(any(doc, doctest))]
+#[doc = include_str!("../TEN_MINUTES.md")]
+pub mod ten_minutes {}
+
+// The examples in README.md are compiled with the doc tests.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
-#[cfg(doctest)]
-#[doc = include_str!("../TEN_MINUTES.md")]
-struct TenMinutes;

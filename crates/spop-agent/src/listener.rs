@@ -134,6 +134,14 @@ impl fmt::Display for AddressError {
 
 impl std::error::Error for AddressError {}
 
+/// With [`InvalidInput`](io::ErrorKind::InvalidInput), for programs whose `main` returns an
+/// [`io::Result`].
+impl From<AddressError> for io::Error {
+    fn from(error: AddressError) -> Self {
+        Self::new(io::ErrorKind::InvalidInput, error)
+    }
+}
+
 /// A socket that accepts connections.
 #[derive(Debug)]
 pub struct Listener(Kind);

@@ -1,5 +1,7 @@
 //! Frames: [`decode`] splits the first whole frame off some bytes, and parses it.
 
+// ADR 1: A frame is whole or it is nothing.
+
 use crate::ack::Ack;
 use crate::disconnect::Disconnect;
 use crate::error::DecodeError;

@@ -1,5 +1,7 @@
 //! NOTIFY: HAProxy's messages with their args.
 
+// ADR 49: Usual requests are answered by their shapes.
+
 use crate::error::{DecodeError, MAX_MESSAGES};
 use crate::reader::Reader;
 use crate::shape::Shape;

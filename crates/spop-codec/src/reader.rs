@@ -1,5 +1,7 @@
 //! A cursor over the bytes of one whole frame: if they run out, the frame is malformed.
 
+// ADR 1: A frame is whole or it is nothing.
+
 use crate::error::DecodeError;
 use crate::varint;
 

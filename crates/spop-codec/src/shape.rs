@@ -6,6 +6,8 @@
 //! decoder: a number of more than eight bytes, a string of 240 bytes or more, and the last bytes
 //! of the input.
 
+// ADR 49: Usual requests are answered by their shapes.
+
 use core::net::{Ipv4Addr, Ipv6Addr};
 
 use crate::ack::{AckWriter, Actions};

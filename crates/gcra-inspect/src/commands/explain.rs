@@ -148,8 +148,8 @@ pub fn add_list(explanation: &mut Explanation, policies: &Policies) {
     }
 }
 
-/// Says in which other form the table knows an arg, if it knows nothing of the client as it is
-/// written; and where the table knows neither, which form many configurations of HAProxy send.
+/// Suggests another type for an arg if the table has no bucket for the one given. If it has none
+/// for either, names the form that many configurations of HAProxy send.
 fn notes_about_others(
     args: &[NamedValue],
     policies: &Policies,
@@ -203,8 +203,7 @@ fn told_apart<'e>(
     is_apart.then_some((policy, both))
 }
 
-/// Says of which strings nothing is known although a policy counts by them: HAProxy may send a
-/// hash of what an operator writes.
+/// Names key strings that the table does not know; HAProxy may send them hashed.
 fn unknown_strings(args: &[NamedValue], explanations: &[Explanation]) -> Vec<String> {
     let decided = || explanations.iter().filter_map(|it| it.decided.as_ref());
     if decided().any(Decided::is_known) {

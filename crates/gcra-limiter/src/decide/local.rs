@@ -80,7 +80,7 @@ pub(crate) fn decide_single(
 #[derive(Clone, Copy, Debug)]
 pub struct Preview<'p> {
     pub limit: &'p Limit,
-    /// The debt of the client and its wait, as long as it sends no request.
+    /// The debt of the client, and its wait, if it sends nothing more.
     pub usage: LimitUsage,
     /// The wait in the answer to the message, which has the penalty in it.
     pub wait_if_asked: Nanos,

@@ -1,6 +1,8 @@
 //! [`LeaseTarget`]: a key about which the store is asked. [`Agenda`]: the tasks of this process
 //! for such keys, and when each is due.
 
+// ADR 44: What cannot be lent is charged in the store.
+
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::{Mutex, PoisonError};

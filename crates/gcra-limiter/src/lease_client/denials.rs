@@ -2,6 +2,8 @@
 //! client that is blocked and goes on asking costs the store one charge a second then, and not one
 //! for each request.
 
+// ADR 44: What cannot be lent is charged in the store.
+
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ahash::AHashMap;

@@ -24,6 +24,8 @@
 //! * From then on, each ask says how long ago the key owed what shares may have allowed
 //!   ([`Outage::owed_ago`]): a full burst at that moment.
 
+// ADR 44: What cannot be lent is charged in the store.
+
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use gcra_lease::{Ask, Micros};

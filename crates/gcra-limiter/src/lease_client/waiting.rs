@@ -6,6 +6,8 @@
 //! answer, the next request is the first, and is woken. So a request is woken once or twice,
 //! however many wait for its key.
 
+// ADR 44: What cannot be lent is charged in the store.
+
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -27,7 +27,7 @@ type Scores = HashMap<IpAddr, u32>;
 async fn main() -> io::Result<()> {
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("info")).init();
     let address = env::var("SPOE_ADDR").unwrap_or("127.0.0.1:9000".into());
-    let address: ListenAddress = address.parse().map_err(io::Error::other)?;
+    let address: ListenAddress = address.parse()?;
     let path: PathBuf = env::var_os("BLOCKLIST").unwrap_or("blocklist.txt".into()).into();
 
     let read_at = changed_at(&path);

@@ -46,7 +46,7 @@ policy 'api', for the message 'api'
     10 per second, up to 10 at once: at most 20 in any second (no burst given: 10, the \
      count)
     for each ip and path (IPv4 by /24, IPv6 by /64), with the cost in n
-    each blocked request is charged 1 cell, which adds at most 10m to the wait
+    the limit that denies a request is charged 1 cell, which adds at most 10m to the wait
     overrides, unlimited: 1 IPv4 network, 1 IPv6 network
     overrides, deny: 1 IPv4 address
 policy 'login', for the message 'login'
