@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use support::documents::{Recipe, haproxy_cfg, recipes, spoe_conf};
+use support::documents::{Recipe, blocks, haproxy_cfg, recipes, spoe_conf};
 use support::log_sentences::{Level, Sentence, first_words, sentences_of_the_log, words};
 use support::valkey::{Server, valkey};
 use support::{
@@ -80,6 +80,24 @@ fn every_configuration_in_the_documents_is_valid() {
             );
         }
     }
+}
+
+/// The page about a first agent has whole files.
+#[test]
+fn the_files_of_a_first_agent_are_valid() {
+    needs!(support::haproxy());
+    let directory = directory();
+    let blocks = blocks("crates/spop-agent/TEN_MINUTES.md");
+    let files = blocks.iter().filter(|block| block.language == "haproxy");
+    let names = ["haproxy.cfg", "spoe.conf"];
+    assert_eq!(files.clone().count(), names.len());
+    for (block, name) in files.zip(names) {
+        fs::write(directory.path().join(name), &block.text).unwrap();
+    }
+    let cfg = directory.path().join(names[0]);
+    let output = Command::new(haproxy_binary()).arg("-c").arg("-f").arg(cfg).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && !said.contains("WARNING"), "{said}");
 }
 
 /// The printed files as an operator edits them.
