@@ -37,6 +37,8 @@ pub(crate) enum Mutation {
     CarriesWhatHasDrained,
     /// Open the bucket of a calendar window also after the window's end.
     OpensAfterTheEnd,
+    /// Write words in the place of others than those that were seen.
+    WritesOverAnything,
     /// Spend leased cells by a load and a store instead of an exchange.
     StoreSpend,
     /// Take any reply, not only one to the latest ask.

@@ -3,15 +3,26 @@
 //! They have a checksum, which is written last. Words whose writer was killed, or that two
 //! processes wrote at the same time, do not fit their checksum, and count as free.
 
-use core::sync::atomic::{AtomicU64, Ordering};
-
 use crate::hash::SipHasher;
+use crate::mutation::{Mutation, broken};
+use crate::sync::{AtomicU64, Ordering};
 
 /// The checksum of a place that holds no words.
 const FREE: u64 = 0;
 
 /// The checksum while the words are being written.
 const WRITING: u64 = 1;
+
+/// What was in a place when it was looked at: its checksum.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Seen(u64);
+
+impl Seen {
+    /// Whether the words were being written, or their writer was killed.
+    pub(crate) fn is_being_written(self) -> bool {
+        self.0 == WRITING
+    }
+}
 
 /// Words with their checksum.
 #[derive(Debug)]
@@ -55,15 +66,18 @@ impl<const WORDS: usize> Checked<WORDS> {
         (check == checksum.of(&words)).then_some(words)
     }
 
-    /// Writes the words in the place of the earlier ones. False when another process wrote at the
-    /// same time; then there is nothing, or the words of the other process.
-    pub(crate) fn write(&self, checksum: Checksum, words: [u64; WORDS]) -> bool {
-        let seen = self.check.load(Ordering::Relaxed);
-        if self
-            .check
-            .compare_exchange(seen, WRITING, Ordering::Acquire, Ordering::Relaxed)
-            .is_err()
-        {
+    /// For [`write`](Self::write), to be asked before the words are [read](Self::read).
+    pub(crate) fn seen(&self) -> Seen {
+        Seen(self.check.load(Ordering::Acquire))
+    }
+
+    /// Writes the words in the place of those that were seen. False when another process has
+    /// written since, or wrote at the same time; then there is nothing, or the words of the other
+    /// process.
+    pub(crate) fn write(&self, checksum: Checksum, seen: Seen, words: [u64; WORDS]) -> bool {
+        let seen = if broken(Mutation::WritesOverAnything) { self.seen() } else { seen };
+        let (success, failure) = (Ordering::Acquire, Ordering::Relaxed);
+        if self.check.compare_exchange(seen.0, WRITING, success, failure).is_err() {
             return false;
         }
         self.words
@@ -72,11 +86,6 @@ impl<const WORDS: usize> Checked<WORDS> {
             .for_each(|(place, word)| place.store(word, Ordering::Relaxed));
         self.check.store(checksum.of(&words), Ordering::Release);
         self.read(checksum) == Some(words)
-    }
-
-    /// Whether they are being written, or their writer was killed.
-    pub(crate) fn is_being_written(&self) -> bool {
-        self.check.load(Ordering::Relaxed) == WRITING
     }
 
     /// Makes it free if it has such words, and not if another process writes others there.
@@ -144,7 +153,7 @@ mod tests {
     fn words_are_read_whole_or_not_at_all() {
         let (checked, sum) = (Checked::<3>::free(), checksum(b"test"));
         assert_eq!(checked.read(sum), None);
-        assert!(checked.write(sum, [1, 2, 3]));
+        assert!(checked.write(sum, checked.seen(), [1, 2, 3]));
         assert_eq!(checked.read(sum), Some([1, 2, 3]));
         assert_eq!(checked.read(checksum(b"another kind")), None);
         for word in 0..3 {
@@ -153,9 +162,11 @@ mod tests {
             checked.flip(word);
         }
         checked.break_off();
-        assert!(checked.is_being_written());
+        assert!(checked.seen().is_being_written());
         assert_eq!(checked.read(sum), None);
-        assert!(checked.write(sum, [0; 3]), "a writer that was killed holds nothing up");
+        let seen = checked.seen();
+        assert!(checked.write(sum, seen, [0; 3]), "a writer that was killed holds nothing up");
+        assert!(!checked.write(sum, seen, [1; 3]), "other words are there since");
         assert_eq!(checked.read(sum), Some([0; 3]));
         checked.remove(sum, |words| words == [1; 3]);
         assert_eq!(checked.read(sum), Some([0; 3]), "other words stay");
@@ -171,7 +182,7 @@ mod tests {
                 let checked = &checked;
                 scope.spawn(move || {
                     for _ in 0..10_000 {
-                        checked.write(sum, [writer; 8]);
+                        checked.write(sum, checked.seen(), [writer; 8]);
                         if let Some(words) = checked.read(sum) {
                             assert!(words.iter().all(|word| *word == words[0]), "{words:?}");
                         }
@@ -179,5 +190,40 @@ mod tests {
                 });
             }
         });
+    }
+}
+
+#[cfg(all(test, gcra_model))]
+mod model {
+    #[cfg(gcra_loom)]
+    use loom::{sync::Arc, thread};
+    #[cfg(gcra_shuttle)]
+    use shuttle::{sync::Arc, thread};
+
+    use super::*;
+
+    /// Two processes look for a free place at once, and write other words there.
+    fn two_take() {
+        let place = Arc::new(Checked::<2>::free());
+        let sum = Checksum::new(SipHasher::new(b"0123456789abcdef"), b"test");
+        let take = |words| {
+            let place = place.clone();
+            move || {
+                let seen = place.seen();
+                let is_free = place.read(sum).is_none() && !seen.is_being_written();
+                (is_free && place.write(sum, seen, words)).then_some(words)
+            }
+        };
+        let other = thread::spawn(take([3, 4]));
+        let (mine, other) = (take([1, 2])(), other.join().unwrap());
+        assert!(mine.is_none() || other.is_none(), "both have taken it");
+        assert!(mine.is_some() || other.is_some(), "nobody has taken it");
+        assert_eq!(place.read(sum), mine.or(other));
+    }
+
+    crate::model::models! {
+        a_free_place_is_taken_once: two_take {
+            taking_what_was_not_seen_is_caught = WritesOverAnything, "both have taken it";
+        }
     }
 }

@@ -208,15 +208,18 @@ pub(crate) struct ProcessEntry {
 // The proofs in `region.rs` rely on these.
 const _: () = assert!(SHARED_AT + size_of::<Shared>() <= PROFILES_AT);
 const _: () = assert!(SHARED_AT.is_multiple_of(align_of::<Shared>()) && FIXED_BYTES <= SHARED_AT);
-const _: () = assert!(PROFILES_AT + size_of::<[ProfileEntry; PROCESSES]>() <= HEARD_AT);
+const _: () =
+    assert!(cfg!(gcra_model) || PROFILES_AT + size_of::<[ProfileEntry; PROCESSES]>() <= HEARD_AT);
 const _: () = assert!(PROFILES_AT.is_multiple_of(align_of::<ProfileEntry>()));
 const _: () = assert!(HEARD_AT + size_of::<Heard>() <= SAID_AT);
 const _: () = assert!(HEARD_AT.is_multiple_of(align_of::<Heard>()));
-const _: () = assert!(SAID_AT + size_of::<[Entry; ENTRIES]>() <= PROCESSES_AT);
+const _: () = assert!(cfg!(gcra_model) || SAID_AT + size_of::<[Entry; ENTRIES]>() <= PROCESSES_AT);
 const _: () = assert!(SAID_AT.is_multiple_of(align_of::<Entry>()));
 const _: () = assert!(PROCESSES_AT + size_of::<[ProcessEntry; PROCESSES]>() <= ORDERS_AT);
 const _: () = assert!(PROCESSES_AT.is_multiple_of(align_of::<ProcessEntry>()));
-const _: () = assert!(ORDERS_AT + size_of::<[OrderEntry; MOST_ORDERS]>() <= HEADER_BYTES);
+const _: () = assert!(
+    cfg!(gcra_model) || ORDERS_AT + size_of::<[OrderEntry; MOST_ORDERS]>() <= HEADER_BYTES
+);
 const _: () = assert!(ORDERS_AT.is_multiple_of(align_of::<OrderEntry>()));
 // Every field is where TABLE.md says.
 const _: () = assert!(SHARED_AT + offset_of!(Shared, complete) == 1048);

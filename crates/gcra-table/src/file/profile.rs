@@ -33,7 +33,7 @@ pub(crate) struct ProfileEntry {
     _reserved: [AtomicU64; 2],
 }
 
-const _: () = assert!(size_of::<ProfileEntry>() == 64);
+const _: () = assert!(cfg!(gcra_model) || size_of::<ProfileEntry>() == 64);
 
 /// The flags, above the 16 bits of the port. Above them, in the upper half, is the salt.
 const HAS_FILE: u64 = 1 << 16;
@@ -45,7 +45,7 @@ impl ProfileEntry {
         let (checksum, words) = (checksum(hasher), profile.to_words(attachment));
         if self.words.read(checksum) != Some(words) {
             // If another process writes here too, this is done again with the next beat.
-            let _ = self.words.write(checksum, words);
+            let _ = self.words.write(checksum, self.words.seen(), words);
         }
     }
 
