@@ -844,7 +844,7 @@ mod tests {
         // It counts as owing τ now: one cell, and then one each T.
         let mut now = table.reading();
         assert!(table.charge(key, quota(3), 1, &mut now).is_allowed());
-        let denied = table.charge(key, quota(3), 1, &mut table.reading());
+        let denied = table.charge(key, quota(3), 1, &mut now);
         assert!(!denied.is_allowed());
         assert!(denied.retry_after().unwrap() <= T);
     }

@@ -16,8 +16,8 @@ use gcra_lease::{
     StoreTime, Wish,
 };
 use gcra_table::{
-    LeaseKey, LeaseNeed, LeaseNumbers, Leases, Nanos, OpenErrorKind, Opened, Replaced, Slots,
-    StoreId, Table,
+    LeaseKey, LeaseNeed, LeaseNumbers, Leases, Nanos, OpenError, OpenErrorKind, Opened, Replaced,
+    Slots, StoreId, Table,
 };
 use tempfile::TempDir;
 
@@ -37,11 +37,21 @@ fn table() -> (TempDir, Table, PathBuf) {
 }
 
 fn open_table(path: &Path) -> Table {
-    Table::open_or_create(path, Some(slots())).unwrap().0
+    patiently(|| Table::open_or_create(path, Some(slots()))).0
 }
 
 fn open(table: &Table) -> (Leases, Opened) {
-    Leases::open_or_create(table, STORE, slots()).unwrap_or_else(|error| panic!("{error}"))
+    patiently(|| Leases::open_or_create(table, STORE, slots()))
+}
+
+/// Opens a file, again if others have held its lock for too long.
+fn patiently<T>(open: impl Fn() -> Result<T, OpenError>) -> T {
+    loop {
+        match open() {
+            Err(error) if matches!(error.kind(), OpenErrorKind::Locked) => {}
+            opened => return opened.unwrap_or_else(|error| panic!("{error}")),
+        }
+    }
 }
 
 fn key(table: &Table, name: &str) -> LeaseKey {

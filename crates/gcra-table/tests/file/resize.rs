@@ -7,7 +7,8 @@ use super::*;
 #[test]
 fn a_resized_table_keeps_what_is_owed() {
     let (_directory, path) = place();
-    let (table, _) = open(&path);
+    // So many slots that there is one for each key, wherever its hash leads.
+    let (table, _) = Table::open_or_create(&path, Some(Slots::new(1024).unwrap())).unwrap();
     for n in 0..20_u32 {
         for _ in 0..=n % 3 {
             let key = table.hash(&n.to_ne_bytes());
@@ -16,10 +17,10 @@ fn a_resized_table_keeps_what_is_owed() {
     }
     assert!(table.successor().unwrap().is_none());
     let resize = |slots: u64| Table::resize(&path, Slots::new(slots).unwrap(), Duration::ZERO);
-    let resized = resize(256).unwrap();
-    assert_eq!((resized.from.get(), resized.to.get()), (64, 256));
+    let resized = resize(4096).unwrap();
+    assert_eq!((resized.from.get(), resized.to.get()), (1024, 4096));
     assert_eq!((resized.carried, resized.evicted), (20, 0));
-    assert_eq!(without_path(&resize(256).unwrap_err()), "it has 256 slots already");
+    assert_eq!(without_path(&resize(4096).unwrap_err()), "it has 4096 slots already");
 
     // A process that has the old file open finds the buckets, and the new table.
     let owed = |table: &Table, n: u32| {
@@ -28,7 +29,7 @@ fn a_resized_table_keeps_what_is_owed() {
     };
     let next = table.successor().unwrap().unwrap();
     let (joined, opened) = Table::open_or_create(&path, None).unwrap();
-    assert_eq!((opened, joined.slots().get(), joined.generation()), (Opened::Joined, 256, 1));
+    assert_eq!((opened, joined.slots().get(), joined.generation()), (Opened::Joined, 4096, 1));
     for n in 0..20 {
         for table in [&table, &*next, &joined] {
             assert_eq!(owed(table, n), u64::from(n % 3 + 1), "key {n}");
@@ -46,9 +47,9 @@ fn a_resized_table_keeps_what_is_owed() {
     let evicted = resize(8).unwrap().evicted;
     assert!(evicted >= 12, "{evicted}");
     assert_eq!(Table::open_or_create(&path, None).unwrap().0.occupancy().live, 8);
-    resize(64).unwrap();
+    resize(1024).unwrap();
     let last = table.successor().unwrap().unwrap().successor().unwrap().unwrap();
-    assert_eq!(last.slots().get(), 64);
+    assert_eq!(last.slots().get(), 1024);
     assert_eq!(last.evictions().evicted_live, evicted);
     assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1, "the old files are gone");
 }
@@ -167,11 +168,14 @@ fn begin_resize(table: &Table, path: &Path, notice_ms: u64) -> KillOnDrop {
         .spawn()
         .unwrap();
     let mut child = KillOnDrop(child);
-    while !table.is_being_resized() {
-        assert!(child.0.try_wait().unwrap().is_none(), "it ended without a resize");
+    loop {
+        let has_ended = child.0.try_wait().unwrap().is_some();
+        if table.is_being_resized() {
+            return child;
+        }
+        assert!(!has_ended, "it ended without a resize");
         std::thread::sleep(Duration::from_millis(1));
     }
-    child
 }
 
 struct KillOnDrop(Child);
