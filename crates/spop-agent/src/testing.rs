@@ -42,14 +42,14 @@ use crate::handler::Handler;
 use crate::shared::{HandlerPermit, Shared, Stage};
 
 /// How long an agent may take for an answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The name of a message, and its args by name, as an spoe-message section lists them.
 pub type Question<'a> = (&'a str, &'a [(&'a str, Value<'a>)]);
 
 /// One connection to an agent.
 ///
-/// Every method fails with an [`io::Error`] if the agent takes longer than ten seconds, closes the
+/// Every method fails with an [`io::Error`] if the agent takes longer than a minute, closes the
 /// connection, or sends something that is not SPOP.
 pub struct Client {
     stream: Box<dyn Stream>,

@@ -6,14 +6,14 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use spop_agent::{Agent, Counters, Handler, Reply, Request, Scope, Value, VarName};
+use spop_agent::{Agent, Counters, Handler, Limits, Reply, Request, Scope, Value, VarName};
 use spop_codec::haproxy::{HelloFields, NotifyWriter, encode_disconnect, encode_hello};
 use spop_codec::{Action, Frame, FrameId, Status, decode};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -56,10 +56,24 @@ pub async fn serve<H: Handler>(agent: Agent<H>) -> Served {
 
 impl Served {
     pub async fn stop(self) {
+        let began = Instant::now();
         self.stop.send(()).unwrap();
         within(self.serving).await.unwrap();
+        // The agent waits for its connections for 5 s. On a slow machine they end after it.
+        while began.elapsed() > Duration::from_secs(4) && self.counters.snapshot().open > 0 {
+            assert!(began.elapsed() < PATIENCE);
+            sleep(Duration::from_millis(5)).await;
+        }
         assert_eq!(self.counters.snapshot().open, 0);
     }
+}
+
+/// Limits for a test that sends a frame in parts: there is time for the rest, also on a slow
+/// machine.
+pub fn patient() -> Limits {
+    let mut limits = Limits::default();
+    (limits.hello_timeout, limits.frame_timeout) = (10 * PATIENCE, 10 * PATIENCE);
+    limits
 }
 
 pub async fn within<T>(future: impl Future<Output = T>) -> T {
