@@ -701,7 +701,7 @@ mod tests {
     use gcra_limiter::active_policies::ActivePolicies;
     use gcra_limiter::stats::Stats;
     use gcra_policy::file::document;
-    use gcra_table::Slots;
+    use gcra_table::{ManualClock, Slots};
     use proptest::collection;
     use proptest::prelude::*;
     use proptest::sample::Index;
@@ -713,14 +713,22 @@ mod tests {
     const NOW: u64 = 1_800_000_000_000;
 
     fn machine() -> Inspected {
+        machine_with_clock().0
+    }
+
+    /// Its clock stands still, as that of the store does.
+    fn machine_with_clock() -> (Inspected, ManualClock) {
         let text = "[policy.api]\nlimits = \"9/d\"\nkey = [\"ip\"]\n\
                     [policy.user]\nlimits = \"9/d\"\nkey = [\"user\"]\n";
         let policies = document::parse("gcra-spoa.toml".as_ref(), text).unwrap();
-        let table = Table::in_memory(Slots::new(8).unwrap()).unwrap();
+        let (table, clock) = Table::with_manual_clock(Slots::new(8).unwrap()).unwrap();
+        // The machine is up for longer than any order that the tests give.
+        clock.advance(Nanos::from_secs(100_000));
         let stats = Stats::new(std::num::NonZeroUsize::MIN);
         let in_force = Arc::new(ActivePolicies::at_start(policies, &stats, &table));
         let path = "/table".into();
-        Inspected::of_parts(Arc::new(table), path, in_force, None, PolicySource::Agent)
+        let source = PolicySource::Agent;
+        (Inspected::of_parts(Arc::new(table), path, in_force, None, source), clock)
     }
 
     /// An order that was given so many seconds ago.
@@ -784,7 +792,7 @@ mod tests {
     /// It is set back by an hour, and set right again after an order was given.
     #[test]
     fn what_is_given_later_counts_when_the_clock_of_the_store_is_set_back_and_right_again() {
-        let (machine, mut followed) = (machine(), Followed::default());
+        let ((machine, clock), mut followed) = (machine_with_clock(), Followed::default());
         let client = ("api", "192.0.2.7");
         let block = entry(1, "block", client, 0);
         let set_back = standing(&machine, std::slice::from_ref(&block));
@@ -792,6 +800,7 @@ mod tests {
         assert_eq!(orders(&machine).len(), 1);
         let mut end = entry(1, ENDED, client, 0);
         end.given += 25_000;
+        clock.advance(Nanos::from_secs(25));
         followed.follow(&machine, &standing(&machine, &[end]), NOW + 25_000).unwrap();
         assert_eq!(orders(&machine), []);
     }

@@ -79,6 +79,15 @@ impl Drop for HaProxy {
 impl HaProxy {
     /// Starts it with these frontends: the lines of each.
     fn start(program: &PathBuf, syslog: &str, frontends: &[&str]) -> Self {
+        loop {
+            if let Some(started) = Self::start_on_free_ports(program, syslog, frontends) {
+                return started;
+            }
+        }
+    }
+
+    /// `None` if another process has taken a port that was free.
+    fn start_on_free_ports(program: &PathBuf, syslog: &str, frontends: &[&str]) -> Option<Self> {
         // The last one is the server.
         let ports: Vec<u16> = (0..=frontends.len()).map(|_| free_port()).collect();
         let server = ports[frontends.len()];
@@ -127,12 +136,15 @@ impl HaProxy {
             if started.child.try_wait().unwrap().is_some() {
                 let mut text = String::new();
                 BufReader::new(err).read_to_string(&mut text).unwrap();
+                if text.contains("Address already in use") {
+                    return None;
+                }
                 panic!("HAProxy has ended: {text}\n{config}");
             }
             assert!(begin.elapsed() < PATIENCE, "HAProxy does not listen");
             thread::sleep(Duration::from_millis(20));
         }
-        started
+        Some(started)
     }
 
     /// Sends bytes to a frontend, and reads what comes until the connection ends.
