@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use gcra_lease::{Charge, Charged, Micros, SharedLimit, Window};
 use gcra_store::{
@@ -11,7 +11,7 @@ use gcra_store::{
 use tokio::time::timeout;
 
 use crate::cluster::owner;
-use crate::host::{Host, config, permitted_config};
+use crate::host::{Host, config, config_without_looks, permitted_config};
 use crate::single::{answers, answers_with};
 use crate::support::{PATIENCE, Server, cluster, cluster_url, id, needs, programs};
 use crate::support::{replica_of, sentinel_of, valkey};
@@ -129,10 +129,8 @@ async fn requests_and_responses_are_charged() {
 async fn charges_and_asks_travel_together_and_share_a_record() {
     needs!(valkey());
     let server = Server::start(&[]);
-    let mut no_looks = config(&server.url());
     // A look makes the server learn a script.
-    no_looks.look_every = Duration::from_secs(100);
-    let mut host = Host::ready(no_looks).await;
+    let mut host = Host::ready(config_without_looks(&server.url())).await;
     let key = bucket("key", host.limit);
     // The first ones find out that a script is not known.
     charge(&host, &bucket("other", host.limit), ONE).await.unwrap();
@@ -196,7 +194,7 @@ async fn a_charge_whose_reply_is_lost_is_never_sent_again() {
             move |asked| if asked == 1 { Vec::new() } else { written(asked, true, 1, 0, now) },
         );
     let mut config = config(&url);
-    config.timeout = Duration::from_secs(1);
+    config.timeout = Duration::from_secs(6);
     config.most_asks = 1;
     let mut host = Host::ready(config).await;
     let key = bucket("key", slow(5));
@@ -394,10 +392,8 @@ async fn a_strict_store_that_lost_its_memory_supposes_that_a_count_is_used() {
 async fn in_a_cluster_charges_follow_their_slot() {
     needs!(valkey());
     let mut nodes = cluster(2);
-    let mut slow_looks = config(&cluster_url(&nodes));
-    // So that the servers are not looked for by chance.
-    slow_looks.look_every = Duration::from_secs(10);
-    let mut host = Host::ready(slow_looks).await;
+    // A look finds the new place of a slot.
+    let mut host = Host::ready(config_without_looks(&cluster_url(&nodes))).await;
     let limit = host.limit;
     for key in 0..20 {
         charge(&host, &bucket(&key.to_string(), limit), ONE).await.unwrap();
@@ -421,18 +417,15 @@ async fn in_a_cluster_charges_follow_their_slot() {
     for node in [to, from] {
         assert_eq!(nodes[node].say(&["CLUSTER", "SETSLOT", &slot, "NODE", &to_id]), "+OK\r\n");
     }
+    let looks = host.store.health().looks;
+    assert_eq!(looks, 1, "none has come by chance");
     assert_eq!(sent(&host).await, (2, 3));
+    host.wait_until("the servers are looked for", |health| health.looks > looks).await;
+    assert_eq!(sent(&host).await, (1, 4), "the place is known");
 
     // The server of the key is gone, and another one is there.
-    let looks = host.store.health().looks;
-    host.wait_until("the servers are looked for", |health| health.looks > looks).await;
-    // Unless the look had begun before the slot had its new place.
-    let start = Instant::now();
-    while sent(&host).await.0 != 1 {
-        assert!(start.elapsed() < PATIENCE, "the place is known some time");
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
     nodes[to].kill();
+    assert!(charge(&host, &key, ONE).await.is_err());
     host.wait_for_fault(|fault| matches!(fault, Fault::Connection(_))).await;
     let before = host.store.counters();
     let charging = begin(&host, &key, ONE).unwrap();

@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use gcra_store::{Config, Fault, Finding, Kind, PERMISSIONS, Password, check};
+use gcra_store::{Config, Fault, Finding, Kind, PERMISSIONS, Password};
 
 use crate::fake::serve;
-use crate::host::config;
+use crate::host::{checked, config};
 use crate::support::{Server, cluster, cluster_url, needs, replica_of, sentinel_of, valkey};
 
 /// All findings of one kind, one in a line.
 async fn said(config: Config, kind: Kind) -> String {
-    let findings = check(config).await.unwrap();
+    let findings = checked(config).await;
     let texts = findings.iter().filter(|it| it.kind == kind).map(|it| it.text.as_str());
     texts.collect::<Vec<_>>().join("\n")
 }
@@ -19,7 +19,7 @@ async fn said(config: Config, kind: Kind) -> String {
 async fn how_long_a_call_takes() {
     needs!(valkey());
     let server = Server::start(&[]);
-    let findings = check(config(&server.url())).await.unwrap();
+    let findings = checked(config(&server.url())).await;
     let calls: Vec<_> = findings.iter().filter_map(|finding| finding.call).collect();
     let [call] = calls[..] else { panic!("{findings:?}") };
     assert!(call > std::time::Duration::ZERO, "{findings:?}");
@@ -248,7 +248,7 @@ async fn said_of_late(late: Duration, is_late: fn(usize) -> bool) -> Vec<Finding
     });
     let mut config = config(&format!("redis://127.0.0.1:{port}"));
     config.slow = Duration::from_millis(800);
-    check(config).await.unwrap()
+    checked(config).await
 }
 
 #[tokio::test]

@@ -115,17 +115,20 @@ async fn loading() {
         "0",
         "--loading-process-events-interval-bytes",
         "1024",
+        "--rdbcompression",
+        "no",
     ]);
     let mut host = Host::ready(config(&server.url())).await;
-    let fill = "for i = 1, 700 do redis.call('SET', 'x' .. i, string.rep('x', 100)) end";
+    let fill = "for i = 1, 3000 do redis.call('SET', 'x' .. i, string.rep('x', 100)) end";
     server.say(&["EVAL", fill, "0"]);
     assert_eq!(server.say(&["SAVE"]), "+OK\r\n");
     host.reply("key").await;
     server.kill();
-    // 2 ms for each key that it loads.
-    server.begin_restart(&["--key-load-delay", "2000"]);
+    // A minute for all keys, or until it is told to make haste.
+    server.begin_restart(&["--key-load-delay", "20000"]);
     host.wait_for_fault(|fault| *fault == Fault::Loading).await;
     assert_eq!(host.ask("key").await, AskOutcome::Away);
+    assert_eq!(server.say(&["CONFIG", "SET", "key-load-delay", "0"]), "+OK\r\n");
     host.reply_again("key").await;
 }
 

@@ -3,10 +3,10 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use gcra_store::{AskOutcome, Kind, Names, Standing, check};
+use gcra_store::{AskOutcome, Kind, Names, Standing};
 
 use crate::fake::serve;
-use crate::host::{Host, config};
+use crate::host::{Host, checked, config, config_without_looks};
 
 const MIB: usize = 1 << 20;
 
@@ -41,15 +41,15 @@ fn is_told(what: (&[u8], &[u8]), said: &str) -> bool {
 async fn a_look_that_is_flooded_ends_soon_and_is_told() {
     for what in FLOODS {
         let (port, sent) = serve(move |_, _| flood(what));
-        let config = config(&format!("redis://127.0.0.1:{port}"));
-        let findings = check(config.clone()).await.unwrap();
+        let url = format!("redis://127.0.0.1:{port}");
+        let findings = checked(config(&url)).await;
         let [finding] = &findings[..] else { panic!("{findings:?}") };
         assert_eq!(finding.kind, Kind::Wrong);
         assert!(is_told(what, &finding.text), "{finding:?}");
         assert!(sent.load(Ordering::Relaxed) < 32 * MIB, "{}", sent.load(Ordering::Relaxed));
 
         // On a busy machine a look may end before it is flooded. Another one comes.
-        let mut host = Host::open(config);
+        let mut host = Host::open(config(&url));
         host.wait_for_fault(|fault| is_told(what, &fault.to_string())).await;
         assert_eq!(host.ask("key").await, AskOutcome::Away);
     }
@@ -59,8 +59,7 @@ async fn a_look_that_is_flooded_ends_soon_and_is_told() {
 async fn asks_and_readings_that_are_flooded_end_soon_and_are_told() {
     for what in FLOODS {
         let (port, sent) = serve(move |text, _| well(text).unwrap_or_else(|| flood(what)));
-        let mut config = config(&format!("redis://127.0.0.1:{port}"));
-        config.look_every = Duration::from_secs(100);
+        let mut config = config_without_looks(&format!("redis://127.0.0.1:{port}"));
         // A busy machine reads a flood for long.
         config.timeout = Duration::from_secs(80);
         config.connect_timeout = config.timeout;
@@ -97,14 +96,14 @@ async fn the_longest_map_of_a_cluster_is_read() {
 async fn words_of_a_server_are_short_and_printable() {
     let error = || format!("-ERR \x1b[31m{}\r\n", "e".repeat(40_000)).into_bytes();
     let (port, _) = serve(move |_, _| error());
-    let findings = check(config(&format!("redis://127.0.0.1:{port}"))).await.unwrap();
+    let findings = checked(config(&format!("redis://127.0.0.1:{port}"))).await;
     let [finding] = &findings[..] else { panic!("{findings:?}") };
     assert!(finding.text.contains("it says ERR ?[31meee"), "{finding:?}");
     assert!(finding.text.len() < 300, "{}", finding.text.len());
 
     // The library shows an answer that is none at all.
     let (port, _) = serve(|_, _| format!("${}\r\n", "\x1b".repeat(40_000)).into_bytes());
-    let findings = check(config(&format!("redis://127.0.0.1:{port}"))).await.unwrap();
+    let findings = checked(config(&format!("redis://127.0.0.1:{port}"))).await;
     let [finding] = &findings[..] else { panic!("{findings:?}") };
     assert!(finding.text.len() < 400, "{}", finding.text.len());
     assert!(!finding.text.contains('\x1b'), "{finding:?}");
@@ -120,7 +119,7 @@ async fn words_of_a_server_are_short_and_printable() {
         // The server does not know how to tell the time.
         well(text).unwrap_or_else(|| b"-ERR\r\n".to_vec())
     });
-    let findings = check(config(&format!("redis://127.0.0.1:{port}"))).await.unwrap();
+    let findings = checked(config(&format!("redis://127.0.0.1:{port}"))).await;
     assert!(findings.len() > 2, "{findings:?}");
     for finding in findings {
         assert!(finding.text.len() < 500, "{finding:?}");
@@ -148,7 +147,7 @@ async fn a_host_that_is_not_a_name_is_not_looked_for() {
         });
         for url in ["redis+cluster://127.0.0.1:PORT", "redis+sentinel://127.0.0.1:PORT/name"] {
             let url = url.replace("PORT", &port.to_string());
-            let findings = check(config(&url)).await.unwrap();
+            let findings = checked(config(&url)).await;
             let [finding] = &findings[..] else { panic!("{findings:?}") };
             assert!(
                 finding.text.contains("it is not known where the servers are: "),

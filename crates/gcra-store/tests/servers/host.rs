@@ -6,11 +6,15 @@ use std::time::Duration;
 
 use gcra_lease::{Ask, AskNumber, AskReply, HostId, HostTime, Micros, Sent, SharedLimit};
 use gcra_store::{
-    AskAnswer, AskOutcome, Away, Config, Health, Line, Names, PERMISSIONS, Password, Store, Url,
+    AskAnswer, AskOutcome, Away, Config, Finding, Health, Line, Names, PERMISSIONS, Password,
+    Store, Url, check,
 };
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::support::{PATIENCE, Server};
+
+/// Longer than any test takes.
+const SELDOM: Duration = Duration::from_secs(10_000);
 
 /// A store that looks often, and waits for as long as a busy machine needs.
 pub fn config(url: &str) -> Config {
@@ -20,6 +24,20 @@ pub fn config(url: &str) -> Config {
     config.connect_timeout = Duration::from_secs(20);
     config.look_every = Duration::from_millis(100);
     config
+}
+
+/// The same, but after the first look another one comes only when an answer is a reason for it.
+pub fn config_without_looks(url: &str) -> Config {
+    let mut config = config(url);
+    config.look_every = SELDOM;
+    config
+}
+
+/// What `check` finds over one connection to each server. With the time of [`config`] it would try
+/// another one each 12.5 ms, and a busy machine would be busy with nothing else.
+pub async fn checked(mut config: Config) -> Vec<Finding> {
+    config.look_every = SELDOM;
+    check(config).await.unwrap()
 }
 
 /// Makes a user `gcra`, who may do what an agent may do by README.md, and no more. Returns the
@@ -69,6 +87,9 @@ pub fn log_lines(after: usize, begins: &str) -> Vec<String> {
     log[after..].iter().filter_map(|line| line.strip_prefix(begins)).map(str::to_owned).collect()
 }
 
+/// For how long cells are lent: longer than any test takes.
+const VALIDITY: Micros = Micros::from_millis(1_000_000);
+
 pub struct Host {
     pub store: Store,
     pub line: Line,
@@ -89,6 +110,7 @@ impl Host {
         tokio::spawn(task);
         // So slow that nothing drains during a test.
         let limit = SharedLimit::new(Duration::from_secs(1_000), 1_000_000).unwrap();
+        let limit = limit.with_longest_validity(VALIDITY);
         let line = store.line();
         Self { store, line, limit, began: Instant::now(), number: 0 }
     }
@@ -122,7 +144,7 @@ impl Host {
             holds: 0,
             want,
             least: want,
-            validity: Micros::from_millis(2_000),
+            validity: VALIDITY,
         };
         Sent { ask, at: self.now() }
     }

@@ -1,15 +1,16 @@
 //! One server: ways to reach it, and how asks travel.
 
-use std::net::TcpListener;
 use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
 use gcra_lease::Holding;
-use gcra_store::{AskOutcome, Away, Certificate, Config, Fault, Names, Password, check, script};
+use gcra_store::{AskOutcome, Away, Certificate, Config, Fault, Names, Password, script};
 
 use crate::fake::serve;
-use crate::host::{Host, config, log_length, log_lines, permitted_user};
+use crate::host::{
+    Host, checked, config, config_without_looks, log_length, log_lines, permitted_user,
+};
 use crate::support::{Server, needs, programs, tls_program, valkey, valkey_tls};
 
 #[tokio::test]
@@ -17,10 +18,8 @@ async fn asks_of_one_round_go_out_together_and_each_is_answered() {
     needs!(valkey());
     for program in programs() {
         let server = Server::start_program(&program, &[]);
-        let mut config = config(&server.url());
         // A look makes the server learn the script.
-        config.look_every = Duration::from_secs(100);
-        let mut host = Host::ready(config).await;
+        let mut host = Host::ready(config_without_looks(&server.url())).await;
         let keys: Vec<_> = (0..100).map(|key| format!("key {}", key % 70)).collect();
         let keys: Vec<_> = keys.iter().map(String::as_str).collect();
         host.submit(&keys).unwrap();
@@ -139,7 +138,7 @@ async fn tls_with_an_authority_of_its_own() {
     let mut host = Host::open(config(&format!("rediss://127.0.0.1:{port}")));
     host.wait_for_fault(|fault| fault.to_string().contains("certificate")).await;
     let wrong = async |config: Config| {
-        let findings = check(config).await.unwrap();
+        let findings = checked(config).await;
         findings.into_iter().map(|finding| finding.text).collect::<Vec<_>>().join("\n")
     };
     let untrusted = wrong(config(&format!("rediss://127.0.0.1:{port}"))).await;
@@ -402,10 +401,7 @@ async fn an_answer_that_is_no_reply_closes_the_connection() {
 
 #[tokio::test]
 async fn without_a_server_nothing_waits() {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!("redis://{}", listener.local_addr().unwrap());
-    drop(listener);
-    let mut host = Host::open(config(&url));
+    let mut host = Host::open(config("redis://127.0.0.1:1"));
     let opened = host.store.away_since();
     assert!(host.store.is_away() && opened.is_some());
     assert_eq!(host.submit(&["key"]), Err(Away::Unusable));
