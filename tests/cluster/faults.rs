@@ -22,7 +22,8 @@ use crate::load::{Load, Pattern};
 use crate::support::host::Host;
 use crate::support::proxy::Proxy;
 use crate::support::server_groups::{
-    cluster_url, cluster_with_replicas, follows, replica_of, sentinel_of,
+    LATE, SOON, calls_down_after, cluster_url, cluster_with_replicas, follows, replica_of,
+    sentinel_of,
 };
 use crate::support::valkey::{Server, valkey};
 use crate::support::{needs, wait_until};
@@ -332,6 +333,7 @@ fn sentinel(time: Duration, random: &mut Rng) -> Phase {
         if random.u64(..4) == 0 {
             return disturb_replica(&mut servers, primary, random);
         }
+        calls_down_after(&sentinel, SOON);
         let name = kill_or_freeze(&mut servers[primary], random);
         let promoted = servers[other].port.to_string();
         wait_until("the replica is promoted", || {
@@ -343,6 +345,7 @@ fn sentinel(time: Duration, random: &mut Rng) -> Phase {
         servers[primary].restart();
         say(&servers[primary], &["REPLICAOF", "127.0.0.1", &promoted]);
         wait_until("the other one follows", || follows(&servers[primary], &servers[other]));
+        calls_down_after(&sentinel, LATE);
         primary = other;
         name
     })

@@ -17,13 +17,27 @@ pub fn follows(replica: &Server, primary: &Server) -> bool {
     primary.say(&["INFO", "replication"]).contains(&format!("port={},state=online", replica.port))
 }
 
+/// After how many milliseconds without an answer sentinels call a server down at first: so many
+/// that a busy machine is no reason.
+pub const LATE: u32 = 30_000;
+
+/// The same once a test ends a primary, and waits for another one. With one second a new primary
+/// may count as down at once: that is how often it is asked.
+pub const SOON: u32 = 2_000;
+
+/// Lets a sentinel call servers down after so many milliseconds.
+pub fn calls_down_after(sentinel: &Server, milliseconds: u32) {
+    let milliseconds = milliseconds.to_string();
+    let set = ["SENTINEL", "SET", "store", "down-after-milliseconds", &milliseconds];
+    assert_eq!(sentinel.say(&set), "+OK\r\n");
+}
+
 /// A sentinel that knows both, and calls the primary "store".
 pub fn sentinel_of(primary: &Server, replica: &Server) -> Server {
     // In the folder of the primary, which is there for longer than the sentinel.
     let file = primary.directory.path().join("sentinel.conf");
-    // With one second a new primary may count as down at once: that is how often it is asked.
     let text = format!(
-        "sentinel monitor store 127.0.0.1 {} 1\nsentinel down-after-milliseconds store 2000\n\
+        "sentinel monitor store 127.0.0.1 {} 1\nsentinel down-after-milliseconds store {LATE}\n\
          sentinel failover-timeout store 2000\n",
         primary.port
     );
@@ -42,7 +56,8 @@ pub fn sentinels_of(primary: &Server, lines: &[&str]) -> Vec<Server> {
     let start = |(place, lines): (usize, &&str)| {
         let file = primary.directory.path().join(format!("sentinel-{place}.conf"));
         let text = format!(
-            "sentinel monitor store 127.0.0.1 {} 2\nsentinel down-after-milliseconds store 1000\n\
+            "sentinel monitor store 127.0.0.1 {} 2\n\
+             sentinel down-after-milliseconds store {LATE}\n\
              sentinel failover-timeout store 2000\n{lines}",
             primary.port
         );

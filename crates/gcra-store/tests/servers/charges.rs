@@ -13,7 +13,9 @@ use tokio::time::timeout;
 use crate::cluster::owner;
 use crate::host::{Host, config, config_without_looks, permitted_config};
 use crate::single::{answers, answers_with};
-use crate::support::{PATIENCE, Server, cluster, cluster_url, id, needs, programs};
+use crate::support::{
+    PATIENCE, SOON, Server, calls_down_after, cluster, cluster_url, id, needs, programs,
+};
 use crate::support::{replica_of, sentinel_of, valkey};
 
 /// One cell, now or never.
@@ -472,6 +474,7 @@ async fn after_a_failover_what_was_charged_is_known() {
     })
     .await;
     let before = charged_at_last(&mut host, &key).await;
+    calls_down_after(&sentinel, SOON);
     primary.kill();
     let promoted = format!("127.0.0.1:{}", replica.port);
     host.wait_until("the replica is promoted and used", |health| {

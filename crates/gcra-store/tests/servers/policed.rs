@@ -19,7 +19,8 @@ use tokio::runtime::Runtime;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::support::{
-    Server, cluster_url, cluster_with_replicas, needs, replica_of, sentinel_of, valkey, wait_until,
+    LATE, SOON, Server, calls_down_after, cluster_url, cluster_with_replicas, needs, replica_of,
+    sentinel_of, valkey, wait_until,
 };
 
 const HOSTS: u64 = 3;
@@ -241,6 +242,7 @@ fn strict_while_sentinels_promote_one_replica_after_the_other() {
     config.least_replicas = 1;
     strict_under(config, limit(), |random| {
         let other = 1 - primary;
+        calls_down_after(&sentinel, SOON);
         if random.u64(..2) == 0 {
             servers[primary].kill();
         } else {
@@ -260,6 +262,7 @@ fn strict_while_sentinels_promote_one_replica_after_the_other() {
         wait_until("the replica follows", || {
             servers[other].say(&["INFO", "replication"]).contains(&online)
         });
+        calls_down_after(&sentinel, LATE);
         primary = other;
     });
 }

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use gcra_store::{AskOutcome, Config, Fault, Health, Password, check};
+use gcra_store::{AskOutcome, Config, Fault, Health, Password};
 
 use crate::fake::serve;
-use crate::host::{Host, config};
+use crate::host::{Host, checked, config};
 use crate::support::{
-    PATIENCE, Server, needs, replica_of, sentinel_of, sentinels_of, valkey, wait_until,
+    PATIENCE, SOON, Server, calls_down_after, needs, replica_of, sentinel_of, sentinels_of,
+    valkey, wait_until,
 };
 
 fn replicas(health: &Health) -> Option<u32> {
@@ -116,6 +117,7 @@ async fn sentinels_tell_which_server_is_the_primary_now() {
     assert_eq!(host.store.health().servers[0].address, address);
     assert_eq!(replicas(&host.store.health()), Some(1));
 
+    calls_down_after(&sentinel, SOON);
     primary.kill();
     let promoted = format!("127.0.0.1:{}", replica.port);
     host.wait_until("the replica is promoted and used", |health| {
@@ -181,19 +183,21 @@ async fn a_sentinel_that_does_not_know_the_password_is_overruled() {
     let mut host = Host::open(config.clone());
     host.reply_again("key").await;
     let (first, before) = (group.sentinels[0].address(), group.primary.address().to_string());
+    calls_down_after(&group.sentinels[0], SOON);
     wait_until("the first sentinel calls the primary down", || {
         group.sentinels[0].say(&["SENTINEL", "MASTER", "store"]).contains("s_down")
     });
-    let found = check(config.clone()).await.unwrap();
+    let found = checked(config.clone()).await;
     let remark = format!("the sentinel at {first} cannot use {before}: ");
     assert!(found.iter().any(|it| it.text.starts_with(&remark)), "{found:?}");
+    group.sentinels[1..].iter().for_each(|sentinel| calls_down_after(sentinel, SOON));
     group.primary.kill();
     host.wait_until("another primary is used", |health| {
         health.is_well() && health.servers[0].address != before
     })
     .await;
     host.reply_again("key").await;
-    let found = check(config).await.unwrap();
+    let found = checked(config).await;
     let remark = format!("the sentinel at {first} names {before} as the primary, not 127.0.0.1:");
     assert!(found.iter().any(|it| it.text.starts_with(&remark)), "{found:?}");
 }
@@ -209,7 +213,7 @@ async fn a_replica_that_lives_and_does_not_follow_is_named_and_given_up() {
     replica.say(&["CONFIG", "SET", "masterauth", "wrong"]);
     // So that it is given up soon. The sentinels ask for the state of its link every 10 s.
     for sentinel in &group.sentinels {
-        sentinel.say(&["SENTINEL", "SET", "store", "down-after-milliseconds", "300"]);
+        calls_down_after(sentinel, 300);
     }
     let address = replica.address().to_string();
     group.primary.say(&["CLIENT", "KILL", "TYPE", "replica"]);
@@ -220,7 +224,7 @@ async fn a_replica_that_lives_and_does_not_follow_is_named_and_given_up() {
     .await;
     host.wait_until("it is given up", |health| replicas(health) == Some(1)).await;
     host.reply_again("key").await;
-    let found = check(group.config()).await.unwrap();
+    let found = checked(group.config()).await;
     let remark = format!("the replica at {address} was given up by the sentinels: ");
     assert!(found.iter().any(|it| it.text.starts_with(&remark)), "{found:?}");
 }
