@@ -63,33 +63,40 @@ fn what_comes_together_takes_one_read_and_one_write() {
         let args = [("ip", Value::Ipv4(Ipv4Addr::LOCALHOST))];
         let message: Messages<'_> = &[("check", &args)];
         let burst = vec![message; together];
+        // strace writes a line when its call returns, which may be after the answer is here. But
+        // the line of a write is there before the next request is answered. So one more stands
+        // before and one behind those that are counted.
+        assert_eq!(spop.ask_all(&[message]).len(), 1);
         let before = lines(&trace);
         let start = Instant::now();
         for _ in 0..ROUNDS {
             assert_eq!(spop.ask_all(&burst).len(), together);
         }
-        let seconds = usize::try_from(start.elapsed().as_secs()).unwrap() + 2;
+        assert_eq!(spop.ask_all(&[message]).len(), 1);
         let calls = &lines(&trace)[before.len()..];
+        let seconds = usize::try_from(start.elapsed().as_secs()).unwrap() + 2;
 
         let count = |names: &[&str]| {
             let named =
                 calls.iter().filter(|call| names.iter().any(|name| call.starts_with(name)));
             named.filter(|call| !call.contains(WAKE_UP)).count()
         };
-        let (reads, writes) = (count(&READS), count(&WRITES));
+        // The last one was read, and perhaps answered.
+        let (reads, writes) = (count(&READS).saturating_sub(1), count(&WRITES));
         println!(
             "{ROUNDS} x {together} NOTIFYs: {reads} reads, {writes} writes, {} calls in all",
             calls.len()
         );
-        let others = seconds * OTHERS_PER_SECOND;
+        // Each of the two others may be among them with a read, a write and a wait.
+        let others = seconds * OTHERS_PER_SECOND + 6;
         let sample = calls[..calls.len().min(20)].join("\n");
         assert!(
-            reads <= ROUNDS && writes <= ROUNDS,
+            reads <= ROUNDS && writes <= ROUNDS + 2,
             "{ROUNDS} times {together} NOTIFYs took {reads} reads and {writes} writes, and \
              {ROUNDS} of each are enough:\n{sample}"
         );
         assert!(
-            reads == ROUNDS && writes == ROUNDS,
+            reads >= ROUNDS && writes >= ROUNDS,
             "strace shows {reads} reads and {writes} writes only:\n{sample}"
         );
         assert!(

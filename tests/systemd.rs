@@ -94,7 +94,10 @@ fn systemd_learns_of_the_start_each_reload_and_the_stop() {
     let directory = directory();
     let file = directory.path().join("gcra-spoa.toml");
     let write = |limits: &str| {
-        fs::write(&file, format!("[policy.a]\nkey = [\"ip\"]\nlimits = {limits}\n")).unwrap();
+        // In one step, so that the agent does not see an empty file, and refuses it.
+        let new = directory.path().join("new");
+        fs::write(&new, format!("[policy.a]\nkey = [\"ip\"]\nlimits = {limits}\n")).unwrap();
+        fs::rename(new, &file).unwrap();
     };
     write("[\"10/h\"]");
     let table = directory.path().join("table");
@@ -364,6 +367,8 @@ impl Machine {
         let config = directory.path().join("gcra-spoa.toml");
         fs::copy(deploy("gcra-spoa.toml"), &config).unwrap();
         fs::set_permissions(&config, PermissionsExt::from_mode(0o644)).unwrap();
+        // This takes a while, in which a port may be taken.
+        let program = CopiedAgent::new();
         // With four digits, so that there is a port with a 1 in front of it.
         let both = |port: &u16| {
             let bind = |port| std::net::TcpListener::bind(("127.0.0.1", port));
@@ -374,7 +379,7 @@ impl Machine {
             std::iter::repeat_with(|| support::free_port(Ipv4Addr::LOCALHOST.into()).port());
         let port = ports.take(20_000).map(|port| 1024 + port % 8976).find(both);
         let port = port.expect("two free ports");
-        Self { directory, program: CopiedAgent::new(), port }
+        Self { directory, program, port }
     }
 
     fn run(&self) -> PathBuf {
@@ -425,9 +430,13 @@ fn the_units_start_and_reload_agents_with_the_shipped_file() {
     assert_eq!(answer.len(), 1, "the file's policy is for the message of spoe-gcra.conf");
 
     let reload = || machine.command("ExecReload", &unit).output().unwrap();
-    let output = reload();
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && said.contains("in force in 1 agent"), "{said}");
+    // An agent that stood still for a while is not taken for alive, and not asked.
+    wait_until("the agent has reloaded", || {
+        let output = reload();
+        let said = String::from_utf8_lossy(&output.stdout);
+        println!("{said}");
+        output.status.success() && said.contains("in force in 1 agent")
+    });
     // A file with mistakes is refused, and no agent is asked.
     fs::write(machine.directory.path().join("gcra-spoa.toml"), "nonsense").unwrap();
     let output = reload();
