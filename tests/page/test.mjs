@@ -44,11 +44,12 @@ mode = "observe"
 `);
 const argsOf = (config, name, ...more) => ['--config', config, '--table', path.join(directory, name), '--slots', '16384', '--listen', '127.0.0.1:0', '--drain', '0', ...more];
 const args = (name, ...more) => argsOf(config, name, ...more);
+// Below the ports that the kernel gives to clients, so that none has it meanwhile.
+let ports = process.pid * 97;
 const port = () => new Promise((resolve) => {
-  const server = net.createServer().listen(0, '127.0.0.1', () => {
-    const { port } = server.address();
-    server.close(() => resolve(`127.0.0.1:${port}`));
-  });
+  const number = 10000 + ports++ % 20000;
+  const server = net.createServer().listen(number, '127.0.0.1', () => server.close(() => resolve(`127.0.0.1:${number}`)));
+  server.on('error', () => resolve(port()));
 });
 const hostile = '<script>alert(1)</script>';
 // A client above its limit is so at any speed of this machine, because it comes in bursts.
@@ -223,7 +224,7 @@ await test('who is blocked, with the waits', async () => {
   await until('the trial has its client', async () => (await text(page, '#l-would tbody')).replace(/\s+/g, ' ').includes(`192.0.2.8 (${called}) trial`));
   assert.equal(await page.locator('#l-would img').count(), 0);
   assert.equal(await page.locator('#l-blocked script').count(), 0);
-  assert.match(await text(page, '#state'), /^2 agents; this one serving, up \d+ (s|min)$/);
+  await shows('both agents', async () => assert.match(await text(page, '#state'), /^2 agents; this one serving, up \d+ (s|min)$/));
 });
 
 await test('the plots are drawn and can be read with the keyboard', async () => {
@@ -316,17 +317,19 @@ await test('there is nothing to press without --admin-actions', async () => {
 });
 
 await test('alerts are announced once, and growing numbers are not', async () => {
-  const link = await Spop.connect(a.listen);
-  await link.ask('nosuch', [{ ip: '192.0.2.1' }]);
-  await until('there is an alert', async () => /Messages have no policy\. 1 message, last at/.test(await text(page, '#alerts')));
+  // Another alert may take the place of this one.
   await page.evaluate(() => {
     window.news = [];
     new MutationObserver(() => window.news.push(document.querySelector('#news').textContent)).observe(document.querySelector('#news'), { childList: true, characterData: true, subtree: true });
   });
-  assert.match(await page.textContent('#news'), /Messages have no policy\./);
+  const announced = () => page.evaluate(() => window.news.filter((words) => words.includes('Messages have no policy.')).length);
+  const link = await Spop.connect(a.listen);
+  await link.ask('nosuch', [{ ip: '192.0.2.1' }]);
+  await until('there is an alert', async () => /Messages have no policy\. 1 message, last at/.test(await text(page, '#alerts')));
+  await until('it is announced', announced);
   await link.ask('nosuch', [{ ip: '192.0.2.1' }]);
   await until('the number grows', async () => /2 messages, last at/.test(await text(page, '#alerts')));
-  assert.deepEqual(await page.evaluate(() => window.news.filter((words) => words.includes('no policy'))), []);
+  assert.equal(await announced(), 1);
   link.close();
   // It goes ten minutes after the last one.
   await page.evaluate(() => { const now = Date.now; window.later = 0; Date.now = () => now() + window.later; window.later = 11 * 60000; });
@@ -621,7 +624,9 @@ await test('a policy only observes, in all agents, until the next reload', async
   const card = acting.locator('[data-policy=api]');
   await card.locator('button', { hasText: 'Only observe' }).click();
   await acting.click('#ask-yes');
-  await until('it is done', async () => /'api' only observes now.*in 2 of 2 agents/.test(await text(acting, '#done')));
+  // An agent that does not answer within two seconds is not counted, and demanded again.
+  await until('it is done', async () => /'api' only observes now.*in [12] of 2 agents/.test(await text(acting, '#done')));
+  await until('it is done in both', async () => /in 2 of 2 agents/.test(await text(acting, '#done')) || (await (await post('observe', { policy: 'api' })).json()).whole);
   await until('it is logged', () => /policy 'api' only observes from now on/.test(c.log + d.log));
   await until('it is shown', async () => /observes, by an action/.test(await text(acting, '[data-policy=api] .tag')));
   await until('there is an alert', async () => /Policy 'api' only observes, by an action, in all 2 agents/.test(await text(acting, '#alerts')));
@@ -641,8 +646,11 @@ await test('a policy only observes, in all agents, until the next reload', async
   await until('the file is in force again', async () => (await text(acting, '[data-policy=api] .tag')) === 'blocks');
   // And once more, and back by an action.
   assert.equal((await post('observe', { policy: 'api' })).status, 200);
-  const back = await (await post('observe', { policy: 'api', observe: false })).json();
-  assert.deepEqual([back.whole, back.said[0]], [true, "policy 'api' blocks requests again, in 2 of 2 agents"]);
+  const back = await until('it is done in both', async () => {
+    const said = await (await post('observe', { policy: 'api', observe: false })).json();
+    return said.whole && said;
+  });
+  assert.match(back.said[0], /^policy 'api' blocks requests again( \(as it did before\))?, in 2 of 2 agents$/);
   assert.equal((await post('observe', { policy: 'trial', observe: false })).status, 422);
   const forged = await fetch(`${c.url}actions/observe?own`, { method: 'POST', headers: { 'content-type': 'application/json' }, body: JSON.stringify({ policy: 'api', at_ns: 1, by: 'x', proof: '00' }) });
   assert.equal(forged.status, 403);
