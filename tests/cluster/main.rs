@@ -266,8 +266,9 @@ fn shares_are_one_limit_until_the_store_is_back() {
     let back = now();
     store.restart();
     hosts.iter().for_each(wait_until_well);
-    let returning = now() - back;
+    // In this order: what is allowed alone between the two counts twice, and not at all otherwise.
     let alone_again = all_allowed_alone(&hosts);
+    let returning = now() - back;
     let after = calm(&load);
     load.stop();
     let (files, copies) = (audits(&hosts), support::directory());

@@ -433,7 +433,7 @@ class Pod:
     def get(self, port, path):
         """What is served there, or nothing. The name is an address, as for the kubelet."""
         try:
-            connection = http.client.HTTPConnection(self.address, port, timeout=5)
+            connection = http.client.HTTPConnection(self.address, port, timeout=PATIENCE)
             connection.request("GET", path, headers={"Host": "10.244.0.7"})
             response = connection.getresponse()
             body = response.read().decode()
@@ -512,10 +512,10 @@ global
   stats socket {folder}/runtime.sock level admin
 
 defaults haproxytech
-  timeout http-request 5000
-  timeout connect 5000
-  timeout client 50000
-  timeout server 50000
+  timeout http-request 60000
+  timeout connect 60000
+  timeout client 60000
+  timeout server 60000
 
 frontend https from haproxytech
   mode http
@@ -768,7 +768,7 @@ def store():
 
         until("the store", checked)
         def used(pod):
-            return all("gcra_store_up 1" in pod.get(pod.ports[port], "/metrics")
+            return all("gcra_store_up 1" in (pod.get(pod.ports[port], "/metrics") or "")
                        for port in (9101, 9102))
 
         with one, two:

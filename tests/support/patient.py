@@ -4,5 +4,5 @@ import re
 
 
 def patient(text):
-    text = text.replace("timeout server 300ms", "timeout server 30s")
-    return re.sub(r"timeout (connect|check|processing|hello) \S+", r"timeout \1 10s", text)
+    text = text.replace("timeout server 300ms", "timeout server 90s")
+    return re.sub(r"timeout (connect|check|processing|hello) \S+", r"timeout \1 60s", text)
