@@ -279,6 +279,16 @@ impl Done {
     }
 }
 
+/// Whether the hot keys were hot, and a window was used. Otherwise that no key got too much says
+/// little.
+fn is_telling(logs: &BTreeMap<u32, Vec<u64>>) -> bool {
+    let cells = |key: u32| logs.get(&key).map_or(&[][..], Vec::as_slice);
+    let mut windows = COUNTED.flat_map(|key| cells(key).chunk_by(u64::eq)).map(<[u64]>::len);
+    (0..HOT).all(|key| cells(key).len() > 10 * hot().burst() as usize)
+        && COUNTED.all(|key| !cells(key).is_empty())
+        && windows.any(|cells| cells > MOST as usize / 2)
+}
+
 /// For this time, or on a busy machine until enough was done.
 fn supervise(table: &Path, random: &mut Rng, time: Duration) -> Done {
     let mut done = Done::default();
@@ -290,8 +300,17 @@ fn supervise(table: &Path, random: &mut Rng, time: Duration) -> Done {
     let mut processes: Vec<_> = (0..PROCESSES).map(|_| start()).collect();
     let mut resizers: [Option<Process>; RESIZERS] = Default::default();
     let began = Instant::now();
-    while began.elapsed() < time || !done.is_enough() && began.elapsed() < 10 * time {
-        thread::sleep(Duration::from_micros(random.u32(..6_000).into()));
+    let mut look = time;
+    while began.elapsed() < 10 * time {
+        if began.elapsed() >= look && done.is_enough() {
+            if is_telling(&read_logs(table.parent().unwrap())) {
+                break;
+            }
+            look = began.elapsed() + Duration::from_secs(1);
+        }
+        // Then a process perhaps takes longer to start than it lives.
+        let longest = if look == time { 6_000 } else { 60_000 };
+        thread::sleep(Duration::from_micros(random.u32(..longest).into()));
         processes.iter_mut().chain(resizers.iter_mut().flatten()).for_each(Process::wake_if_due);
         let process = &mut processes[random.u32(..PROCESSES) as usize];
         match random.u32(..100) {
@@ -386,6 +405,7 @@ fn killed_stopped_and_resized_no_key_gets_too_much_and_nothing_is_left_unusable(
     let table = Table::inspect(&path).unwrap();
     let evictions = table.evictions();
     let mut logs = read_logs(directory.path());
+    let is_telling = is_telling(&logs);
     let counted: Vec<_> = COUNTED.filter_map(|key| logs.remove(&key)).collect();
     let cells: usize = logs.values().map(Vec::len).sum();
     println!("{done:?}, {cells} cells of {} keys, {evictions:?}", logs.len());
@@ -396,19 +416,14 @@ fn killed_stopped_and_resized_no_key_gets_too_much_and_nothing_is_left_unusable(
     let too_many: usize =
         logs.iter().map(|(key, readings)| excess(readings, quota_of(*key))).sum();
     assert_eq!(too_many, 0, "cells too many (seed {seed})");
-    assert!(
-        (0..HOT).all(|key| logs[&key].len() > 10 * hot().burst() as usize),
-        "the hot keys were not hot"
-    );
+    assert!(is_telling, "the hot keys were not hot, or no window was used");
 
     // Every window. One cell of the count is a larger part of it than one of the slow limit.
     let windows: Vec<usize> =
         counted.iter().flat_map(|starts| starts.chunk_by(u64::eq)).map(<[u64]>::len).collect();
     println!("cells in windows: {windows:?}");
-    assert_eq!(counted.len(), COUNTED.len());
     let over = windows.iter().map(|cells| cells.saturating_sub(MOST as usize)).sum::<usize>();
     assert_eq!(over, 0, "cells too many in windows (seed {seed})");
-    assert!(windows.iter().any(|cells| *cells > MOST as usize / 2), "{windows:?}");
     assert!(done.is_enough(), "{done:?}");
 
     assert!(table.check().is_empty(), "{:?} (seed {seed})", table.check());
