@@ -479,7 +479,7 @@ pub struct Haproxy {
 
 /// The times in the shipped files and in those of the examples, and the times for tests: a busy
 /// machine may stand still for longer than an operator wants a request to wait.
-const PATIENT_TIMES: [(&str, &str); 8] = [
+const PATIENT_TIMES: [(&str, &str); 9] = [
     ("timeout processing 100ms", "timeout processing 5s"),
     ("timeout processing 500ms", "timeout processing 5s"),
     ("timeout hello 100ms", "timeout hello 5s"),
@@ -488,6 +488,7 @@ const PATIENT_TIMES: [(&str, &str); 8] = [
     ("timeout connect 30ms", "timeout connect 2s"),
     ("timeout connect 100ms", "timeout connect 2s"),
     ("timeout check 300ms", "timeout check 5s"),
+    ("timeout http-request 10s", "timeout http-request 60s"),
 ];
 
 /// A shipped file's text with the times for tests.
