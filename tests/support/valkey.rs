@@ -129,7 +129,7 @@ impl Server {
                 return false;
             }
             // A server that listens with TLS only answers with nothing; a test waits by itself.
-            if self.is_ready() {
+            if self.is_ready() && self.is_own() {
                 return true;
             }
             thread::sleep(Duration::from_millis(5));
@@ -140,6 +140,14 @@ impl Server {
     /// Whether it answers, and not only that it is loading its data.
     pub fn is_ready(&self) -> bool {
         self.try_say(&["PING"]).is_some_and(|answer| !answer.starts_with("-LOADING"))
+    }
+
+    /// Whether no other server answers: one that another process of the tests has started at this
+    /// port a moment before, so that this one ends.
+    fn is_own(&self) -> bool {
+        let said = self.try_say(&["INFO", "server"]).unwrap_or_default();
+        let own = format!("process_id:{}\r\n", self.child.id());
+        said.contains(&own) || !said.contains("process_id:")
     }
 
     /// Its name and version: "Valkey server v=9.1.2 ...".
