@@ -3,6 +3,8 @@
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use serde_json::Value as Json;
 
@@ -47,8 +49,18 @@ pub fn send(address: &str, request: &[u8]) -> Answer {
     Answer { status, head: head.to_ascii_lowercase(), body: body.to_owned() }
 }
 
+/// Asks again while there is no answer: an agent ends a connection whose request is not there in
+/// time, and a busy machine may let the client send it too late.
 pub fn get(address: &str, path: &str) -> Answer {
-    send(address, format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n").as_bytes())
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n");
+    let start = Instant::now();
+    loop {
+        let answer = send(address, request.as_bytes());
+        if answer.status != 0 || start.elapsed() > PATIENCE {
+            return answer;
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
 }
 
 pub fn status(address: &str) -> Json {

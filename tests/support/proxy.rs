@@ -70,7 +70,7 @@ impl Proxy {
         self.state.holds.store(holds, Ordering::Relaxed);
     }
 
-    /// Passes all on but these requests, each as one piece.
+    /// Passes all on but these commands, each as one text, and what comes with them.
     pub fn hold_these(&self, are_held: fn(&str) -> bool) {
         *self.state.holds_these.lock().unwrap() = are_held;
     }
@@ -117,7 +117,9 @@ impl State {
 
     fn is_held(&self, piece: &[u8]) -> bool {
         let are_held = *self.holds_these.lock().unwrap();
-        !self.ended.load(Ordering::Relaxed) && are_held(&String::from_utf8_lossy(piece))
+        // Commands that are sent one after the other may come as one piece.
+        let text = String::from_utf8_lossy(piece);
+        !self.ended.load(Ordering::Relaxed) && text.split_inclusive("\r\n*").any(are_held)
     }
 
     fn pass_on(&self, mut from: TcpStream, mut to: TcpStream, is_request: bool) {
