@@ -20,7 +20,7 @@ use spop_codec::Action;
 use tempfile::TempDir;
 
 use crate::support;
-use crate::support::{Agent, Client, Haproxy, directory, needs, wait_until};
+use crate::support::{Agent, Client, Haproxy, directory, in_time, needs, wait_until};
 
 /// A folder with a configuration, and an agent that uses it.
 pub(crate) struct Followed {
@@ -36,8 +36,8 @@ impl Followed {
 
     pub(crate) fn start_with(config: &str, more: &[&str]) -> Self {
         let directory = directory();
-        fs::write(directory.path().join("gcra-spoa.toml"), config).unwrap();
         let file = directory.path().join("gcra-spoa.toml");
+        fs::write(&file, config).unwrap();
         let mut args = vec![
             "--config",
             file.to_str().unwrap(),
@@ -73,17 +73,15 @@ impl Followed {
     }
 
     fn write(&self, config: &str) {
-        fs::write(self.directory.path().join("gcra-spoa.toml"), config).unwrap();
+        put(&self.directory.path().join("gcra-spoa.toml"), config);
     }
 
     /// Puts another configuration in force.
     pub(crate) fn reload(&self, config: &str) {
         let before = self.said("was read again");
         self.write(config);
-        let output = self.command(
-            "reload",
-            &["--table", self.directory.path().join("table").to_str().unwrap()],
-        );
+        let table = self.directory.path().join("table");
+        let output = in_time(|| self.command("reload", &["--table", table.to_str().unwrap()]));
         assert!(output.status.success(), "{output:?}");
         wait_until("it is read again", || self.said("was read again") > before);
     }
@@ -102,6 +100,13 @@ impl Followed {
     pub(crate) fn said(&self, text: &str) -> usize {
         self.agent.process.lines().iter().filter(|line| line.contains(text)).count()
     }
+}
+
+/// Writes a file as one step, so that nobody who watches it sees it empty.
+fn put(file: &Path, text: &str) {
+    let new = file.with_extension("new");
+    fs::write(&new, text).unwrap();
+    fs::rename(&new, file).unwrap();
 }
 
 fn is(answer: &Answer, name: &str) -> bool {
@@ -469,9 +474,9 @@ fn a_watched_file_that_was_refused_is_read_again_when_what_it_needs_is_mended() 
     // A list that comes later, of which there is a mistake at first.
     followed.write(&with_list("late.txt", "4/h"));
     is_refused("the list is missing");
-    fs::write(folder.join("late.txt"), "192.0.2.0/99\n").unwrap();
+    put(&folder.join("late.txt"), "192.0.2.0/99\n");
     is_refused("the list has a mistake");
-    fs::write(folder.join("late.txt"), "192.0.2.7\n").unwrap();
+    put(&folder.join("late.txt"), "192.0.2.7\n");
     comes_into_force("the list is there");
     assert_eq!(followed.passing("api", &[("ip", ip("192.0.2.7"))], 9), 9);
 
@@ -480,7 +485,7 @@ fn a_watched_file_that_was_refused_is_read_again_when_what_it_needs_is_mended() 
     let salted = format!("{store}{}", with_list("late.txt", "5/h"));
     followed.write(&salted);
     is_refused("the salt is missing");
-    fs::write(folder.join("salt"), "0123456789abcdef").unwrap();
+    put(&folder.join("salt"), "0123456789abcdef");
     comes_into_force("the salt is there");
 
     // The same text is read once, and not at each look from then on.
@@ -761,7 +766,7 @@ fn fifty_reloads_cost_no_request_and_no_cell() {
         stop.store(true, Ordering::Relaxed);
         (clients.into_iter().map(|client| client.join().unwrap()).collect::<Vec<_>>(), changed)
     });
-    assert_eq!(followed.said("was read again"), 50);
+    assert!(followed.said("was read again") >= 50);
     assert_eq!(followed.said("ERROR"), 0);
     for (allowed, denied, other, elapsed) in tallies {
         assert_eq!(other, 0, "every request has an answer");
@@ -861,7 +866,10 @@ fn the_examples_of_the_manual_are_run() {
             continue;
         }
         // A busy machine may not send as many requests in a second.
-        let slow = example.replace("50/s burst", "50/h burst").replace("20/s burst", "20/h burst");
+        let slow = match delays {
+            true => example.to_owned(),
+            false => example.replace("/s burst", "/h burst"),
+        };
         let followed = Followed::start(&slow);
         let haproxy = haproxy_for(&followed);
         let mut client = Client::new(haproxy.frontend);
@@ -876,7 +884,9 @@ fn the_examples_of_the_manual_are_run() {
             && !example.contains("500/s")
             && !example.contains("plan")
         {
-            wait_until("somebody is denied", || client.get("/").unwrap().status == 429);
+            wait_until("somebody is denied", || {
+                (0..20).any(|_| client.get("/").unwrap().status == 429)
+            });
         }
         assert_eq!(followed.said("matched no policy"), 0);
         assert_eq!(followed.said("got no decision"), 0, "{example}");
@@ -1057,7 +1067,10 @@ fn the_shipped_policies_answer_as_they_say() {
     needs!(support::haproxy());
     let shipped = fs::read_to_string(support::haproxy_folder().join("gcra-spoa.toml")).unwrap();
     let unwanted = IpAddr::from([127, 0, 0, 9]);
-    let followed = Followed::start(&shipped.replace("198.51.100.0/24", &unwanted.to_string()));
+    // So slow that a busy machine asks for more, too.
+    let slow = shipped.replace("100/s burst 20", "20/s burst 20");
+    assert_ne!(slow, shipped);
+    let followed = Followed::start(&slow.replace("198.51.100.0/24", &unwanted.to_string()));
     let address = followed.agent.address.as_str();
     let haproxy =
         Haproxy::start("policies.cfg", &[("GCRA_AGENT1", address), ("GCRA_AGENT2", address)]);
@@ -1075,11 +1088,11 @@ fn the_shipped_policies_answer_as_they_say() {
 
     let mut denied = None;
     wait_until("one is denied", || {
-        denied = client.get("/").ok().filter(|response| response.status == 429);
-        denied.is_some() || (0..30).any(|_| client.get("/").unwrap().status == 429)
+        let mut responses = (0..31).map(|_| client.get("/").unwrap());
+        denied = responses.find(|response| response.status == 429);
+        denied.is_some()
     });
-    let response = denied.unwrap_or_else(|| client.get("/").unwrap());
-    assert_eq!(response.status, 429);
+    let response = denied.unwrap();
     assert!(
         response.head.contains(policy) && response.head.contains("\nratelimit: \"check.1\";r=0;"),
         "{}",
@@ -1094,16 +1107,20 @@ fn the_shipped_policies_answer_as_they_say() {
     let body: serde_json::Value = serde_json::from_str(&response.body).unwrap();
     assert_eq!(body["violated-policies"], serde_json::json!(["check"]));
 
-    // Each request costs ten cells, so some of a hundred requests are blocked.
+    // Each request costs ten cells, half a second. Who has to wait for more than 30 s gets the
+    // answer late.
     let start = Instant::now();
     let late = (0..2000).find_map(|number| {
         let start = Instant::now();
         let response = client.get("/").unwrap();
-        (start.elapsed() > Duration::from_secs(4)).then_some((number, response))
+        let wait = response.head.lines().find_map(|line| line.strip_prefix("retry-after: "))?;
+        let is_long = wait.trim().parse::<u32>().unwrap() > 30;
+        is_long.then(|| (number, start.elapsed(), response))
     });
-    let (number, response) = late.unwrap();
-    assert!(number > 100, "{number} in {:?}", start.elapsed());
-    assert!(response.head.contains("\nretry-after: "), "{}", response.head);
+    let (number, took, response) = late.unwrap();
+    assert!(number > 50, "{number} in {:?}", start.elapsed());
+    assert!(took > Duration::from_secs(4), "{took:?}");
+    assert_eq!(response.status, 429);
     assert!(response.body.contains("violated-policies"), "{}", response.body);
 
     // A denied client gets no answer at all: it waits, and HAProxy's log says why.

@@ -499,7 +499,7 @@ pub struct Haproxy {
 
 /// The times in the shipped files and in those of the examples, and the times for tests: a busy
 /// machine may stand still for longer than an operator wants a request to wait.
-const PATIENT_TIMES: [(&str, &str); 9] = [
+const PATIENT_TIMES: [(&str, &str); 10] = [
     ("timeout processing 100ms", "timeout processing 20s"),
     ("timeout processing 500ms", "timeout processing 20s"),
     ("timeout hello 100ms", "timeout hello 20s"),
@@ -509,6 +509,7 @@ const PATIENT_TIMES: [(&str, &str); 9] = [
     ("timeout connect 100ms", "timeout connect 10s"),
     ("timeout check 300ms", "timeout check 20s"),
     ("timeout http-request 10s", "timeout http-request 60s"),
+    ("timeout http-keep-alive 10s", "timeout http-keep-alive 60s"),
 ];
 
 /// A shipped file's text with the times for tests.
