@@ -1,6 +1,6 @@
 //! HAProxy's end of a connection, frame by frame.
 
-use std::io::{self, Read as _, Write as _};
+use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::TcpStream;
 
 use spop_codec::haproxy::{HelloFields, NotifyWriter, encode_hello};
@@ -125,12 +125,10 @@ impl Spop {
                 return result;
             }
             let mut buffer = [0; 65_536];
-            let filled = loop {
-                // So a read ends whose process was stopped for a while.
-                match self.stream.read(&mut buffer) {
-                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                    filled => break filled.expect("an answer"),
-                }
+            let filled = match self.stream.read(&mut buffer) {
+                // This process was stopped for a moment.
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                read => read.expect("an answer"),
             };
             assert!(filled > 0, "the agent closed the connection");
             self.received.extend_from_slice(&buffer[..filled]);

@@ -2,7 +2,7 @@
 //! Each of them ends when its value is dropped, even if a test fails.
 
 use std::env;
-use std::io::{Read as _, Write as _};
+use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -185,9 +185,11 @@ impl Server {
         let mut answer = Vec::new();
         let mut bytes = [0; 4096];
         while complete(&answer).is_none() {
-            match stream.read(&mut bytes).ok()? {
-                0 => return None,
-                count => answer.extend(&bytes[..count]),
+            match stream.read(&mut bytes) {
+                // This process was stopped for a moment.
+                Err(error) if error.kind() == ErrorKind::Interrupted => (),
+                Ok(count @ 1..) => answer.extend(&bytes[..count]),
+                _ => return None,
             }
         }
         Some(String::from_utf8_lossy(&answer).into_owned())
