@@ -18,7 +18,7 @@ use tempfile::TempDir;
 
 use crate::support;
 use crate::support::spop::Spop;
-use crate::support::{Agent, Process, directory, needs, wait_until};
+use crate::support::{Agent, Process, directory, in_time, needs, wait_until};
 
 const FIVE: &str = "[policy.check]\nlimits = \"5/h\"\n";
 const SEVEN: &str = "[policy.check]\nlimits = \"7/h\"\n";
@@ -59,12 +59,19 @@ impl Place {
         command.args(["--slots", "1024", "--drain", "0", "--listen", "127.0.0.1:0"])
     }
 
-    /// Runs the command. Returns whether it succeeded, and its output.
+    /// Runs the command until no agent is late. Returns whether it succeeded, and its output.
     fn reload(&self) -> (bool, String) {
-        let output = self.command("reload", &["--table", self.table().to_str().unwrap()]);
-        let said = String::from_utf8(output.stdout).unwrap()
-            + std::str::from_utf8(&output.stderr).unwrap();
-        (output.status.success(), said)
+        said_by(in_time(|| self.reload_with(&[])))
+    }
+
+    /// The same, also if an agent is late.
+    fn reload_once(&self) -> (bool, String) {
+        said_by(self.reload_with(&[]))
+    }
+
+    fn reload_with(&self, args: &[&str]) -> Output {
+        let table = self.table();
+        self.command("reload", &[&["--table", table.to_str().unwrap()], args].concat())
     }
 
     fn command(&self, name: &str, args: &[&str]) -> Output {
@@ -81,6 +88,11 @@ impl Place {
         };
         format!("{} is valid; its limits are in force in {share}\n", self.config().display())
     }
+}
+
+fn said_by(output: Output) -> (bool, String) {
+    let said = [output.stdout, output.stderr].concat();
+    (output.status.success(), String::from_utf8(said).unwrap())
 }
 
 fn said(process: &Process, text: &str) -> usize {
@@ -184,11 +196,17 @@ fn the_others_are_told_when_one_was_killed_a_moment_ago() {
     fs::write(place.config(), SEVEN).unwrap();
     agents[0].process.kill();
     let killed = Instant::now();
+    let pid = agents[0].process.id();
+    let listed = Table::inspect(&place.table()).unwrap().board().listed_processes();
+    let entry = listed.iter().find(|process| process.pid == pid).unwrap();
+    // Until it was looked up, which is later.
+    let silent = Duration::from_nanos(entry.silent.unwrap().0);
     let (is_success, said) = place.reload();
     assert!(is_success, "{said}");
-    // It has told up to a second before that it lives. A busy machine may ask too late.
-    let dead = match killed.elapsed() < Duration::from_secs(3) || said.contains(" was killed ") {
-        true => format!("agent {} was killed less than 5 s ago\n", agents[0].process.id()),
+    // A busy machine may ask too late.
+    let is_early = killed.elapsed() + silent < Duration::from_secs(4);
+    let dead = match is_early || said.contains(" was killed ") {
+        true => format!("agent {pid} was killed less than 5 s ago\n"),
         false => String::new(),
     };
     assert_eq!(said, place.in_force(2, 2) + &dead);
@@ -204,7 +222,7 @@ fn the_others_are_told_when_one_was_killed_a_moment_ago() {
     let all = [one, two, later];
     let (is_success, said) = place.reload();
     assert!(is_success && said.starts_with(&place.in_force(3, 3)), "{said}");
-    let json = place.command("reload", &["--json", "--table", place.table().to_str().unwrap()]);
+    let json = in_time(|| place.reload_with(&["--json"]));
     let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
     assert_eq!(
         (&json["agents"], &json["in_force"], &json["unlisted"]),
@@ -213,7 +231,7 @@ fn the_others_are_told_when_one_was_killed_a_moment_ago() {
     for agent in all {
         agent.stop();
     }
-    let (is_success, said) = place.reload();
+    let (is_success, said) = place.reload_once();
     assert!(!is_success && said.contains("no agent uses"), "{said}");
 }
 
@@ -222,13 +240,7 @@ fn seventy_agents_are_told() {
     let place = Place::new(FIVE);
     let agents: Vec<_> = (0..70).map(|_| place.agent()).collect();
     fs::write(place.config(), SEVEN).unwrap();
-    // On a slow machine so many agents may not all answer within the command's 15 s.
-    let (mut is_success, mut said) = place.reload();
-    for _ in 0..5 {
-        if !is_success && said.contains(" within 15 s") {
-            (is_success, said) = place.reload();
-        }
-    }
+    let (is_success, said) = place.reload();
     assert!(is_success, "{said}");
     assert_eq!(said, place.in_force(70, 70));
     for (agent, client) in agents.iter().zip(1..) {
@@ -358,7 +370,7 @@ fn an_agent_that_was_stopped_long_ago_is_named() {
     let (is_success, said) = place.reload();
     let stop = format!("agent {pid} is stopped (SIGSTOP); it reads its file when it continues\n");
     assert_eq!((is_success, said), (false, place.in_force(1, 2) + &stop));
-    let output = place.command("reload", &["--json", "--table", place.table().to_str().unwrap()]);
+    let output = in_time(|| place.reload_with(&["--json"]));
     assert_eq!(output.status.code(), Some(1));
     let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&json["agents"], &json["in_force"]), (&2.into(), &1.into()));
@@ -400,34 +412,40 @@ fn an_entry_that_names_another_process_does_it_no_harm() {
     let place = Place::new(FIVE);
     let agent = place.agent();
     // A SIGHUP would end it.
-    let mut victim = Command::new("sleep").arg("1000").stdin(Stdio::null()).spawn().unwrap();
-    forge(&place.table(), 300, victim.id(), |_| {});
-    let (is_success, said) = place.reload();
-    let ended = victim.try_wait().unwrap();
-    let _ = victim.kill();
-    let _ = victim.wait();
-    assert_eq!(ended, None, "it got a signal: {said}");
-    assert!(!is_success, "{said}");
+    let victim = Command::new("sleep").arg("1000").stdin(Stdio::null()).spawn().unwrap();
+    let mut victim = Sleeper(victim);
     let silent = format!(
         "agent {} has been silent for 5 s: it is dead, stopped, or gets no CPU time\n",
-        victim.id()
+        victim.0.id()
     );
-    assert_eq!(said, place.in_force(1, 2) + &silent);
-    says(&agent.process, "was read again", 1);
+    // An entry holds for some seconds. A busy machine may ask later.
+    let mut said = String::new();
+    let is_named = (0..5).any(|_| {
+        forge(&place.table(), 300, victim.0.id(), |_| {});
+        let is_success;
+        (is_success, said) = place.reload_once();
+        assert_eq!(victim.0.try_wait().unwrap(), None, "it got a signal: {said}");
+        !is_success && said == place.in_force(1, 2) + &silent
+    });
+    assert!(is_named, "{said}");
+    wait_until("it is read again", || self::said(&agent.process, "was read again") > 0);
 
     // An answer that would change the terminal, and ids without a process.
-    forge(&place.table(), 301, 0x7fff_ffff, |_| {});
-    forge(&place.table(), 302, u32::MAX, |entry| {
-        entry[24..32].copy_from_slice(&(u64::MAX / 2).to_ne_bytes());
-        entry[32..36].copy_from_slice(&2_u32.to_ne_bytes());
-        entry[36..40].copy_from_slice(&u32::MAX.to_ne_bytes());
-        entry[40..].fill(b'\n');
-        entry[40..61].copy_from_slice(b"\x1b[2J\x1b]0;title\x07 \xff \r\x08\xc2\x9b");
+    let is_named = (0..5).any(|_| {
+        forge(&place.table(), 301, 0x7fff_ffff, |_| {});
+        forge(&place.table(), 302, u32::MAX, |entry| {
+            entry[24..32].copy_from_slice(&(u64::MAX / 2).to_ne_bytes());
+            entry[32..36].copy_from_slice(&2_u32.to_ne_bytes());
+            entry[36..40].copy_from_slice(&u32::MAX.to_ne_bytes());
+            entry[40..].fill(b'\n');
+            entry[40..61].copy_from_slice(b"\x1b[2J\x1b]0;title\x07 \xff \r\x08\xc2\x9b");
+        });
+        let is_success;
+        (is_success, said) = place.reload_once();
+        assert!(said.chars().all(|c| c == '\n' || !c.is_control()), "{said:?}");
+        !is_success && said.contains("keeps the policies in force: ?[2J?]0;title?")
     });
-    let (is_success, said) = place.reload();
-    assert!(!is_success, "{said}");
-    assert!(said.chars().all(|c| c == '\n' || !c.is_control()), "{said:?}");
-    assert!(said.contains("keeps the policies in force: ?[2J?]0;title?"), "{said}");
+    assert!(is_named, "{said}");
 }
 
 #[test]
@@ -576,22 +594,29 @@ fn a_file_that_is_too_long_is_refused() {
 #[test]
 fn an_agent_ends_while_it_reads() {
     let place = Place::new(FIVE);
-    let mut agent = place.agent();
     fs::write(place.0.path().join("list"), vec![b'\n'; 40_000_000]).unwrap();
     let with_list =
         format!("{SEVEN}[[policy.check.lists]]\nfile = \"list\"\nlimits = \"unlimited\"\n");
-    fs::write(place.config(), with_list).unwrap();
-    agent.process.signal(Signal::HUP);
-    let threads = format!("/proc/{}/task", agent.process.id());
-    wait_until("it reads", || {
-        let names = fs::read_dir(&threads).unwrap().flatten();
-        let mut names =
-            names.filter_map(|thread| fs::read_to_string(thread.path().join("comm")).ok());
-        names.any(|name| name == "reader\n") || said(&agent.process, "was read again") > 0
-    });
-    assert_eq!(limit(&agent, 1), 5, "it decides meanwhile");
-    assert!(agent.process.stop().success());
-    assert_eq!(said(&agent.process, "was read again"), 0, "it waited until the list was read");
+    let ends_before = |client: u8| {
+        fs::write(place.config(), FIVE).unwrap();
+        let mut agent = place.agent();
+        fs::write(place.config(), &with_list).unwrap();
+        agent.process.signal(Signal::HUP);
+        let threads = format!("/proc/{}/task", agent.process.id());
+        wait_until("it reads", || {
+            let names = fs::read_dir(&threads).unwrap().flatten();
+            let mut names =
+                names.filter_map(|thread| fs::read_to_string(thread.path().join("comm")).ok());
+            names.any(|name| name == "reader\n") || said(&agent.process, "was read again") > 0
+        });
+        let allowed = limit(&agent, client);
+        assert!(agent.process.stop().success());
+        let is_before = said(&agent.process, "was read again") == 0;
+        assert!(allowed == 5 || !is_before, "it decides meanwhile: {allowed}");
+        is_before
+    };
+    // On a busy machine the list may be read before the agent is told to end.
+    assert!((1..=5).any(ends_before), "it waits until the list is read");
 }
 
 /// Whether a process has opened this file.
@@ -666,11 +691,11 @@ fn many_signals_make_few_readings_and_few_lines() {
         }
     }
     wait_until("it is read again", || said(&agent.process, "nothing has changed") > 0);
-    is_enough(said(&agent.process, "was read again"));
-    assert_eq!(
-        said(&agent.process, "was read again"),
-        said(&agent.process, "nothing has changed")
-    );
+    // Looked at once: the last signal may lead to another reading.
+    let lines = agent.process.lines();
+    let count = |text: &str| lines.iter().filter(|line| line.contains(text)).count();
+    is_enough(count("was read again"));
+    assert_eq!(count("was read again"), count("nothing has changed"));
     assert_eq!(
         said(&agent.process, "5 per hour"),
         1,
@@ -679,15 +704,13 @@ fn many_signals_make_few_readings_and_few_lines() {
 
     // The same mistakes again.
     fs::write(place.config(), "[policy.check]\nlimits = \"7/fortnight\"\n").unwrap();
-    for _ in 0..2 {
-        let before = said(&agent.process, "the policies in force have not changed");
-        agent.process.signal(Signal::HUP);
-        wait_until("it is refused", || {
-            said(&agent.process, "the policies in force have not changed") > before
+    for text in ["was refused; the policies in force", "still has the same mistakes"] {
+        wait_until(text, || {
+            agent.process.signal(Signal::HUP);
+            said(&agent.process, text) > 0
         });
     }
     assert_eq!(said(&agent.process, "7/fortnight"), 1);
-    says(&agent.process, "still has the same mistakes", 1);
 }
 
 /// A file of the database of time zones: so many hours before UTC, always.
