@@ -637,17 +637,19 @@ impl Haproxy {
     /// Waits until this many lines are logged. A thread of HAProxy drops a line if another one
     /// writes at that moment, and counts it. Returns whether none was dropped.
     pub fn has_logged(&self, expected: usize, logged: impl Fn(&Self) -> usize) -> bool {
-        let dropped = || {
-            let info = self.say("show info\n");
-            let count = info.lines().find_map(|line| line.strip_prefix("DroppedLogs: "));
-            count.map_or(0, |count| count.trim().parse::<usize>().unwrap())
-        };
-        wait_until("all requests are logged", || logged(self) + dropped() >= expected);
+        wait_until("all requests are logged", || logged(self) + self.dropped_lines() >= expected);
         let has_all = logged(self) == expected;
         if !has_all {
-            println!("HAProxy has dropped lines of its log: {}", dropped());
+            println!("HAProxy has dropped lines of its log: {}", self.dropped_lines());
         }
         has_all
+    }
+
+    /// How many lines of the log were dropped.
+    pub fn dropped_lines(&self) -> usize {
+        let info = self.say("show info\n");
+        let count = info.lines().find_map(|line| line.strip_prefix("DroppedLogs: "));
+        count.map_or(0, |count| count.trim().parse().unwrap())
     }
 
     /// The state of a server in `show stat`: UP, DOWN, ...
