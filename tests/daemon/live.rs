@@ -4,17 +4,19 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use spop_agent::{Limits, ListenAddress, Reply, Request, Scope, VarName};
 
 use crate::support;
-use crate::support::{Agent, Client, Haproxy, directory, haproxy_version, needs};
+use crate::support::{
+    Agent, Client, Haproxy, directory, free_port, haproxy_version, needs, wait_until,
+};
 
 /// A configuration in which requests without an answer can be told from those that pass or are
 /// denied.
@@ -36,7 +38,7 @@ impl Default for Config<'_> {
             agent: "",
             args: "ip=src",
             messages: None,
-            processing: "10s",
+            processing: "20s",
             servers: &[],
         }
     }
@@ -61,7 +63,7 @@ spoe-agent gcra
     use-backend agents
     option var-prefix gcra
     option set-on-error err
-    timeout hello 10s
+    timeout hello 20s
     timeout idle 30s
     timeout processing {processing}
     {agent}
@@ -362,7 +364,7 @@ fn large_answers_wedge_no_connection() {
             // The first answers of a connection may have to be smaller.
             reply.set_var(Scope::Session, NAME, &answer[..]);
         });
-        let address = support::free_port(std::net::Ipv4Addr::LOCALHOST.into());
+        let address = free_port(Ipv4Addr::LOCALHOST.into());
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
         let serving = thread::spawn(move || {
             let stopped = async {
@@ -370,9 +372,9 @@ fn large_answers_wedge_no_connection() {
             };
             agent.limits(limits).run(NonZeroUsize::MIN, &[ListenAddress::Tcp(address)], stopped)
         });
+        wait_until("the agent listens", || TcpStream::connect(address).is_ok());
         let haproxy = Config {
             global: &format!("tune.bufsize {buffer}\n    tune.maxrewrite 512"),
-            processing: "5s",
             servers: &[&address.to_string()],
             ..Config::default()
         }
@@ -390,8 +392,10 @@ fn haproxy_is_reloaded_twenty_times_under_load() {
     let agent = generous(&directory.path().join("table"), "127.0.0.1:0", "0");
     let mut haproxy = Config { servers: &[&agent.address], ..Config::default() }.start();
     let (frontend, stop) = (haproxy.frontend, AtomicBool::new(false));
+    // On a slow machine, they have not asked often when the last reload is done.
+    let goes_on = |asked| asked < 300 || !stop.load(Ordering::Relaxed);
     let got = thread::scope(|scope| {
-        let clients = scope.spawn(|| ask(frontend, 6, "/", |_| !stop.load(Ordering::Relaxed)));
+        let clients = scope.spawn(|| ask(frontend, 6, "/", goes_on));
         for _ in 0..20 {
             let mut old = haproxy.reload();
             assert!(old.wait().success());
@@ -421,9 +425,10 @@ impl Shipped {
     /// With the times that `start` gives HAProxy.
     fn start(start_haproxy: impl FnOnce(&str, &[(&str, &str)]) -> Haproxy) -> Self {
         let table = directory();
-        let start = || Some(generous(&table.path().join("table"), "127.0.0.1:0", "2"));
-        let agents = [start(), start()];
-        let addresses = agents.each_ref().map(|agent| agent.as_ref().unwrap().address.clone());
+        // They come back there, and no client may have got the port from the system meanwhile.
+        let addresses = [(); 2].map(|()| free_port(Ipv4Addr::LOCALHOST.into()).to_string());
+        let start = |address: &String| Some(generous(&table.path().join("table"), address, "2"));
+        let agents = addresses.each_ref().map(start);
         let environment = [("GCRA_AGENT1", &addresses[0][..]), ("GCRA_AGENT2", &addresses[1])];
         let haproxy = start_haproxy("fail-closed.cfg", &environment);
         let shipped = Self { table, agents, addresses, haproxy };
@@ -441,19 +446,31 @@ impl Shipped {
 #[test]
 fn agents_are_restarted_in_turn_under_load() {
     needs!(support::haproxy());
+    // HAProxy on a busy machine may not notice in time that an agent ends.
+    assert!((0..5).any(|_| are_restarted_in_turn()));
+}
+
+/// False if HAProxy may have noticed too late that an agent ends.
+fn are_restarted_in_turn() -> bool {
     let mut shipped = Shipped::start(Haproxy::start);
     let (frontend, stop) = (shipped.haproxy.frontend, AtomicBool::new(false));
     // All clients together ask some thousand times a second, which leaves time to others.
-    let goes_on = |_| {
+    let goes_on = |asked| {
         thread::sleep(Duration::from_millis(4));
-        !stop.load(Ordering::Relaxed)
+        asked < 50 || !stop.load(Ordering::Relaxed)
     };
+    let mut has_noticed = true;
     let got = thread::scope(|scope| {
         let clients = scope.spawn(|| ask(frontend, 32, "/", goes_on));
         for round in 0..4 {
             let turn = round % 2;
-            shipped.agents[turn].take().unwrap().stop();
+            let mut agent = shipped.agents[turn].take().unwrap();
+            let signalled = Instant::now();
+            agent.process.signal(Signal::TERM);
             shipped.wait_for(turn, "DOWN");
+            // An agent fails its checks for half of the time that it drains.
+            has_noticed &= signalled.elapsed() < Duration::from_secs(1);
+            assert!(agent.process.wait().success());
             let table = shipped.table.path().join("table");
             shipped.agents[turn] = Some(generous(&table, &shipped.addresses[turn], "2"));
             shipped.wait_for(turn, "UP");
@@ -465,7 +482,8 @@ fn agents_are_restarted_in_turn_under_load() {
     assert!(got.of(200) > 1000 && got.closed == 0, "{got:?}");
     // Up to 3.0 a DISCONNECT can cross requests on their way.
     let allowed = if haproxy_version() < (3, 1) { got.of(200) / 50 } else { 0 };
-    assert!(got.of(503) <= allowed, "{got:?}");
+    assert!(got.of(503) <= allowed || !has_noticed, "{got:?}");
+    has_noticed
 }
 
 /// A hanging agent costs each client some requests until its check has failed, and none later.
@@ -478,8 +496,9 @@ fn a_stopped_agent_is_asked_no_more_once_it_is_down() {
     let first = &first.as_ref().unwrap().process;
     let frontend = shipped.haproxy.frontend;
     // Gives it connections.
-    let got = ask(frontend, CLIENTS, "/", |asked| asked < 20);
-    assert!(got.of(200) > 0, "{got:?}");
+    wait_until("the agents answer", || {
+        ask(frontend, CLIENTS, "/", |asked| asked < 20).of(200) > 0
+    });
 
     first.signal(Signal::STOP);
     let down = AtomicBool::new(false);
@@ -487,19 +506,20 @@ fn a_stopped_agent_is_asked_no_more_once_it_is_down() {
         let clients =
             scope.spawn(|| ask(frontend, CLIENTS, "/", |_| !down.load(Ordering::Relaxed)));
         shipped.wait_for(0, "DOWN");
+        let answers = || Client::new(frontend).get("/").unwrap().status == 200;
+        wait_until("the other agent answers", answers);
         down.store(true, Ordering::Relaxed);
         clients.join().unwrap()
     });
     // The connections that HAProxy up to 3.0 still has to it end within `timeout server`, which is
     // too long for a test.
     let mut later = Vec::new();
-    support::wait_until("no client is sent to the stopped agent any more", || {
+    wait_until("no client is sent to the stopped agent any more", || {
         let got = ask(frontend, CLIENTS, "/", |asked| asked < 50);
         later.push(got.of(503));
         got.of(503) == 0
     });
     println!("{until_down:?}, then {later:?}");
-    assert!(until_down.of(200) > 0, "the other agent answers: {until_down:?}");
 
     first.signal(Signal::CONT);
     shipped.wait_for(0, "UP");

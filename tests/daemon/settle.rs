@@ -268,6 +268,12 @@ impl SlowServer {
 #[test]
 fn tokens_of_clients_that_close_early_are_charged() {
     needs!(support::haproxy());
+    // A busy machine may leave all of the requests without a decision, and none is to be charged.
+    assert!((0..5).any(|_| are_charged_when_clients_close_early()));
+}
+
+/// False if no request has to be charged.
+fn are_charged_when_clients_close_early() -> bool {
     let directory = directory();
     let shipped = std::fs::read_to_string(haproxy_folder().join("tokens.toml")).unwrap();
     let own =
@@ -285,7 +291,7 @@ fn tokens_of_clients_that_close_early_are_charged() {
     let leave = || {
         let client = Client::from(haproxy.frontend, ONE);
         let mut stream = client.connect().unwrap();
-        let request = "GET / HTTP/1.1\r\nHost: a\r\nX-Api-Key: alice\r\nX-Slow: 1\r\n\r\n";
+        let request = "GET /slow HTTP/1.1\r\nHost: a\r\nX-Api-Key: alice\r\nX-Slow: 1\r\n\r\n";
         stream.write_all(request.as_bytes()).unwrap();
         thread::sleep(Duration::from_millis(100));
     };
@@ -299,6 +305,14 @@ fn tokens_of_clients_that_close_early_are_charged() {
         began() > 0
     });
     first.process.kill();
+    // Those without an answer of the agent reach the server, too.
+    let undecided = || {
+        let is_undecided = |line: &&String| {
+            line.contains(" /slow ") && line.contains(" blocked=- ") && !line.contains(" err=-")
+        };
+        haproxy.process.lines().iter().filter(is_undecided).count() + haproxy.dropped_lines()
+    };
+    let due = || began().saturating_sub(undecided() as u64);
     let mut used = 0;
     wait_until("what the server began is charged", || {
         let headers = [("X-Api-Key", "alice")];
@@ -309,10 +323,11 @@ fn tokens_of_clients_that_close_early_are_charged() {
         // 2 000 000 in a day come back at this rate.
         let back = u64::try_from(start.elapsed().as_millis()).unwrap() * 2_000_000 / 86_400_000;
         used = left.map_or(used, |left| 2_000_000 - left);
-        used + back + 1 >= began() * 60_000
+        used + back + 1 >= due() * 60_000
     });
     assert!(used <= leavers * 60_000, "each at most once: {used} for {}", began());
     println!("the server began {} requests, and {used} tokens are charged", began());
+    due() > 0
 }
 
 /// The commands show the cells that no response has settled yet. A reset clears them, and they are
