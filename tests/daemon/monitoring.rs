@@ -2,18 +2,15 @@
 //! alerts fire when they should.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::{fs, io};
 
 use gcra_admin::family::Family;
 use gcra_admin::metrics::families;
 use serde_json::Value as Json;
 
-use crate::support;
-use crate::support::{Agent, directory, find_promtool, needs, promtool};
+use crate::support::{admin, directory, find_promtool, needs, promtool};
 
 /// Metrics of HAProxy's own exporter that alerts use.
 const HAPROXYS: [&str; 6] = [
@@ -56,18 +53,9 @@ fn exported(more: &str) -> BTreeSet<String> {
                    key = [\"ip\"]\nobserve = \"1/s\"\n";
     let text = format!("{settled}[policy.api]\nlimits = \"10/h\"\n{more}");
     fs::write(&file, text).unwrap();
-    let args = ["--config", file.to_str().unwrap(), "--admin", "127.0.0.1:0"];
-    let agent = Agent::start(&directory.path().join("table"), &args);
-    let lines = agent.process.lines();
-    let address =
-        lines.iter().find_map(|line| line.split_once("admin on http://")?.1.strip_suffix('/'));
-    let address = address.expect("the log has the address");
-    let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(support::PATIENCE)).unwrap();
-    let request = format!("GET /metrics HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).unwrap();
-    let text = io::read_to_string(stream.take(1 << 20)).unwrap();
-    let (_, body) = text.split_once("\r\n\r\n").expect("an answer");
+    let args = ["--config", file.to_str().unwrap()];
+    let (_agent, address) = admin::start(&directory.path().join("table"), &args);
+    let body = admin::get(&address, "/metrics").body;
     let types = body.lines().filter_map(|line| line.strip_prefix("# TYPE "));
     types.map(|line| line.split(' ').next().unwrap_or_default().to_owned()).collect()
 }

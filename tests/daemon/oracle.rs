@@ -26,7 +26,7 @@ use spop_agent::{Scope, Value};
 use tempfile::TempDir;
 
 use crate::support;
-use crate::support::{Agent, directory, wait_until};
+use crate::support::{Agent, directory, in_time, wait_until};
 
 /// The percentage of quick answers that may be explained by being blocked as well as by being
 /// allowed.
@@ -73,7 +73,7 @@ impl Pair {
             .arg(path("gcra-spoa.toml"))
             .arg("--table")
             .arg(path("table"));
-        let output = command.output().unwrap();
+        let output = in_time(|| command.output().unwrap());
         assert!(output.status.success(), "{output:?}\n{}", config.text());
         wait_until("both agents have read it again", || {
             self.agents.iter().zip(before).all(|(agent, before)| said(agent) > before)
@@ -216,8 +216,9 @@ fn every_answer_is_explained_by_some_moment() {
         "{runs} runs: {all:?}; with intervals 0.5 % longer {slower} of them are found wrong, with \
          shorter ones {faster}"
     );
+    // A busy machine may answer hardly any of them quickly.
     assert!(
-        all.undecided * 100 <= all.quick * UNDECIDED_PERCENT,
+        all.quick < 50 || all.undecided * 100 <= all.quick * UNDECIDED_PERCENT,
         "too many answers could not be decided: {all:?}"
     );
     assert!(slower > 0 && faster > 0, "a model with other intervals explains the answers as well");
@@ -253,9 +254,12 @@ fn every_variable_is_looked_at_with(max_delay_ms: Option<i128>) {
         for var in 0..asked[0].answer.len() {
             let mut wrong = events.clone();
             let Event::Asked(asked) = &mut wrong[at] else { continue };
+            let (from, to) = asked[0].window;
             let (name, value) = &mut asked[0].answer[var];
-            // One millisecond more may be true as well, by a moment before.
-            let more = if name.ends_with("_ms") { 1000 } else { 1 };
+            // One millisecond more may be true as well, by a moment before; on a busy machine, as
+            // many as the answer took.
+            let in_ms = 1000 + i64::try_from((to - from) / 1_000_000).unwrap();
+            let more = if name.ends_with("_ms") { in_ms } else { in_ms / 1000 };
             *value = match &**value {
                 "true" => "false".to_owned(),
                 "false" => "true".to_owned(),

@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 use crate::support::spop::Spop;
 use crate::support::valkey::{Server, valkey};
-use crate::support::{Agent, directory, needs, wait_until};
+use crate::support::{Agent, directory, in_time, needs, wait_until};
 
 const BURST: usize = 5;
 
@@ -210,7 +210,8 @@ fn after_a_reset_of_the_policy_one_client_is_reset_under_former_numbers() {
     fs::write(&site.policies, "[policy.check]\nlimits = \"5/d\"\nkey = [\"ip\"]\n").unwrap();
     let mut reload = Command::new(env!("CARGO_BIN_EXE_gcra-spoa"));
     let reload = reload.arg("reload").arg("--table").arg(site.table());
-    let output = reload.arg("--config").arg(&site.policies).output().unwrap();
+    reload.arg("--config").arg(&site.policies);
+    let output = in_time(|| reload.output().unwrap());
     assert!(output.status.success(), "{output:?}");
     assert_eq!(spop.allowed(&args, 9), 1, "the debt since the reset is kept");
     site.answer(&["reset", "192.0.2.1"]);

@@ -75,7 +75,10 @@ fn of_agents_started_at_once_on_a_stale_socket_one_listens_and_the_others_say_wh
         assert_eq!((live.len(), refused.len()), (1, 5));
         for mut agent in refused {
             assert_eq!(agent.wait().code(), Some(1));
-            assert!(said(&agent, "is another agent running there?"), "{:#?}", agent.lines());
+            // On a busy machine the one with the lock may take longer than the others wait.
+            let why =
+                ["is another agent running there?", "another process is about to listen there"];
+            assert!(why.iter().any(|why| said(&agent, why)), "{:#?}", agent.lines());
         }
         // The path leads to the agent that is left.
         let stream = UnixStream::connect(&socket).unwrap();
