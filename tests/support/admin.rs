@@ -3,12 +3,13 @@
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::Path;
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::Value as Json;
 
-use super::{Agent, PATIENCE, wait_until};
+use super::{Agent, PATIENCE, agent_binary, wait_until};
 
 pub const ADMIN: [&str; 2] = ["--admin", "127.0.0.1:0"];
 
@@ -19,13 +20,19 @@ pub fn start(table: &Path, args: &[&str]) -> (Agent, String) {
 
 /// An agent that was started with [`ADMIN`], and its admin address, once it is ready.
 pub fn of(agent: Agent) -> (Agent, String) {
+    let address = address(&agent);
+    (agent, address)
+}
+
+/// The admin address of an agent that was started with [`ADMIN`], once it is ready.
+pub fn address(agent: &Agent) -> String {
     let lines = agent.process.lines();
     let address =
         lines.iter().find_map(|line| line.split_once("admin on http://")?.1.strip_suffix('/'));
     let address = address.expect("the log has the address").to_owned();
     // The log names the listeners before they are served.
     wait_until("it is ready", || get(&address, "/readyz").status == 200);
-    (agent, address)
+    address
 }
 
 #[derive(Debug)]
@@ -49,18 +56,40 @@ pub fn send(address: &str, request: &[u8]) -> Answer {
     Answer { status, head: head.to_ascii_lowercase(), body: body.to_owned() }
 }
 
-/// Asks again while there is no answer: an agent ends a connection whose request is not there in
-/// time, and a busy machine may let the client send it too late.
 pub fn get(address: &str, path: &str) -> Answer {
-    let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n");
+    ask(address, &format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n"))
+}
+
+/// Asks again while there is no answer: an agent ends a connection whose request is not there in
+/// time, and a busy machine may let the client send it too late. The same if the agent says "try
+/// again", because it could not do in time what it was asked for.
+pub fn ask(address: &str, request: &str) -> Answer {
     let start = Instant::now();
     loop {
         let answer = send(address, request.as_bytes());
-        if answer.status != 0 || start.elapsed() > PATIENCE {
+        let is_late = answer.status == 503 && answer.body.contains("try again");
+        if !is_late && answer.status != 0 || start.elapsed() > PATIENCE {
             return answer;
         }
         thread::sleep(Duration::from_millis(10));
     }
+}
+
+/// What `top --once` prints, once it has all of these parts. It waits for an agent for 3 s, and an
+/// agent waits for the others for 1 s, so on a busy machine some may be missing.
+pub fn top(args: &[&str], parts: &[&str]) -> String {
+    let mut page = String::new();
+    wait_until(&format!("top tells of {parts:?}"), || {
+        let mut command = Command::new(agent_binary());
+        let output = command.args(["top", "--once"]).args(args).output().unwrap();
+        page = String::from_utf8(output.stdout).unwrap();
+        let has_all = output.status.success() && parts.iter().all(|part| page.contains(part));
+        if !has_all {
+            println!("{page}{}", String::from_utf8_lossy(&output.stderr));
+        }
+        has_all
+    });
+    page
 }
 
 pub fn status(address: &str) -> Json {

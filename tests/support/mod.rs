@@ -153,6 +153,24 @@ pub fn again_while(words: &[&str], mut run: impl FnMut() -> Output) -> Output {
     output
 }
 
+/// The output of a command about agents that run. On a busy machine it may take one for dead, and
+/// is repeated then, unless it ends something, which it would not find again.
+pub fn output_beside_agents(command: &mut Command) -> Output {
+    let words = ["no agent uses the table", " silent for 5 s", " within 15 s"];
+    let ends_something = command.get_args().any(|arg| arg == "reset" || arg == "--end");
+    let mut output = command.output().unwrap();
+    for _ in 0..if ends_something { 0 } else { 4 } {
+        let said = [&*output.stdout, &output.stderr].concat();
+        let said = String::from_utf8_lossy(&said);
+        if !words.iter().any(|words| said.contains(words)) {
+            break;
+        }
+        thread::sleep(Duration::from_millis(100));
+        output = command.output().unwrap();
+    }
+    output
+}
+
 /// A child process whose output is kept. Killed when dropped.
 #[derive(Debug)]
 pub struct Process {

@@ -1,10 +1,13 @@
 //! HAProxy's end of a connection, frame by frame.
 
-use std::io::{ErrorKind, Read as _, Write as _};
+use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::TcpStream;
+use std::time::Instant;
 
 use spop_codec::haproxy::{HelloFields, NotifyWriter, encode_hello};
-use spop_codec::{Action, Frame, FrameId, Scope, Value, decode};
+use spop_codec::{Action, Frame, FrameId, Scope, Status, Value, decode};
+
+use super::PATIENCE;
 
 /// The messages of one NOTIFY: their names and args.
 pub type Messages<'a> = &'a [(&'a str, &'a [(&'a str, Value<'a>)])];
@@ -17,17 +20,33 @@ pub struct Spop {
 }
 
 impl Spop {
+    /// Connects again if the agent ends the connection: on a busy machine the HELLO may come later
+    /// than it waits for one.
     pub fn connect(address: &str) -> Self {
+        let start = Instant::now();
+        loop {
+            if let Some(spop) = Self::try_connect(address) {
+                return spop;
+            }
+            assert!(start.elapsed() < PATIENCE, "the agent ends each connection");
+        }
+    }
+
+    fn try_connect(address: &str) -> Option<Self> {
         let mut stream = TcpStream::connect(address).unwrap();
         stream.set_nodelay(true).unwrap();
-        stream.set_read_timeout(Some(super::PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let mut out = [0; 256];
         let length = encode_hello(&mut out, &HelloFields::default()).unwrap();
-        stream.write_all(&out[..length]).unwrap();
+        stream.write_all(&out[..length]).ok()?;
         let mut spop = Self { stream, received: Vec::new(), next_stream: 1 };
-        let is_hello = spop.frame(|frame| matches!(frame, Frame::AgentHello(_)));
-        assert!(is_hello);
-        spop
+        spop.receive().ok()?;
+        let is_in_time = spop.frame(|frame| match frame {
+            Frame::AgentHello(_) => true,
+            Frame::AgentDisconnect(why) if why.status == Status::TIMEOUT => false,
+            other => panic!("{other:?}"),
+        });
+        is_in_time.then_some(spop)
     }
 
     /// The socket, past the HELLO.
@@ -124,14 +143,21 @@ impl Spop {
                 self.received.drain(..used);
                 return result;
             }
-            let mut buffer = [0; 65_536];
-            let filled = match self.stream.read(&mut buffer) {
-                // This process was stopped for a moment.
-                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                read => read.expect("an answer"),
-            };
-            assert!(filled > 0, "the agent closed the connection");
-            self.received.extend_from_slice(&buffer[..filled]);
+            self.receive().expect("an answer");
         }
+    }
+
+    /// Waits for further bytes. It is an error if the agent ends the connection.
+    fn receive(&mut self) -> io::Result<()> {
+        let mut buffer = [0; 65_536];
+        let filled = loop {
+            match self.stream.read(&mut buffer) {
+                // This process was stopped for a moment.
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                read => break read?,
+            }
+        };
+        self.received.extend_from_slice(&buffer[..filled]);
+        if filled > 0 { Ok(()) } else { Err(ErrorKind::UnexpectedEof.into()) }
     }
 }
