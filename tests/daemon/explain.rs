@@ -7,8 +7,7 @@ mod orders;
 
 use std::ffi::OsStr;
 use std::fs;
-use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
+use std::io::Write as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
@@ -18,7 +17,9 @@ use spop_codec::{Scope, Value};
 use tempfile::TempDir;
 
 use crate::support::spop::Spop;
-use crate::support::{Agent, PATIENCE, agent_binary, directory, free_port, wait_until};
+use crate::support::{
+    Agent, PATIENCE, admin, agent_binary, directory, output_beside_agents, wait_until,
+};
 
 /// An agent with a file, a connection to it, and commands about its clients.
 struct Scene {
@@ -78,13 +79,9 @@ impl Scene {
     }
 
     fn run_without_file(&self, command: &[&str], args: &[&str]) -> Output {
-        Command::new(env!("CARGO_BIN_EXE_gcra-spoa"))
-            .args(command)
-            .arg("--table")
-            .arg(self.path("table"))
-            .args(args)
-            .output()
-            .unwrap()
+        let mut process = Command::new(env!("CARGO_BIN_EXE_gcra-spoa"));
+        process.args(command).arg("--table").arg(self.path("table")).args(args);
+        output_beside_agents(&mut process)
     }
 
     /// The output of a command, and its exit status.
@@ -308,7 +305,7 @@ fn a_command_says_that_a_policy_is_shared() {
     fs::write(&file, text + "limits = \"1/h\"\nkey = [\"ip\"]\n").unwrap();
     let notes = |args: &[&str]| {
         let mut run = Command::new(env!("CARGO_BIN_EXE_gcra-spoa"));
-        let output = run.args(args).arg("--table").arg(&table).output().unwrap();
+        let output = output_beside_agents(run.args(args).arg("--table").arg(&table));
         String::from_utf8(output.stderr).unwrap()
     };
     let note = |policy: &str| {
@@ -362,7 +359,7 @@ fn the_limit_of_agents_that_ended_is_not_that_of_those_that_run() {
     let _agent = Agent::start(&table, &["--rate", "deny", "--key", "ip"]);
     for command in [&["explain", "ip=192.0.2.7"][..], &["table", "get", "192.0.2.7"]] {
         let mut run = Command::new(env!("CARGO_BIN_EXE_gcra-spoa"));
-        let output = run.args(command).arg("--table").arg(&table).output().unwrap();
+        let output = output_beside_agents(run.args(command).arg("--table").arg(&table));
         let (words, status) = said(&output);
         assert!(words.contains("\"deny\"") && status == 0, "{command:?}: {words}");
         assert_eq!(String::from_utf8_lossy(&output.stderr), "");
@@ -402,27 +399,18 @@ fn a_key_without_a_bucket_is_told_from_one_that_owes_nothing() {
 
 #[test]
 fn a_name_is_the_one_in_the_status() {
-    let admin = free_port([127, 0, 0, 1].into()).to_string();
     let mut scene = Scene::with(
         "[policy.check]\nlimits = [\"9/h\", { name = \"daily\", rate = \"2/d\" }]\n\
          key = [\"user\"]\nlowercase = true\n\
          [policy.two]\nlimits = \"2/d\"\nkey = [\"a\", \"b\"]\n",
-        &["--admin", &admin],
+        &admin::ADMIN,
     );
+    let admin = admin::address(&scene.agent);
     assert_eq!(scene.exhaust("check", &[("user", "sk_live_0123456789".into())]), 2);
     let name = scene.said(&["name"], &["sk_live_0123456789"]).0;
     let name = name.trim_end().strip_prefix("policy 'check': ").unwrap().to_owned();
     assert!(name.starts_with("sk_l…(18)#"), "{name}");
-    let status = || {
-        let mut stream = TcpStream::connect(&admin).unwrap();
-        let request =
-            format!("GET /status HTTP/1.1\r\nHost: {admin}\r\nConnection: close\r\n\r\n");
-        stream.write_all(request.as_bytes()).unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        let body = answer.split_once("\r\n\r\n").unwrap().1;
-        serde_json::from_str::<Json>(body).unwrap()["policies"][0]["top_blocked"].to_string()
-    };
+    let status = || admin::status(&admin)["policies"][0]["top_blocked"].to_string();
     assert!(status().contains(&name), "{}, {name}", status());
     assert!(status().contains(r#""limit":"check.daily""#), "{}", status());
     let explanation = scene.json(&["explain"], &["user=sk_live_0123456789"]).remove(0);

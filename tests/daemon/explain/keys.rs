@@ -257,7 +257,7 @@ fn a_string_that_is_not_text_is_found() {
     let run = |command: &[&str], arg: &OsStr| {
         let mut process = Command::new(env!("CARGO_BIN_EXE_gcra-spoa"));
         process.args(command).arg("--config").arg(scene.path("gcra.toml"));
-        process.arg("--table").arg(scene.path("table")).arg(arg).output().unwrap()
+        output_beside_agents(process.arg("--table").arg(scene.path("table")).arg(arg))
     };
     for key in [OsStr::new("strhex:636166e9"), raw] {
         let (words, status) = said(&run(&["table", "get"], key));
