@@ -3,12 +3,12 @@
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::net::{IpAddr, Ipv4Addr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::Once;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -98,7 +98,13 @@ fn ip_reputation_follows_its_list_while_it_serves() {
     let folder = directory();
     let list = folder.path().join("blocklist.txt");
     let (good, bad) = (Ipv4Addr::new(127, 0, 0, 2), Ipv4Addr::new(127, 0, 0, 3));
-    fs::write(&list, format!("# known\n{bad}\n{good} 20\n")).unwrap();
+    // In one step: the example may read it at any time.
+    let write = |text: String| {
+        let new = folder.path().join("new.txt");
+        fs::write(&new, text).unwrap();
+        fs::rename(&new, &list).unwrap();
+    };
+    write(format!("# known\n{bad}\n{good} 20\n"));
     let example = Example::start("ip_reputation", &[("BLOCKLIST", list.to_str().unwrap())]);
     let answer_to = |ip: Ipv4Addr| {
         let response = Client::from(example.haproxy.frontend, ip.into()).get("/").unwrap();
@@ -109,7 +115,7 @@ fn ip_reputation_follows_its_list_while_it_serves() {
     assert_eq!(answer_to(Ipv4Addr::new(127, 0, 0, 4)), (200, "score 0".to_owned()));
 
     // A list with a mistake is not taken, and it says so.
-    fs::write(&list, format!("{good}\n127.0.0.300\n")).unwrap();
+    write(format!("{good}\n127.0.0.300\n"));
     let complaint =
         "blocklist.txt:2: '127.0.0.300' is not an IP address; the old list stays in force";
     wait_until("it complains", || {
@@ -117,57 +123,80 @@ fn ip_reputation_follows_its_list_while_it_serves() {
     });
     assert_eq!(answer_to(good), (200, "score 20".to_owned()));
 
-    fs::write(&list, format!("{good} 90\n{bad} 10\n")).unwrap();
+    write(format!("{good} 90\n{bad} 10\n"));
     wait_until("the good one is bad", || answer_to(good).0 == 403);
     assert_eq!(answer_to(bad), (200, "score 10".to_owned()));
 }
 
-/// A service that answers every line with XY, after a while. Counts what it was asked.
-fn service(delay: Duration) -> (String, Arc<AtomicU64>) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let (address, asked) =
-        (listener.local_addr().unwrap().to_string(), Arc::new(AtomicU64::new(0)));
-    let counter = asked.clone();
-    thread::spawn(move || {
-        for stream in listener.incoming().map_while(Result::ok) {
-            let counter = counter.clone();
-            thread::spawn(move || {
-                let mut line = String::new();
-                BufReader::new(&stream).read_line(&mut line).unwrap();
-                assert!(line.trim_end().parse::<IpAddr>().is_ok(), "{line}");
-                counter.fetch_add(1, Ordering::SeqCst);
-                thread::sleep(delay);
-                let _ = (&stream).write_all(b"XY\n");
-            });
+/// A service that answers every line with XY.
+struct Service {
+    address: String,
+    /// How often it was asked.
+    asked: AtomicU64,
+    /// Whether it answers, after a short while. Until then, questions wait.
+    answers: AtomicBool,
+}
+
+impl Service {
+    fn start(answers: bool) -> Arc<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let answers = AtomicBool::new(answers);
+        let service = Arc::new(Self { address, asked: AtomicU64::new(0), answers });
+        let started = service.clone();
+        thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                // Here, so that it has counted all that came before what it has answered.
+                service.asked.fetch_add(1, Ordering::SeqCst);
+                let service = service.clone();
+                thread::spawn(move || service.answer(stream));
+            }
+        });
+        started
+    }
+
+    fn answer(&self, mut stream: TcpStream) {
+        let mut line = String::new();
+        BufReader::new(&stream).read_line(&mut line).unwrap();
+        assert!(line.trim_end().parse::<IpAddr>().is_ok(), "{line}");
+        loop {
+            thread::sleep(Duration::from_millis(20));
+            if self.answers.load(Ordering::SeqCst) {
+                break;
+            }
         }
-    });
-    (address, asked)
+        let _ = stream.write_all(b"XY\n");
+    }
 }
 
 #[test]
 fn async_lookup_waits_for_the_service_and_remembers() {
     needs!(support::haproxy());
-    let (address, asked) = service(Duration::from_millis(20));
+    let service = Service::start(true);
     // Longer than the pauses of a busy machine, and shorter than HAProxy waits.
-    let example =
-        Example::start("async_lookup", &[("LOOKUP_ADDR", &address), ("DEADLINE_MS", "400")]);
+    let example = Example::start(
+        "async_lookup",
+        &[("LOOKUP_ADDR", &service.address), ("DEADLINE_MS", "400")],
+    );
     let mut client = example.client();
     let mut found = (0, String::new());
     wait_until("it is found in time", || {
         found = get(&mut client, &[]);
         found.1.starts_with("XY")
     });
-    let before = asked.load(Ordering::SeqCst);
+    let before = service.asked.load(Ordering::SeqCst);
     assert_eq!(get(&mut client, &[]), (200, "XY cache=1".to_owned()));
-    assert_eq!(asked.load(Ordering::SeqCst), before, "from the cache");
+    assert_eq!(service.asked.load(Ordering::SeqCst), before, "from the cache");
 }
 
 #[test]
 fn async_lookup_does_not_wait_for_a_service_that_is_too_slow() {
     needs!(support::haproxy());
-    let (address, _) = service(Duration::from_millis(1500));
-    let example =
-        Example::start("async_lookup", &[("LOOKUP_ADDR", &address), ("DEADLINE_MS", "30")]);
+    let service = Service::start(false);
+    let example = Example::start(
+        "async_lookup",
+        &[("LOOKUP_ADDR", &service.address), ("DEADLINE_MS", "30")],
+    );
     let frontend = example.haproxy.frontend;
     let ask = move |number: u8| {
         let mut client = Client::from(frontend, Ipv4Addr::new(127, 0, 1, number).into());
@@ -177,7 +206,8 @@ fn async_lookup_does_not_wait_for_a_service_that_is_too_slow() {
     for client in clients {
         assert_eq!(client.join().unwrap(), (200, "unknown cache=".to_owned()));
     }
-    // The answers that came late are in the cache.
+    service.answers.store(true, Ordering::SeqCst);
+    // The answers that come late are in the cache.
     wait_until("it is known", || ask(1)() == (200, "XY cache=1".to_owned()));
 }
 
