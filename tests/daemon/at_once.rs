@@ -2,6 +2,7 @@
 //! with `settle`, with `bandwidth`, and with a count in windows. Two machines, with a real store.
 
 use std::fs;
+use std::net::Ipv4Addr;
 use std::process::{Command, Output};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,7 +18,7 @@ use crate::support;
 use crate::support::proxy::Proxy;
 use crate::support::server_groups::{cluster, cluster_url};
 use crate::support::valkey::{Server, valkey};
-use crate::support::{Agent, admin, directory, needs, wait_until};
+use crate::support::{Agent, admin, directory, free_port, needs, wait_until};
 
 /// An agent with a table of its own, as on a machine of its own.
 struct Machine {
@@ -337,6 +338,16 @@ fn an_agent_that_is_killed_takes_nothing_along() {
     const COUNT: usize = 1_500;
     let policies = format!("[policy.api]\n{SHARED}limits = {{ count = {COUNT}, {} }}\n", month());
     let mut machines = Machines::start(2, &policies);
+    // No client of another program gets this port while the agent is away.
+    let place = free_port(Ipv4Addr::LOCALHOST.into()).to_string();
+    let restart = |machine: &mut Machine| {
+        machine.agent.process.kill();
+        let table = machine.directory.path().join("table");
+        let file = machine.directory.path().join("gcra-spoa.toml");
+        let args = [&admin::ADMIN, &["--config", file.to_str().unwrap()][..]].concat();
+        machine.agent = Agent::start_at(&table, &place, &args);
+    };
+    restart(&mut machines.each[0]);
     let addresses: Vec<_> =
         machines.each.iter().map(|machine| machine.agent.address.clone()).collect();
     let (allowed, lost) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
@@ -353,12 +364,7 @@ fn an_agent_that_is_killed_takes_nothing_along() {
         .collect();
     for share in 1..=3 {
         wait_until("some are allowed", || allowed.load(Ordering::Relaxed) > share * COUNT / 5);
-        let machine = &mut machines.each[0];
-        machine.agent.process.kill();
-        let table = machine.directory.path().join("table");
-        let file = machine.directory.path().join("gcra-spoa.toml");
-        let args = [&admin::ADMIN, &["--config", file.to_str().unwrap()][..]].concat();
-        machine.agent = Agent::start_at(&table, &addresses[0], &args);
+        restart(&mut machines.each[0]);
     }
     threads.into_iter().for_each(|thread| thread.join().unwrap());
     let [allowed, lost] = [allowed, lost].map(|count| count.load(Ordering::Relaxed));
@@ -505,18 +511,22 @@ fn machines_keep_one_queue() {
         format!("[policy.api]\n{SHARED}limits = \"6/m burst 2\"\nmax_delay = \"60s\"\n");
     let machines = Machines::start(2, &policies);
     let start = Instant::now();
-    let asked: Vec<_> = (0..12)
-        .map(|number| {
+    let (mut asked, mut client) = (Vec::new(), String::new());
+    // After a pause longer than that, a cell may have come back that nobody has waited for.
+    let is_fast = (1..=5).any(|attempt| {
+        client = format!("192.0.2.{attempt}");
+        let ask = |number: usize| {
             let before = start.elapsed();
-            let answer = machines.api(number % 2, "192.0.2.1");
+            let answer = machines.api(number % 2, &client);
             (before, start.elapsed(), answer)
-        })
-        .collect();
-    let end = start.elapsed();
+        };
+        asked = (0..12).map(ask).collect();
+        start.elapsed() - asked[0].0 < Duration::from_secs(10)
+    });
+    assert!(is_fast, "{asked:?}");
     let allowed: Vec<_> = asked.iter().filter(|(_, _, answer)| !is_blocked(answer)).collect();
-    // Two at once, six in a minute, and those that came back meanwhile.
-    let most = 8 + usize::try_from(end.as_secs() / 10).unwrap();
-    assert!((8..=most).contains(&allowed.len()), "{asked:?}");
+    // Two at once, and six in a minute.
+    assert_eq!(allowed.len(), 8, "{asked:?}");
     for (place, (before, after, answer)) in allowed.iter().enumerate() {
         let delay = Duration::from_millis(number(answer, "delay_ms"));
         // The earliest that this one may go on if the first request came at the latest moment,
@@ -543,7 +553,8 @@ fn machines_keep_one_queue() {
     let denied = asked.iter().find(|(_, _, answer)| is_blocked(answer)).unwrap();
     assert!((1..=10).contains(&number(&denied.2, "retry_after")), "{denied:?}");
     // Its queue is full now, and has a place soon.
-    let explain = ["explain", "--ask-store", "ip=192.0.2.1"];
+    let client = format!("ip={client}");
+    let explain = ["explain", "--ask-store", &client];
     let explained = machines.run(0, &explain);
     let blocked = explained.contains("a request now is blocked; the next one is allowed in ");
     let delayed = explained.contains("a request now is allowed with a delay of ");
@@ -551,7 +562,7 @@ fn machines_keep_one_queue() {
     let delayed =
         || machines.run(0, &explain).contains("a request now is allowed with a delay of");
     wait_until("there is a place in the queue", delayed);
-    let reset = machines.output(0, &["table", "reset", "ip=192.0.2.1"]);
+    let reset = machines.output(0, &["table", "reset", &client]);
     let said = String::from_utf8_lossy(&reset.stderr);
     assert!(
         said.contains("a machine that has just blocked the client does so for up to 1 s more")

@@ -303,9 +303,9 @@ fn an_audit_file_that_is_rotated_is_followed_and_a_link_in_its_place_is_not() {
     let before = lines(&audit);
     fs::rename(&audit, path("audit.2")).unwrap();
     fs::write(path("victim"), "as it was\n").unwrap();
-    // Between the two the agent may have made a file.
-    let _ = fs::remove_file(&audit);
-    symlink(path("victim"), &audit).unwrap();
+    // Meanwhile the agent may make a file, which this replaces.
+    symlink(path("victim"), path("link")).unwrap();
+    fs::rename(path("link"), &audit).unwrap();
     let said = "again: it is a symbolic link, which could lead anywhere";
     wait_until("it is said", || agent.process.lines().iter().any(|line| line.contains(said)));
     ask();

@@ -11,7 +11,7 @@ use spop_codec::Value;
 
 use crate::support::spop::Spop;
 use crate::support::valkey::{Server, valkey};
-use crate::support::{Agent, admin, directory, needs, wait_until};
+use crate::support::{Agent, PATIENCE, admin, directory, needs, wait_until};
 
 const RATE: f64 = 100.0;
 const BURST: f64 = 20.0;
@@ -100,12 +100,15 @@ impl Judge {
 /// Asks both agents at the same time.
 fn ask_both(agents: [&Agent; 2], time: Duration) -> Judge {
     let (judge, start) = (Judge::default(), Instant::now());
-    thread::scope(|scope| {
-        for agent in agents {
-            scope.spawn(|| judge.ask(start, &agent.address, time));
-        }
-    });
-    assert!(judge.cells() > 20, "{}", judge.cells());
+    // A busy machine may need longer until enough was allowed.
+    while judge.cells() <= 20 {
+        assert!(start.elapsed() < PATIENCE, "{}", judge.cells());
+        thread::scope(|scope| {
+            for agent in agents {
+                scope.spawn(|| judge.ask(start, &agent.address, time));
+            }
+        });
+    }
     judge
 }
 

@@ -484,23 +484,26 @@ fn they_wait_for_their_turn(store: Option<&Server>) {
     let haproxy = Haproxy::start("delay.cfg", &behind([&agents[0], &agents[1]]));
     // Until a machine was fast enough that some had to wait, and some would have had to wait for
     // too long. Each round has a client of its own.
-    let mut client = 0;
+    let (mut client, mut too_early) = (0, 0);
     let mut waits_and_denials = |what: &str| {
         wait_until(what, || {
             client += 1;
             let start = Instant::now();
             let round = at_once(&haproxy, Ipv4Addr::new(127, 0, 2, client), 40);
-            for (place, at) in (1..).zip(&round.passed) {
-                // In the time until then no more have passed than the limit allows. HAProxy may
-                // begin to count the delay a little before the agent did: by the time that one
-                // round of its events takes, which is much less than this on any machine.
-                let least = INTERVAL * u32::try_from(usize::saturating_sub(place, BURST)).unwrap();
-                let elapsed = *at - start + Duration::from_millis(500);
-                assert!(elapsed >= least, "{place} passed within {elapsed:?}");
-            }
+            // In the time until each passes no more have passed than the limit allows. HAProxy may
+            // begin to count the delay a little before the agent did: by the time that one round
+            // of its events takes, which is much less than this, unless a busy machine has let it
+            // wait in just that round.
+            let least =
+                |place| INTERVAL * u32::try_from(usize::saturating_sub(place, BURST)).unwrap();
+            let is_kept = (1..)
+                .zip(&round.passed)
+                .all(|(place, at)| *at - start + Duration::from_millis(500) >= least(place));
+            too_early = if is_kept { 0 } else { too_early + 1 };
+            assert!(too_early < 3, "in three rounds, too many have passed too early: {round:?}");
             // At the end of the longest delay it would be the turn of at least one.
             assert!(round.denied.iter().all(|wait| (1..=2).contains(wait)), "{round:?}");
-            !round.denied.is_empty() && round.passed.len() > 2 * BURST
+            is_kept && !round.denied.is_empty() && round.passed.len() > 2 * BURST
         });
     };
     waits_and_denials("some wait and some are denied");
