@@ -283,9 +283,10 @@ impl Done {
 /// little.
 fn is_telling(logs: &BTreeMap<u32, Vec<u64>>) -> bool {
     let cells = |key: u32| logs.get(&key).map_or(&[][..], Vec::as_slice);
-    let mut windows = COUNTED.flat_map(|key| cells(key).chunk_by(u64::eq)).map(<[u64]>::len);
+    let mut windows =
+        COUNTED.clone().flat_map(|key| cells(key).chunk_by(u64::eq)).map(<[u64]>::len);
     (0..HOT).all(|key| cells(key).len() > 10 * hot().burst() as usize)
-        && COUNTED.all(|key| !cells(key).is_empty())
+        && COUNTED.clone().all(|key| !cells(key).is_empty())
         && windows.any(|cells| cells > MOST as usize / 2)
 }
 

@@ -132,7 +132,7 @@ pub fn free_port(ip: IpAddr) -> SocketAddr {
 }
 
 /// Runs a command to agents, and again while it ends because one was late: it does not answer
-/// within 15 s, or has given no sign of life for 5 s. A busy machine may let an agent wait so long.
+/// within 15 s, or has given no sign of life for 5 s. A busy machine may be that slow.
 pub fn in_time(run: impl FnMut() -> Output) -> Output {
     let in_words = [" within 15 s", " silent for 5 s", "no agent uses the table "];
     let in_json = [r#""outcome":"waiting""#, r#""outcome":"silent""#];
