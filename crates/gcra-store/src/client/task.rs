@@ -66,6 +66,8 @@ pub(crate) struct Task {
     paused: FuturesUnordered<Pin<Box<dyn Future<Output = Paused> + Send>>>,
     /// When the log last said that a slot is being moved.
     told_moving: Option<Instant>,
+    /// Lines of the log that become true when the state is published.
+    to_tell: Vec<String>,
     /// A server could be used at some time.
     was_used: bool,
 }
@@ -170,6 +172,7 @@ impl Task {
             clocks: Clocks::new(),
             paused: FuturesUnordered::new(),
             told_moving: None,
+            to_tell: Vec::new(),
             was_used: false,
         }
     }
@@ -560,7 +563,7 @@ impl Task {
                     replicas => format!(", and {replicas} replicas must confirm"),
                 };
                 if was_told || !server.was_used {
-                    log::info!("the store at {address} is used{again}{confirm}");
+                    self.to_tell.push(format!("the store at {address} is used{again}{confirm}"));
                 }
                 server.was_used = true;
             }
@@ -738,6 +741,8 @@ impl Task {
             health.looks = self.looks;
             health.note(usable);
         });
+        // Now it is true: a reader of the log may ask.
+        self.to_tell.drain(..).for_each(|sentence| log::info!("{sentence}"));
     }
 }
 

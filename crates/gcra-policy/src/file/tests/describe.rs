@@ -265,8 +265,8 @@ fn a_change_is_said_by_policy() {
     let rest = "penalty = { cells = 2, ceiling = \"1m\" }\n[policy.new]\nlimits = \"1/s\"\n";
     let changes = file("10/s burst 20", rest).changes_since(&old, now);
     let read = "policy 'read': 20 per second, up to 40 at once: at most 60 in any second -> 10 \
-                per second, up to 20 at once: at most 30 in any second; each blocked request is \
-                charged 2 cells, which adds at most 1m to the wait";
+                per second, up to 20 at once: at most 30 in any second; the limit that denies a \
+                request is charged 2 cells, which adds at most 1m to the wait";
     assert_eq!(changes, [read, "policy 'old' is gone", "policy 'new' is new"]);
     assert_eq!(old.changes_since(&old, now), [""; 0]);
 }
