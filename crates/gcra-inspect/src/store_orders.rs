@@ -840,6 +840,7 @@ mod tests {
         assert_eq!(lacking(&[all[1].clone(), entry(1, "exempt", one, 90)]), [first]);
         // The machine was started anew: any end is later.
         for mut order in machine.table.board().orders() {
+            machine.table.board().end_order(&order).unwrap();
             order.given = Time::ZERO;
             machine.table.board().give_order(&order).unwrap();
         }

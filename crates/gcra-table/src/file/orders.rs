@@ -6,12 +6,12 @@
 
 use core::cmp::Reverse;
 use core::net::{IpAddr, Ipv6Addr};
-use core::sync::atomic::{Ordering, fence};
 
 use crate::file::checked::{Checked, Checksum, Seen, text_in_words, text_to_words};
 use crate::hash::SipHasher;
 use crate::key::KeyHash;
 use crate::sentences::sentences;
+use crate::sync::{Ordering, fence};
 use crate::time::{Nanos, Time};
 
 /// How many orders a table can hold at a time.
@@ -195,25 +195,40 @@ impl<'a> Orders<'a> {
         false
     }
 
-    /// Writes down an order in the place of an earlier one about the same clients of the same
-    /// policy. One that ends now, or has ended, only removes the earlier one. False when there is
+    /// Writes down an order, unless a later one about the same clients of the same policy is known.
+    /// One that ends now, or has ended, only removes what was not given later. False when there is
     /// no space.
+    ///
+    /// Of several entries about the same clients the one that was given last stays, and of those
+    /// that were given at the same time the one in the first place. An entry is removed only by a
+    /// process that has seen one that stays rather, and written over only by such a one. So one of
+    /// them is always there.
     pub(crate) fn put(self, order: &Order) -> bool {
         let latest = self.now.saturating_add(LONGEST_ORDER);
         let words = order.to_words(order.until.min(latest));
-        for _ in 0..ATTEMPTS {
-            // If several processes wrote the same one at the same time, it is there more than
-            // once.
-            let mut same = self
-                .places()
-                .filter(|(entry, _)| self.read(entry).is_some_and(|known| known.is_about(order)));
-            let first = same.next();
-            same.for_each(|(entry, _)| self.remove(entry, |known| known.is_about(order)));
-            if order.until <= self.now {
-                first.inspect(|(entry, _)| self.remove(entry, |known| known.is_about(order)));
-                return true;
+        if order.until <= self.now {
+            for (_, entry, known) in self.about(order) {
+                if known.given <= order.given {
+                    self.remove(entry, |now| *now == known);
+                }
             }
-            let place = first.or_else(|| self.free_place());
+            return true;
+        }
+        for _ in 0..ATTEMPTS {
+            let known = self.about(order).min_by_key(|(_, _, known)| Reverse(known.given));
+            let is_there =
+                |known: &Order| known.given > order.given || known.to_words(known.until) == words;
+            let place = match known {
+                Some((_, _, known)) if is_there(&known) => {
+                    self.keep_latest(order);
+                    return true;
+                }
+                // Given at the same time, as before this machine was started.
+                Some((seen, entry, known)) if known.given == order.given => Some((entry, seen)),
+                // A place of its own: a process that is killed here leaves the earlier one.
+                Some((seen, entry, _)) => self.free_place().or(Some((entry, seen))),
+                None => self.free_place(),
+            };
             let Some((entry, seen)) = place else { return false };
             if entry.words.write(self.checksum, seen, words) {
                 self.keep_latest(order);
@@ -223,19 +238,23 @@ impl<'a> Orders<'a> {
         false
     }
 
-    /// Several processes may put an order about the same clients into places of their own at the
-    /// same time. Each looks again when its own is there, so the last of them sees all: the latest
-    /// stays, and of equally late ones the first.
+    /// Removes all about the same clients but the one that stays.
     fn keep_latest(self, order: &Order) {
         // Of two processes, one at least sees the other's.
         fence(Ordering::SeqCst);
-        let known = |entry| self.read(entry).filter(|known| known.is_about(order));
-        let known = self.entries.iter().filter_map(|entry| Some((known(entry)?, entry)));
-        let mut known: Vec<_> = known.collect();
-        known.sort_by_key(|(known, _)| Reverse(known.given));
-        for (known, entry) in known.iter().skip(1) {
+        let mut known: Vec<_> = self.about(order).collect();
+        known.sort_by_key(|(_, _, known)| Reverse(known.given));
+        for (_, entry, known) in known.iter().skip(1) {
             self.remove(entry, |now| now == known);
         }
+    }
+
+    /// The entries about the same clients of the same policy, in the order of their places.
+    fn about(self, order: &Order) -> impl Iterator<Item = (Seen, &'a OrderEntry, Order)> {
+        self.places().filter_map(move |(entry, seen)| {
+            let known = self.read(entry).filter(|known| known.is_about(order))?;
+            Some((seen, entry, known))
+        })
     }
 
     /// Makes a place free if it has such an order, and not if another process writes one there.
@@ -273,7 +292,8 @@ impl<'a> Orders<'a> {
         self.entries.iter().map(|entry| (entry, entry.words.seen()))
     }
 
-    /// One that holds nothing or has ended; else one whose writer was killed, or is writing now.
+    /// One that holds nothing or has ended; else one whose writer was killed, or is writing now:
+    /// then, and so only if there is no other place, both orders may be lost.
     fn free_place(self) -> Option<(&'a OrderEntry, Seen)> {
         let is_unused = |(entry, _): &(&'a OrderEntry, Seen)| {
             self.read(entry).is_none() && self.read_reset(entry).is_none()
@@ -673,5 +693,55 @@ mod tests {
                 prop_assert_eq!(found, right);
             }
         }
+    }
+}
+
+/// An entry has 30 words, which is too much for loom.
+#[cfg(all(test, gcra_shuttle))]
+mod model {
+    use shuttle::{sync::Arc, thread};
+
+    use super::*;
+
+    fn at(entries: &[OrderEntry]) -> Orders<'_> {
+        Orders::new(entries, SipHasher::new(b"0123456789abcdef"), Time(10))
+    }
+
+    fn order(given: u64, until: u64) -> Order {
+        Order {
+            policy: 1,
+            kind: OrderKind::Block,
+            target: OrderTarget::Client { key: KeyHash(7), groups: [None; 2] },
+            until: Time(until),
+            given: Time(given),
+            since: Time(given),
+            key: String::new(),
+            note: String::new(),
+            giver: String::new(),
+        }
+    }
+
+    /// Three processes give orders about the same client at once, or end an earlier one.
+    fn three_give() {
+        for orders in
+            [[(1, 90), (1, 90), (1, 90)], [(1, 90), (2, 90), (3, 90)], [(1, 90), (2, 90), (1, 0)]]
+        {
+            let entries = Arc::new([(); 4].map(|()| OrderEntry { words: Checked::free() }));
+            let put = |(given, until)| {
+                let entries = entries.clone();
+                move || assert!(at(&*entries).put(&order(given, until)), "there is space")
+            };
+            let others: Vec<_> = orders[1..].iter().map(|it| thread::spawn(put(*it))).collect();
+            put(orders[0])();
+            others.into_iter().for_each(|other| other.join().unwrap());
+            let all: Vec<_> = at(&*entries).all().collect();
+            let last = orders.iter().max_by_key(|(given, _)| given).unwrap();
+            assert_eq!(all, [order(last.0, last.1)], "the last one is there, once");
+        }
+    }
+
+    #[test]
+    fn of_orders_that_several_give_the_last_is_there_once() {
+        crate::model::model(None, three_give);
     }
 }

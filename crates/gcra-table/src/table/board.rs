@@ -120,8 +120,8 @@ impl<'t> Board<'t> {
         }
     }
 
-    /// Writes down an order about clients, in the place of the one about the same clients of the
-    /// same policy. It is in force for [`LONGEST_ORDER`](crate::board::LONGEST_ORDER) at most.
+    /// Writes down an order about clients. Of several about the same clients of the same policy,
+    /// the one that was given last stays. It is in force for [`LONGEST_ORDER`](crate::board::LONGEST_ORDER) at most.
     /// Each process has to read the [`orders`](Self::orders), and to decide by them without a
     /// charge.
     ///
