@@ -195,9 +195,9 @@ impl<'a> Orders<'a> {
         false
     }
 
-    /// Writes down an order, unless a later one about the same clients of the same policy is known.
-    /// One that ends now, or has ended, only removes what was not given later. False when there is
-    /// no space.
+    /// Writes down an order, unless a later one about the same clients of the same policy is
+    /// known. One that ends now, or has ended, only removes what was not given later. False when
+    /// there is no space.
     ///
     /// Of several entries about the same clients the one that was given last stays, and of those
     /// that were given at the same time the one in the first place. An entry is removed only by a
