@@ -66,8 +66,8 @@ pub(crate) struct Task {
     paused: FuturesUnordered<Pin<Box<dyn Future<Output = Paused> + Send>>>,
     /// When the log last said that a slot is being moved.
     told_moving: Option<Instant>,
-    /// Lines of the log that become true when the state is published.
-    to_tell: Vec<String>,
+    /// Servers that are used when the state is published, in the words of the log.
+    to_tell: Vec<[String; 3]>,
     /// A server could be used at some time.
     was_used: bool,
 }
@@ -563,7 +563,7 @@ impl Task {
                     replicas => format!(", and {replicas} replicas must confirm"),
                 };
                 if was_told || !server.was_used {
-                    self.to_tell.push(format!("the store at {address} is used{again}{confirm}"));
+                    self.to_tell.push([address.to_string(), again, confirm]);
                 }
                 server.was_used = true;
             }
@@ -741,8 +741,10 @@ impl Task {
             health.looks = self.looks;
             health.note(usable);
         });
-        // Now it is true: a reader of the log may ask.
-        self.to_tell.drain(..).for_each(|sentence| log::info!("{sentence}"));
+        // Only now it is true, and a reader of the log may ask.
+        for [address, again, confirm] in self.to_tell.drain(..) {
+            log::info!("the store at {address} is used{again}{confirm}");
+        }
     }
 }
 
