@@ -53,7 +53,7 @@ pub(crate) fn section(rows: &[Row], rounds: usize, seconds: u64) -> String {
         if !rows.is_empty() {
             writeln!(out, "{}\n", legend(group)).unwrap();
             cpu_table(&mut out, &rows, &versions);
-            // What wrk saw of the other loads says the same.
+            // With the other loads wrk saw the same.
             if group == Group::Asking {
                 let of_last: Vec<_> =
                     rows.into_iter().filter(|row| row.version == *last).collect();

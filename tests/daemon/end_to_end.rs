@@ -491,9 +491,8 @@ fn they_wait_for_their_turn(store: Option<&Server>) {
             let start = Instant::now();
             let round = at_once(&haproxy, Ipv4Addr::new(127, 0, 2, client), 40);
             // In the time until each passes no more have passed than the limit allows. HAProxy may
-            // begin to count the delay a little before the agent did: by the time that one round
-            // of its events takes, which is much less than this, unless a busy machine has let it
-            // wait in just that round.
+            // begin to count the delay before the agent does, by one round of its events. That is
+            // much less than this, unless HAProxy stood still in this round.
             let least =
                 |place| INTERVAL * u32::try_from(usize::saturating_sub(place, BURST)).unwrap();
             let passed: Vec<_> = round.passed.iter().map(|at| *at - start).collect();

@@ -75,8 +75,8 @@ pub fn ask(address: &str, request: &str) -> Answer {
     }
 }
 
-/// What `top --once` prints, once it has all of these parts. It waits for an agent for 3 s, and an
-/// agent waits for the others for 1 s, so on a busy machine some may be missing.
+/// The output of `top --once`, as soon as it has all of these parts. It waits for an agent for
+/// 3 s, and an agent waits for the others for 1 s, so on a busy machine some may be missing.
 pub fn top(args: &[&str], parts: &[&str]) -> String {
     let mut page = String::new();
     wait_until(&format!("top tells of {parts:?}"), || {

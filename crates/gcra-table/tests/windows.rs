@@ -221,7 +221,7 @@ fn a_resize_moves_counts() {
         let key = table.hash(&key.to_le_bytes());
         table.count(key, window, 10, cells, &mut table.reading()).unwrap().is_allowed()
     };
-    // So few that there is a slot for each of them, wherever its hash leads.
+    // There is a slot for each of eight keys, in any two lines.
     assert!((0..8).all(|key| count(&table, key, 7)));
     Table::resize(&path, Slots::new(256).unwrap(), std::time::Duration::ZERO).unwrap();
     // By a process that has not noticed it, and by one that has.

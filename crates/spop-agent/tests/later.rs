@@ -103,7 +103,7 @@ async fn who_takes_too_long_gets_what_was_set_at_first() {
     for (id, length) in [(3, 7), (2, 50), (1, 7)] {
         assert_eq!(peer.next().await, ack(id, length));
     }
-    // What comes too late is dropped, and the connection continues.
+    // A late result is dropped, and the connection continues.
     gate.until_waiting(0).await;
     gate.permits.add_permits(1);
     peer.send(&question(4, 20)).await;

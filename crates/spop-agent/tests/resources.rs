@@ -1,5 +1,5 @@
-//! What connections cost: memory and open files of the whole process, so these tests run one after
-//! the other, and in a program of their own.
+//! The memory and the open files that connections take. Both belong to the whole process, so these
+//! tests have a program of their own, and run one after the other.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, reason = "tests")]
 
 mod peer;

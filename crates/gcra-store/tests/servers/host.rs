@@ -33,8 +33,8 @@ pub fn config_without_looks(url: &str) -> Config {
     config
 }
 
-/// What `check` finds over one connection to each server. With the time of [`config`] it would try
-/// another one each 12.5 ms, and a busy machine would be busy with nothing else.
+/// The findings of `check` over one connection to each server. With the time of [`config`] it
+/// would try another one each 12.5 ms, and do nothing else on a busy machine.
 pub async fn checked(mut config: Config) -> Vec<Finding> {
     config.look_every = SELDOM;
     check(config).await.unwrap()

@@ -13,7 +13,7 @@ const FREE: u64 = 0;
 /// The checksum while the words are being written.
 const WRITING: u64 = 1;
 
-/// What was in a place when it was looked at: its checksum.
+/// The checksum of a place when it was looked at.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Seen(u64);
 

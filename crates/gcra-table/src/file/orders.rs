@@ -199,10 +199,9 @@ impl<'a> Orders<'a> {
     /// known. One that ends now, or has ended, only removes what was not given later. False when
     /// there is no space.
     ///
-    /// Of several entries about the same clients the one that was given last stays, and of those
-    /// that were given at the same time the one in the first place. An entry is removed only by a
-    /// process that has seen one that stays rather, and written over only by such a one. So one of
-    /// them is always there.
+    /// Of several entries about the same clients, the one that was given last stays. Of equally
+    /// late ones, the one in the first place stays. A process removes an entry only if it has seen
+    /// another one that stays rather than this one. So the entry that stays is never removed.
     pub(crate) fn put(self, order: &Order) -> bool {
         let latest = self.now.saturating_add(LONGEST_ORDER);
         let words = order.to_words(order.until.min(latest));
@@ -287,7 +286,7 @@ impl<'a> Orders<'a> {
         (self.now < order.until && order.until <= latest).then_some(order)
     }
 
-    /// The places, each with what is there before it is read.
+    /// The places, each with its checksum from before it is read.
     fn places(self) -> impl Iterator<Item = (&'a OrderEntry, Seen)> {
         self.entries.iter().map(|entry| (entry, entry.words.seen()))
     }
