@@ -5,6 +5,7 @@ mod support;
 
 use std::cell::RefCell;
 use std::fs;
+use std::io::ErrorKind;
 use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
 use std::os::linux::net::SocketAddrExt as _;
@@ -59,7 +60,11 @@ impl Systemd {
     fn next(&self, watchdog: bool) -> String {
         loop {
             let mut message = [0; 4096];
-            let length = self.socket.recv(&mut message).expect("the agent notifies");
+            let length = match self.socket.recv(&mut message) {
+                // This process was stopped for a moment.
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                length => length.expect("the agent notifies"),
+            };
             let message = String::from_utf8(message[..length].to_vec()).unwrap();
             let is_watchdog = message == "WATCHDOG=1\n";
             if watchdog && is_watchdog {
