@@ -6,6 +6,7 @@
 
 use core::cmp::Reverse;
 use core::net::{IpAddr, Ipv6Addr};
+use std::collections::HashMap;
 
 use crate::file::checked::{Checked, Checksum, Seen, text_in_words, text_to_words};
 use crate::hash::SipHasher;
@@ -151,15 +152,44 @@ impl<'a> Orders<'a> {
         Self { entries, checksum: Checksum::new(hasher, b"gcra-table order"), now }
     }
 
-    /// Those that have not ended, in no particular order. Damaged ones are left out.
-    pub(crate) fn all(self) -> impl Iterator<Item = Order> {
-        self.entries.iter().filter_map(move |entry| self.read(entry))
+    /// Those that have not ended, the one about each client or network that [stays](Self::put), in
+    /// no particular order. Damaged ones are left out.
+    pub(crate) fn all(self) -> Vec<Order> {
+        let all = self.at_one_moment(|| self.entries.iter().filter_map(|it| self.read(it)));
+        // A process may be killed before it removes an earlier one.
+        let mut places = HashMap::with_capacity(all.len());
+        let mut latest: Vec<Order> = Vec::with_capacity(all.len());
+        for order in all {
+            let place = *places.entry((order.policy, order.target)).or_insert(latest.len());
+            match latest.get_mut(place) {
+                Some(known) if known.given < order.given => *known = order,
+                Some(_) => {}
+                None => latest.push(order),
+            }
+        }
+        latest
+    }
+
+    /// All that the entries had at one moment. An order that is given anew gets another place, so
+    /// a reader could come too late for the one and too early for the other.
+    fn at_one_moment<T, I: Iterator<Item = T>>(self, read: impl Fn() -> I) -> Vec<T> {
+        let seen = || self.places().map(|(_, seen)| seen);
+        let mut all = Vec::new();
+        for _ in 0..ATTEMPTS {
+            let before: Vec<_> = seen().collect();
+            all = read().collect();
+            fence(Ordering::Acquire);
+            if seen().eq(before) {
+                break;
+            }
+        }
+        all
     }
 
     /// The last reset of each policy.
     pub(crate) fn resets(self) -> Vec<PolicyReset> {
-        let mut all: Vec<_> =
-            self.entries.iter().filter_map(|entry| self.read_reset(entry)).collect();
+        let read = || self.entries.iter().filter_map(|entry| self.read_reset(entry));
+        let mut all = self.at_one_moment(read);
         all.sort_by_key(|reset| (reset.policy, Reverse(reset.at)));
         all.dedup_by_key(|reset| reset.policy);
         all
@@ -474,7 +504,7 @@ mod tests {
     #[test]
     fn an_order_begins_is_changed_and_ends() {
         let entries = entries(4);
-        let all = |now| at(&entries, now).all().collect::<Vec<_>>();
+        let all = |now| at(&entries, now).all();
         assert_eq!(all(s(1)), []);
         let first = order(1, 7, s(10));
         assert!(at(&entries, s(1)).put(&first));
@@ -508,9 +538,53 @@ mod tests {
                     });
                 }
             });
-            let all: Vec<_> = at(&entries, s(4)).all().collect();
+            let all: Vec<_> = at(&entries, s(4)).all();
             assert_eq!(all.len(), 1, "{all:?}");
         }
+    }
+
+    #[test]
+    fn of_two_that_a_killed_process_left_the_later_counts_and_ends_with_the_other() {
+        let entries = entries(4);
+        let later = Order { kind: OrderKind::Exempt, given: s(2), ..order(1, 7, s(20)) };
+        let orders = at(&entries, s(3));
+        for (place, left) in [order(1, 7, s(10)), later.clone()].into_iter().enumerate() {
+            let words = left.to_words(left.until);
+            let place = &entries[place].words;
+            assert!(place.write(orders.checksum, place.seen(), words));
+        }
+        assert_eq!(orders.all(), std::slice::from_ref(&later));
+        assert!(orders.put(&Order { until: Time::ZERO, ..later }));
+        assert_eq!(orders.all(), []);
+    }
+
+    #[test]
+    fn an_order_that_is_given_anew_is_seen_once_at_each_moment() {
+        let entries = entries(8);
+        let is_over = std::sync::atomic::AtomicBool::new(false);
+        assert!(at(&entries, s(4)).put(&order(1, 7, s(10))));
+        let wrong = thread::scope(|scope| {
+            for key in [7, 8] {
+                let (entries, is_over) = (&entries, &is_over);
+                scope.spawn(move || {
+                    // Another one comes and goes, so that other places are free.
+                    for given in 2.. {
+                        let until = if key == 8 && given % 2 == 0 { s(0) } else { s(10) };
+                        let again = Order { given: Time(s(1).0 + given), ..order(1, key, until) };
+                        assert!(at(entries, s(4)).put(&again));
+                        if is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                            return;
+                        }
+                    }
+                });
+            }
+            let once =
+                |all: &Vec<Order>| all.iter().filter(|it| it.key == "client 7").count() == 1;
+            let wrong = (0..20_000).map(|_| at(&entries, s(4)).all()).find(|all| !once(all));
+            is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+            wrong
+        });
+        assert_eq!(wrong, None);
     }
 
     #[test]
@@ -531,7 +605,8 @@ mod tests {
                     });
                 }
             });
-            let mut all: Vec<_> = at(&entries, s(4)).all().map(|order| order.key).collect();
+            let mut all: Vec<_> =
+                at(&entries, s(4)).all().into_iter().map(|order| order.key).collect();
             all.sort_unstable();
             assert_eq!(all, ["client 1", "client 2"]);
             assert_eq!(at(&entries, s(4)).resets(), [reset(1, 5)]);
@@ -548,8 +623,8 @@ mod tests {
         assert!(at(&entries, s(1)).put(&order(1, 3, s(6))), "one that is known has its place");
         assert!(at(&entries, s(5)).put(&order(1, 4, Time(u64::MAX))), "others have ended");
         let latest = s(5).saturating_add(LONGEST_ORDER);
-        assert!(at(&entries, s(5)).all().any(|found| found.until == latest));
-        assert_eq!(at(&entries, latest).all().count(), 0);
+        assert!(at(&entries, s(5)).all().iter().any(|found| found.until == latest));
+        assert_eq!(at(&entries, latest).all().len(), 0);
     }
 
     #[test]
@@ -562,17 +637,17 @@ mod tests {
             ..order(1, 1, s(10))
         };
         assert!(at(&entries, s(1)).put(&hostile));
-        let read = at(&entries, s(1)).all().next().unwrap();
+        let read = at(&entries, s(1)).all().remove(0);
         assert_eq!(read.key, format!("?[2J?{}", "x".repeat(74)));
         assert!(!read.note.contains(['\r', '\n']), "{:?}", read.note);
         assert_eq!(read.giver, "g".repeat(48));
         entries[0].words.flip(2);
-        assert_eq!(at(&entries, s(1)).all().count(), 0);
+        assert_eq!(at(&entries, s(1)).all().len(), 0);
         entries[1].words.break_off();
         for key in 0..2 {
             assert!(at(&entries, s(1)).put(&order(1, key, s(10))));
         }
-        assert_eq!(at(&entries, s(1)).all().count(), 2);
+        assert_eq!(at(&entries, s(1)).all().len(), 2);
     }
 
     #[test]
@@ -603,7 +678,7 @@ mod tests {
             assert!(at(&old, s(1)).put(&order(1, key, s(10 + key))));
         }
         at(&new, s(10)).take_over(at(&old, s(10)));
-        assert_eq!(at(&new, s(10)).all().count(), 2);
+        assert_eq!(at(&new, s(10)).all().len(), 2);
     }
 
     fn reset(policy: u64, at: u64) -> PolicyReset {
@@ -619,11 +694,11 @@ mod tests {
         }
         let all = |entries: &[OrderEntry], now| at(entries, now).resets();
         assert_eq!(all(&entries, s(1)), [reset(1, 8), reset(2, 9)], "and 6 was earlier than 8");
-        assert_eq!(at(&entries, s(1)).all().count(), 1, "a client's order is another thing");
+        assert_eq!(at(&entries, s(1)).all().len(), 1, "a client's order is another thing");
         assert_eq!(all(&entries, Time(u64::MAX)), [reset(1, 8), reset(2, 9)]);
         at(&new, s(20)).take_over(at(&entries, s(20)));
         assert_eq!(all(&new, s(20)), [reset(1, 8), reset(2, 9)]);
-        assert_eq!(at(&new, s(20)).all().count(), 0);
+        assert_eq!(at(&new, s(20)).all().len(), 0);
     }
 
     #[test]
@@ -686,7 +761,7 @@ mod tests {
                     _ if fits => drop(model.insert(place, (order, now))),
                     _ => {}
                 }
-                let mut found: Vec<_> = at(&entries, s(now)).all().collect();
+                let mut found: Vec<_> = at(&entries, s(now)).all();
                 found.sort_by_key(|order| format!("{} {:?}", order.policy, order.target));
                 let right: Vec<_> = model.values().map(|(order, _)| order.clone()).collect();
                 prop_assert_eq!(found, right);
@@ -733,7 +808,7 @@ mod model {
             let others: Vec<_> = orders[1..].iter().map(|it| thread::spawn(put(*it))).collect();
             put(orders[0])();
             others.into_iter().for_each(|other| other.join().unwrap());
-            let all: Vec<_> = at(&*entries).all().collect();
+            let all: Vec<_> = at(&*entries).all();
             let last = orders.iter().max_by_key(|(given, _)| given).unwrap();
             assert_eq!(all, [order(last.0, last.1)], "the last one is there, once");
         }

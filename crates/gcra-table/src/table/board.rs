@@ -150,7 +150,7 @@ impl<'t> Board<'t> {
 
     /// The orders that have not ended, in no particular order.
     pub fn orders(self) -> Vec<Order> {
-        self.order_entries().all().collect()
+        self.order_entries().all()
     }
 
     /// Writes down that all clients of the policy with this [id](crate::limit_id) are reset now,
