@@ -6,7 +6,7 @@
 
 use core::cmp::Reverse;
 use core::net::{IpAddr, Ipv6Addr};
-use std::collections::HashMap;
+use std::collections::HashSet;
 
 use crate::file::checked::{Checked, Checksum, Seen, text_in_words, text_to_words};
 use crate::hash::SipHasher;
@@ -155,19 +155,12 @@ impl<'a> Orders<'a> {
     /// Those that have not ended, the one about each client or network that [stays](Self::put), in
     /// no particular order. Damaged ones are left out.
     pub(crate) fn all(self) -> Vec<Order> {
-        let all = self.at_one_moment(|| self.entries.iter().filter_map(|it| self.read(it)));
+        let mut all = self.at_one_moment(|| self.entries.iter().filter_map(|it| self.read(it)));
         // A process may be killed before it removes an earlier one.
-        let mut places = HashMap::with_capacity(all.len());
-        let mut latest: Vec<Order> = Vec::with_capacity(all.len());
-        for order in all {
-            let place = *places.entry((order.policy, order.target)).or_insert(latest.len());
-            match latest.get_mut(place) {
-                Some(known) if known.given < order.given => *known = order,
-                Some(_) => {}
-                None => latest.push(order),
-            }
-        }
-        latest
+        all.sort_by_key(|order| Reverse(order.given));
+        let mut known = HashSet::with_capacity(all.len());
+        all.retain(|order| known.insert((order.policy, order.target)));
+        all
     }
 
     /// All that the entries had at one moment. An order that is given anew gets another place, so
@@ -236,26 +229,26 @@ impl<'a> Orders<'a> {
         let latest = self.now.saturating_add(LONGEST_ORDER);
         let words = order.to_words(order.until.min(latest));
         if order.until <= self.now {
-            for (_, entry, known) in self.about(order) {
+            for (entry, _, known) in self.about(order) {
                 if known.given <= order.given {
-                    self.remove(entry, |now| *now == known);
+                    self.remove(entry, &known);
                 }
             }
             return true;
         }
         for _ in 0..ATTEMPTS {
-            let known = self.about(order).min_by_key(|(_, _, known)| Reverse(known.given));
+            let known = self.about(order).min_by_key(|(.., known)| Reverse(known.given));
             let is_there =
                 |known: &Order| known.given > order.given || known.to_words(known.until) == words;
             let place = match known {
-                Some((_, _, known)) if is_there(&known) => {
+                Some((.., known)) if is_there(&known) => {
                     self.keep_latest(order);
                     return true;
                 }
                 // Given at the same time, as before this machine was started.
-                Some((seen, entry, known)) if known.given == order.given => Some((entry, seen)),
+                Some((entry, seen, known)) if known.given == order.given => Some((entry, seen)),
                 // A place of its own: a process that is killed here leaves the earlier one.
-                Some((seen, entry, _)) => self.free_place().or(Some((entry, seen))),
+                Some((entry, seen, _)) => self.free_place().or(Some((entry, seen))),
                 None => self.free_place(),
             };
             let Some((entry, seen)) = place else { return false };
@@ -272,25 +265,25 @@ impl<'a> Orders<'a> {
         // Of two processes, one at least sees the other's.
         fence(Ordering::SeqCst);
         let mut known: Vec<_> = self.about(order).collect();
-        known.sort_by_key(|(_, _, known)| Reverse(known.given));
-        for (_, entry, known) in known.iter().skip(1) {
-            self.remove(entry, |now| now == known);
+        known.sort_by_key(|(.., known)| Reverse(known.given));
+        for (entry, _, known) in known.iter().skip(1) {
+            self.remove(entry, known);
         }
     }
 
     /// The entries about the same clients of the same policy, in the order of their places.
-    fn about(self, order: &Order) -> impl Iterator<Item = (Seen, &'a OrderEntry, Order)> {
+    fn about(self, order: &Order) -> impl Iterator<Item = (&'a OrderEntry, Seen, Order)> {
         self.places().filter_map(move |(entry, seen)| {
             let known = self.read(entry).filter(|known| known.is_about(order))?;
-            Some((seen, entry, known))
+            Some((entry, seen, known))
         })
     }
 
-    /// Makes a place free if it has such an order, and not if another process writes one there.
-    fn remove(self, entry: &OrderEntry, is_it: impl FnOnce(&Order) -> bool) {
+    /// Makes a place free if it has this order, and not if another process writes one there.
+    fn remove(self, entry: &OrderEntry, known: &Order) {
         entry
             .words
-            .remove(self.checksum, |words| Order::from_words(words).is_some_and(|it| is_it(&it)));
+            .remove(self.checksum, |words| Order::from_words(words).as_ref() == Some(known));
     }
 
     /// Writes down what another table says.
@@ -522,23 +515,30 @@ mod tests {
         assert!(at(&entries, s(4)).put(&order(3, 3, s(1))), "there is none to end");
     }
 
+    /// As processes do that write at the same time.
+    fn three_at_once(write: impl Fn(u64) + Sync) {
+        let barrier = Barrier::new(3);
+        thread::scope(|scope| {
+            for number in 0..3 {
+                let (barrier, write) = (&barrier, &write);
+                scope.spawn(move || {
+                    barrier.wait();
+                    write(number);
+                });
+            }
+        });
+    }
+
     /// As agents of one table do that learn of an order at the same time.
     #[test]
     fn an_order_that_several_write_at_once_is_there_once() {
         for round in 0..2_000 {
             let entries = entries(8);
-            let barrier = Barrier::new(3);
-            thread::scope(|scope| {
-                for late in 0..3 {
-                    let (entries, barrier) = (&entries, &barrier);
-                    scope.spawn(move || {
-                        let given = s(1 + late * (round % 2));
-                        barrier.wait();
-                        assert!(at(entries, s(4)).put(&Order { given, ..order(1, 7, s(10)) }));
-                    });
-                }
+            three_at_once(|late| {
+                let given = s(1 + late * (round % 2));
+                assert!(at(&entries, s(4)).put(&Order { given, ..order(1, 7, s(10)) }));
             });
-            let all: Vec<_> = at(&entries, s(4)).all();
+            let all = at(&entries, s(4)).all();
             assert_eq!(all.len(), 1, "{all:?}");
         }
     }
@@ -591,19 +591,9 @@ mod tests {
     fn orders_that_several_write_at_once_are_all_there() {
         for _ in 0..2_000 {
             let entries = entries(4);
-            let barrier = Barrier::new(3);
-            thread::scope(|scope| {
-                for number in 0..3 {
-                    let (entries, barrier) = (&entries, &barrier);
-                    scope.spawn(move || {
-                        barrier.wait();
-                        if number == 0 {
-                            assert!(at(entries, s(4)).put_reset(&reset(1, 5)));
-                        } else {
-                            assert!(at(entries, s(4)).put(&order(1, number, s(10))));
-                        }
-                    });
-                }
+            three_at_once(|number| match number {
+                0 => assert!(at(&entries, s(4)).put_reset(&reset(1, 5))),
+                _ => assert!(at(&entries, s(4)).put(&order(1, number, s(10)))),
             });
             let mut all: Vec<_> =
                 at(&entries, s(4)).all().into_iter().map(|order| order.key).collect();
@@ -761,7 +751,7 @@ mod tests {
                     _ if fits => drop(model.insert(place, (order, now))),
                     _ => {}
                 }
-                let mut found: Vec<_> = at(&entries, s(now)).all();
+                let mut found = at(&entries, s(now)).all();
                 found.sort_by_key(|order| format!("{} {:?}", order.policy, order.target));
                 let right: Vec<_> = model.values().map(|(order, _)| order.clone()).collect();
                 prop_assert_eq!(found, right);
@@ -808,7 +798,7 @@ mod model {
             let others: Vec<_> = orders[1..].iter().map(|it| thread::spawn(put(*it))).collect();
             put(orders[0])();
             others.into_iter().for_each(|other| other.join().unwrap());
-            let all: Vec<_> = at(&*entries).all();
+            let all = at(&*entries).all();
             let last = orders.iter().max_by_key(|(given, _)| given).unwrap();
             assert_eq!(all, [order(last.0, last.1)], "the last one is there, once");
         }

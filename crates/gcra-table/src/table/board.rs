@@ -121,9 +121,9 @@ impl<'t> Board<'t> {
     }
 
     /// Writes down an order about clients. Of several about the same clients of the same policy,
-    /// the one that was given last stays. It is in force for [`LONGEST_ORDER`](crate::board::LONGEST_ORDER) at most.
-    /// Each process has to read the [`orders`](Self::orders), and to decide by them without a
-    /// charge.
+    /// the one that was given last stays. It is in force for
+    /// [`LONGEST_ORDER`](crate::board::LONGEST_ORDER) at most. Each process has to read the
+    /// [`orders`](Self::orders), and to decide by them without a charge.
     ///
     /// # Errors
     ///
