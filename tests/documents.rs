@@ -710,25 +710,28 @@ fn packed() -> impl Fn(&Path) -> bool {
     }
 }
 
+/// All files in these folders of the project, and in those within them.
+fn files_below(folders: &[&str]) -> Vec<PathBuf> {
+    let mut folders: Vec<_> = folders.iter().map(|folder| root().join(folder)).collect();
+    let mut files = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() { folders.push(path) } else { files.push(path) }
+        }
+    }
+    files
+}
+
 /// All pages that a reader is offered.
 fn all_documents() -> Vec<PathBuf> {
-    let mut folders: Vec<PathBuf> = ["docs", "haproxy", "deploy", "crates", "site/pages"]
-        .map(|folder| root().join(folder))
-        .into();
     let mut documents: Vec<PathBuf> =
         ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"]
             .map(|name| root().join(name))
             .into();
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                folders.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "md") {
-                documents.push(path);
-            }
-        }
-    }
+    let mut below = files_below(&["docs", "haproxy", "deploy", "crates", "site/pages"]);
+    below.retain(|path| path.extension().is_some_and(|extension| extension == "md"));
+    documents.append(&mut below);
     documents
 }
 
@@ -796,16 +799,7 @@ fn every_flag_in_the_documents_exists() {
 /// A source that was renamed would be looked for in vain.
 #[test]
 fn every_source_in_the_documents_exists() {
-    let mut folders: Vec<PathBuf> = ["benches", "crates", "examples", "fuzz", "site", "tests"]
-        .map(|it| root().join(it))
-        .into();
-    let mut sources = Vec::new();
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() { folders.push(path) } else { sources.push(path) }
-        }
-    }
+    let sources = files_below(&["benches", "crates", "examples", "fuzz", "site", "tests"]);
     let (mut found, mut wrong) = (0, Vec::new());
     for document in all_documents() {
         // A new agent of a reader has one.

@@ -5,7 +5,6 @@ mod support;
 
 use std::cell::RefCell;
 use std::fs;
-use std::io::ErrorKind;
 use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
 use std::os::linux::net::SocketAddrExt as _;
@@ -18,7 +17,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::process::Signal;
 use support::spop::Spop;
-use support::{Agent, CopiedAgent, NOBODY, PATIENCE, Process, directory, needs, wait_until};
+use support::{
+    Agent, CopiedAgent, NOBODY, PATIENCE, Process, directory, needs, uninterrupted, wait_until,
+};
 use tempfile::TempDir;
 
 /// The highest exposure that `systemd-analyze security` may find for the units, times 10. It says
@@ -60,11 +61,8 @@ impl Systemd {
     fn next(&self, watchdog: bool) -> String {
         loop {
             let mut message = [0; 4096];
-            let length = match self.socket.recv(&mut message) {
-                // This process was stopped for a moment.
-                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                length => length.expect("the agent notifies"),
-            };
+            let length = uninterrupted(|| self.socket.recv(&mut message));
+            let length = length.expect("the agent notifies");
             let message = String::from_utf8(message[..length].to_vec()).unwrap();
             let is_watchdog = message == "WATCHDOG=1\n";
             if watchdog && is_watchdog {

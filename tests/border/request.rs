@@ -3,7 +3,7 @@
 use std::io::{self, Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 
-use crate::support::Client;
+use crate::support::{Client, uninterrupted};
 
 /// An answer: its status, `None` if the connection ended without one, and all that followed.
 #[derive(Debug)]
@@ -125,12 +125,9 @@ fn http1(mut connection: TcpStream, is_head: bool) -> io::Result<Answer> {
             }
         }
         let mut piece = [0; 65_536];
-        match connection.read(&mut piece) {
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(count) => bytes.extend_from_slice(&piece[..count]),
-            // This process was stopped for a moment.
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
+        match uninterrupted(|| connection.read(&mut piece))? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            count => bytes.extend_from_slice(&piece[..count]),
         }
     }
 }

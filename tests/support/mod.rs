@@ -43,7 +43,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-pub use valkey::{PATIENCE, wait_until};
+pub use valkey::{PATIENCE, uninterrupted, wait_until};
 
 /// Whether there is an HAProxy to test with. If `$HAPROXY` names one, it must run.
 pub fn haproxy() -> Result<(), String> {
@@ -143,14 +143,18 @@ pub fn in_time(run: impl FnMut() -> Output) -> Output {
 pub fn again_while(words: &[&str], mut run: impl FnMut() -> Output) -> Output {
     let mut output = run();
     for _ in 0..4 {
-        let said = [&*output.stdout, &output.stderr].concat();
-        let said = String::from_utf8_lossy(&said);
-        if output.status.success() || !words.iter().any(|words| said.contains(words)) {
+        if output.status.success() || !says_any(&output, words) {
             break;
         }
         output = run();
     }
     output
+}
+
+fn says_any(output: &Output, words: &[&str]) -> bool {
+    let said = [&*output.stdout, &output.stderr].concat();
+    let said = String::from_utf8_lossy(&said);
+    words.iter().any(|words| said.contains(words))
 }
 
 /// The output of a command about agents that run. On a busy machine it may take one for dead, and
@@ -160,12 +164,8 @@ pub fn output_beside_agents(command: &mut Command) -> Output {
     let ends_something = command.get_args().any(|arg| arg == "reset" || arg == "--end");
     let mut output = command.output().unwrap();
     let start = Instant::now();
-    while !ends_something && start.elapsed() < Duration::from_secs(10) {
-        let said = [&*output.stdout, &output.stderr].concat();
-        let said = String::from_utf8_lossy(&said);
-        if !words.iter().any(|words| said.contains(words)) {
-            break;
-        }
+    let is_early = || start.elapsed() < Duration::from_secs(10);
+    while !ends_something && is_early() && says_any(&output, &words) {
         thread::sleep(Duration::from_millis(100));
         output = command.output().unwrap();
     }

@@ -7,7 +7,7 @@ use std::time::Instant;
 use spop_codec::haproxy::{HelloFields, NotifyWriter, encode_hello};
 use spop_codec::{Action, Frame, FrameId, Scope, Status, Value, decode};
 
-use super::PATIENCE;
+use super::{PATIENCE, uninterrupted};
 
 /// The messages of one NOTIFY: their names and args.
 pub type Messages<'a> = &'a [(&'a str, &'a [(&'a str, Value<'a>)])];
@@ -150,13 +150,7 @@ impl Spop {
     /// Waits for further bytes. It is an error if the agent ends the connection.
     fn receive(&mut self) -> io::Result<()> {
         let mut buffer = [0; 65_536];
-        let filled = loop {
-            match self.stream.read(&mut buffer) {
-                // This process was stopped for a moment.
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                read => break read?,
-            }
-        };
+        let filled = uninterrupted(|| self.stream.read(&mut buffer))?;
         self.received.extend_from_slice(&buffer[..filled]);
         if filled > 0 { Ok(()) } else { Err(ErrorKind::UnexpectedEof.into()) }
     }

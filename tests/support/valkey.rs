@@ -2,7 +2,7 @@
 //! Each of them ends when its value is dropped, even if a test fails.
 
 use std::env;
-use std::io::{ErrorKind, Read as _, Write as _};
+use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -47,6 +47,17 @@ pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
         // Starting a command takes the processor that the one waited for may need.
         let pause = asked.elapsed() * 2;
         thread::sleep(pause.clamp(Duration::from_millis(10), Duration::from_millis(200)));
+    }
+}
+
+/// Reads again where a read ended because this process was stopped for a moment: one with a time
+/// limit does.
+pub fn uninterrupted<T>(mut read: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    loop {
+        match read() {
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            read => return read,
+        }
     }
 }
 
@@ -185,11 +196,9 @@ impl Server {
         let mut answer = Vec::new();
         let mut bytes = [0; 4096];
         while complete(&answer).is_none() {
-            match stream.read(&mut bytes) {
-                // This process was stopped for a moment.
-                Err(error) if error.kind() == ErrorKind::Interrupted => (),
-                Ok(count @ 1..) => answer.extend(&bytes[..count]),
-                _ => return None,
+            match uninterrupted(|| stream.read(&mut bytes)).ok()? {
+                0 => return None,
+                count => answer.extend(&bytes[..count]),
             }
         }
         Some(String::from_utf8_lossy(&answer).into_owned())
